@@ -1,0 +1,392 @@
+//! The checked operation: every name resolved, every expression typed, every default known to fit.
+//!
+//! Only `check` makes these values, so whoever holds one may rely on the rules of `docs/schema-language.md`.
+//! Nothing here knows tensors or generated code.
+//!
+//! **Slots.** Every expression of an operation is typed over one numbering, [`Operation::slots`]:
+//! first all axes in order, then all params in order, then one bool a *optional* input in order (`given(input)`).
+//! `expr::Variable::index` is that number.
+
+use crate::dtype::DType;
+use crate::expr::Typed;
+
+/// One operation.
+#[derive(Debug, Clone)]
+pub struct Operation {
+    /// Dotted name, `attention.mla.decode`.
+    pub name: String,
+    /// Contract version.
+    pub version: u32,
+    /// One sentence.
+    pub summary: String,
+    /// The mathematics, Markdown.
+    pub doc: String,
+    /// Other names and the parameters they fix.
+    pub aliases: Vec<Alias>,
+    /// Symbolic dimensions, in order.
+    pub axes: Vec<Axis>,
+    /// Dtype variables, in order.
+    pub types: Vec<TypeVariable>,
+    /// Inputs, in call order.
+    pub inputs: Vec<Input>,
+    /// Scalars and enums, in call order.
+    pub params: Vec<Param>,
+    /// Outputs, in order.
+    pub outputs: Vec<Output>,
+    /// Conditions over axes and params.
+    pub constraints: Vec<Constraint>,
+    /// Answers to what kernels differ on in silence: closed keys and values, as written.
+    pub semantics: Vec<(String, String)>,
+    /// How an implementation is judged.
+    pub equivalence: Equivalence,
+    /// Named shapes of real models.
+    pub workloads: Vec<Workload>,
+    /// SHA-256 of the file's text with line ends normalised, lower-case hex.
+    pub digest: String,
+}
+
+/// Another name for an operation.
+#[derive(Debug, Clone)]
+pub struct Alias {
+    /// The other name.
+    pub name: String,
+    /// Parameters (by index) and the value that the alias fixes.
+    pub fixes: Vec<(usize, Constant)>,
+}
+
+/// A value written in a schema.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Constant {
+    /// Integer.
+    Int(i64),
+    /// Float.
+    Float(f64),
+    /// Bool.
+    Bool(bool),
+    /// Case of an enum, by index.
+    Enum(u32),
+}
+
+/// One symbolic dimension.
+#[derive(Debug, Clone)]
+pub struct Axis {
+    /// Name.
+    pub name: String,
+    /// What it means.
+    pub role: Role,
+    /// How selection sees it.
+    pub select: Select,
+    /// What property tests draw.
+    pub fuzz: Fuzz,
+    /// Values of real models.
+    pub models: Vec<i64>,
+    /// A fixed size.
+    pub value: Option<i64>,
+    /// Stands for any number of dimensions.
+    pub pack: bool,
+    /// Known only after the run.
+    pub dynamic: bool,
+    /// One sentence.
+    pub doc: String,
+    /// Which input binds it; `None` for a fixed or dynamic axis.
+    pub bound_by: Option<Binding>,
+}
+
+/// What a dimension means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Role {
+    Batch,
+    Heads,
+    Length,
+    Feature,
+    Vocab,
+    Count,
+    Page,
+    Block,
+}
+
+/// How selection sees an axis.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Select {
+    /// Every size is a key of its own.
+    Exact,
+    /// Sizes up to each bound (ascending) share a key.
+    Bucket(Vec<i64>),
+    /// Not looked at.
+    Ignored,
+}
+
+/// What property tests draw.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fuzz {
+    /// Any size in `lo..=hi`.
+    Range(i64, i64),
+    /// One of these.
+    List(Vec<i64>),
+}
+
+/// Where an axis gets its size from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// Index into `inputs`.
+    pub input: usize,
+    /// The axis is the size of that dimension minus this (`batch + 1` gives 1).
+    pub offset: i64,
+}
+
+/// A dtype variable.
+#[derive(Debug, Clone)]
+pub struct TypeVariable {
+    /// Name, `T`.
+    pub name: String,
+    /// What it may be, in order.
+    pub dtypes: Vec<DType>,
+    /// The first input (required ones first) that uses it; `None` if only outputs or cases do.
+    pub bound_by: Option<usize>,
+}
+
+/// What sort of thing an argument is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// A tensor.
+    Tensor,
+    /// A batch of strings.
+    Text,
+    /// A tokenizer handle.
+    Tokenizer,
+}
+
+/// One input.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Name.
+    pub name: String,
+    /// What sort of thing.
+    pub kind: Kind,
+    /// Dimensions; empty cases for a tokenizer.
+    pub shape: Cases<Vec<Dim>>,
+    /// Element type; ignored unless a tensor.
+    pub dtype: Cases<DTypeRef>,
+    /// May be absent. `Some(slot)` is the slot of its `given(…)` bool.
+    pub optional: Option<u16>,
+    /// Rank may be lower and dimensions may be 1.
+    pub broadcast: bool,
+    /// Mutated in place.
+    pub read_write: bool,
+    /// What the operation itself demands.
+    pub contiguous: Contiguous,
+    /// Where it lives.
+    pub device: DeviceRule,
+    /// A check that reads the data.
+    pub values: Option<ValueRule>,
+    /// One sentence.
+    pub doc: String,
+}
+
+/// Something that may depend on an enum parameter.
+#[derive(Debug, Clone)]
+pub enum Cases<T> {
+    /// The same for all.
+    One(T),
+    /// By parameter (index into `params`), one entry a case in the order of the enum's values.
+    By(usize, Vec<T>),
+}
+
+impl<T> Cases<T> {
+    /// Every alternative.
+    pub fn all(&self) -> &[T] {
+        match self {
+            Cases::One(only) => std::slice::from_ref(only),
+            Cases::By(_, cases) => cases,
+        }
+    }
+}
+
+/// One dimension of a shape.
+#[derive(Debug, Clone)]
+pub enum Dim {
+    /// A bare axis, by index.
+    Axis(usize),
+    /// All dimensions of a pack axis, by index.
+    Pack(usize),
+    /// A constant size.
+    Fixed(i64),
+    /// Axis plus a constant (`batch + 1`), which can bind the axis.
+    Offset(usize, i64),
+    /// Anything else, an int expression.
+    Expr(Box<Typed>),
+}
+
+/// An element type or a variable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DTypeRef {
+    /// A fixed type.
+    Fixed(DType),
+    /// A variable, by index.
+    Variable(usize),
+}
+
+/// What the operation demands of strides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum Contiguous {
+    /// Nothing.
+    None,
+    /// The last dimension has stride 1.
+    Last,
+    /// Dense row-major.
+    All,
+}
+
+/// Where a tensor must live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceRule {
+    /// Where the others are.
+    Same,
+    /// In host memory.
+    Host,
+    /// Anywhere.
+    Any,
+}
+
+/// A check that must read the data.
+#[derive(Debug, Clone)]
+pub enum ValueRule {
+    /// `0 <= v < E`.
+    IndexInto(Typed),
+    /// `A <= v <= B`.
+    Between(Typed, Typed),
+    /// Starts at 0, never falls, ends at E.
+    IndptrOf(Typed),
+    /// Never negative; sums along the last dimension to E.
+    PartitionOf(Typed),
+}
+
+/// A scalar parameter.
+#[derive(Debug, Clone)]
+pub struct Param {
+    /// Name.
+    pub name: String,
+    /// Its type.
+    pub ty: ParamType,
+    /// Its default; without one it must be given. Typed as the parameter is (int widened for floats).
+    pub default: Option<Typed>,
+    /// The range, rewritten as a bool expression over the parameter itself (`eps > 0`); `range_text` is as written.
+    pub range: Option<Typed>,
+    /// The range as written.
+    pub range_text: String,
+    /// One sentence.
+    pub doc: String,
+}
+
+/// The type of a parameter.
+#[derive(Debug, Clone, PartialEq)]
+pub enum ParamType {
+    /// 64-bit integer.
+    Int,
+    /// 32-bit float.
+    F32,
+    /// 64-bit float.
+    F64,
+    /// Bool.
+    Bool,
+    /// One of these cases.
+    Enum(Vec<String>),
+}
+
+/// One output.
+#[derive(Debug, Clone)]
+pub struct Output {
+    /// Name.
+    pub name: String,
+    /// Tensor or text.
+    pub kind: Kind,
+    /// Dimensions.
+    pub shape: Cases<Vec<Dim>>,
+    /// Element type.
+    pub dtype: Cases<DTypeRef>,
+    /// The condition under which it exists, a bool expression.
+    pub when: Option<Typed>,
+    /// One sentence.
+    pub doc: String,
+}
+
+impl Output {
+    /// Whether its size is known only after the run; then the kernel hands back an owned buffer.
+    pub fn is_dynamic(&self, operation: &Operation) -> bool {
+        self.kind == Kind::Text
+            || self.shape.all().iter().flatten().any(|dim| match dim {
+                Dim::Axis(axis) | Dim::Pack(axis) | Dim::Offset(axis, _) => operation.axes[*axis].dynamic,
+                Dim::Fixed(_) | Dim::Expr(_) => false,
+            })
+    }
+}
+
+/// A condition over axes and params.
+#[derive(Debug, Clone)]
+pub struct Constraint {
+    /// The bool expression that must hold.
+    pub check: Typed,
+    /// Reason code.
+    pub code: String,
+    /// What a violation says.
+    pub message: String,
+}
+
+/// How an implementation is judged against the reference.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Equivalence {
+    /// rtol and atol by dtype of the output.
+    Close(Vec<(DType, f64, f64)>),
+    /// Bit for bit.
+    Exact,
+    /// Support and goodness of fit at this significance.
+    Distribution(f64),
+}
+
+/// A named shape of a real model.
+#[derive(Debug, Clone)]
+pub struct Workload {
+    /// Name.
+    pub name: String,
+    /// One entry an axis: sizes (several for a pack, one otherwise); `None` for dynamic axes and for axes that only absent optional inputs bind.
+    pub axes: Vec<Option<Vec<i64>>>,
+    /// One entry a dtype variable; `None` if only absent optional inputs use it.
+    pub types: Vec<Option<DType>>,
+    /// One entry a param: what the workload says; otherwise the default applies.
+    pub params: Vec<Option<Constant>>,
+    /// One entry an input: whether it is passed.
+    pub given: Vec<bool>,
+}
+
+/// What a slot of an expression stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slot {
+    /// Axis, by index (for a pack: the product).
+    Axis(usize),
+    /// Param, by index.
+    Param(usize),
+    /// `given(input)`, by input index.
+    Given(usize),
+}
+
+impl Operation {
+    /// The numbering of expression variables.
+    pub fn slots(&self) -> Vec<Slot> {
+        let given = self.inputs.iter().enumerate().filter(|(_, input)| input.optional.is_some());
+        (0..self.axes.len())
+            .map(Slot::Axis)
+            .chain((0..self.params.len()).map(Slot::Param))
+            .chain(given.map(|(index, _)| Slot::Given(index)))
+            .collect()
+    }
+
+    /// The operation's name with underscores, as functions and files are called.
+    pub fn flat_name(&self) -> String {
+        self.name.replace('.', "_")
+    }
+}
