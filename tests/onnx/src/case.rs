@@ -1,0 +1,211 @@
+//! A case of the suite: a folder `test_…` with `model.onnx` and folders `test_data_set_…` of tensors.
+//!
+//! The tensors are put where the node uses them, so that a caller never looks at the graph again.
+
+use crate::error::{Malformed, ReadError};
+use crate::model::{GraphValue, Model, Node, ValueKind, read_model};
+use crate::tensor::{NamedTensor, read_tensor};
+use crate::wire::Chunk;
+use std::collections::HashMap;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// The environment variable that names a folder of cases.
+pub const DATA_VARIABLE: &str = "LZ_ONNX_DATA";
+
+/// A case whose model is one node.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Case {
+    /// The folder's name, such as `test_attention_4d`.
+    pub name: String,
+    /// The version of the operator set that the node belongs to.
+    pub opset_version: i64,
+    /// The node.
+    pub node: Node,
+    /// What goes in and must come out, once for each data set.
+    pub data_sets: Vec<DataSet>,
+}
+
+/// One run of the node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataSet {
+    /// A tensor for each input of the node, in its order; nothing for an optional one left out.
+    pub inputs: Vec<Option<NamedTensor>>,
+    /// A tensor for each output of the node, in its order; nothing for one that the graph does not hand out.
+    pub outputs: Vec<Option<NamedTensor>>,
+}
+
+/// What loading a folder came to.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LoadedCase {
+    /// A case that can be held against an operation.
+    Loaded(Case),
+    /// A well-formed case that is not one call of one operator on tensors.
+    Skipped {
+        /// The folder's name.
+        name: String,
+        /// Why.
+        reason: SkipReason,
+    },
+}
+
+/// Why a well-formed case is not one call of one operator on tensors.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SkipReason {
+    /// The model spells an operator out as others; the operator itself has a case of its own.
+    Expanded,
+    /// The model has another number of nodes than one.
+    NodeCount {
+        /// How many.
+        count: usize,
+    },
+    /// The model defines functions of its own.
+    LocalFunctions,
+    /// An input or output is not a dense tensor.
+    NotATensor {
+        /// Its name.
+        value: String,
+        /// What it is.
+        kind: ValueKind,
+    },
+}
+
+impl fmt::Display for SkipReason {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expanded => write!(formatter, "the model spells the operator out as others"),
+            Self::NodeCount { count } => write!(formatter, "the model has {count} nodes"),
+            Self::LocalFunctions => write!(formatter, "the model defines functions of its own"),
+            Self::NotATensor { value, kind } => {
+                write!(formatter, "`{value}` is not a dense tensor: {kind:?}")
+            }
+        }
+    }
+}
+
+/// Where the cases lie: the folder that `LZ_ONNX_DATA` names, else where `cargo xtask test` puts them under `root`.
+/// The error is the sentence to show.
+pub fn data_directory(root: &Path) -> Result<PathBuf, String> {
+    let directory = match std::env::var_os(DATA_VARIABLE) {
+        Some(directory) => PathBuf::from(directory),
+        None => root.join("target/oracles/onnx-1.22.0/node"),
+    };
+    if directory.is_dir() {
+        return Ok(directory);
+    }
+    Err(format!(
+        "no ONNX node tests at {}; `cargo xtask test` fetches them, and {DATA_VARIABLE} may name a folder that holds them",
+        directory.display()
+    ))
+}
+
+/// The folders of all cases, sorted by name.
+pub fn list_cases(directory: &Path) -> Result<Vec<PathBuf>, ReadError> {
+    sorted_entries(directory, "test_")
+}
+
+/// Loads the case in a folder.
+pub fn load_case(directory: &Path) -> Result<LoadedCase, ReadError> {
+    let name = file_name(directory);
+    let model = read_file(&directory.join("model.onnx"), read_model)?;
+    if let Some(reason) = skip_reason(&name, &model) {
+        return Ok(LoadedCase::Skipped { name, reason });
+    }
+    let inconsistent = |message| ReadError::Inconsistent { directory: directory.to_owned(), message };
+    let Some(node) = model.nodes.first() else {
+        return Err(inconsistent("the model has no node".to_owned()));
+    };
+    let Some(opset_version) = model.opset_version(&node.domain) else {
+        return Err(inconsistent(format!("the model does not import the operator set `{}`", node.domain)));
+    };
+    let folders = sorted_entries(directory, "test_data_set_")?;
+    if folders.is_empty() {
+        return Err(inconsistent("there is no data set".to_owned()));
+    }
+    let data_sets =
+        folders.iter().map(|folder| load_data_set(folder, &model, node)).collect::<Result<_, _>>()?;
+    Ok(LoadedCase::Loaded(Case { name, opset_version, node: node.clone(), data_sets }))
+}
+
+fn skip_reason(name: &str, model: &Model) -> Option<SkipReason> {
+    // Some operators expand to a single other one, so the count of nodes alone does not tell.
+    if name.ends_with("_expanded") || name.contains("_expanded_ver") {
+        return Some(SkipReason::Expanded);
+    }
+    if model.nodes.len() != 1 {
+        return Some(SkipReason::NodeCount { count: model.nodes.len() });
+    }
+    if model.function_count > 0 {
+        return Some(SkipReason::LocalFunctions);
+    }
+    let mut values = model.inputs.iter().chain(&model.outputs);
+    let other = values.find(|value| value.kind != ValueKind::Tensor)?;
+    Some(SkipReason::NotATensor { value: other.name.clone(), kind: other.kind })
+}
+
+fn load_data_set(folder: &Path, model: &Model, node: &Node) -> Result<DataSet, ReadError> {
+    let fed: Vec<&GraphValue> = model
+        .inputs
+        .iter()
+        .filter(|input| model.initializers.iter().all(|constant| constant.name != input.name))
+        .collect();
+    let mut given = load_tensors(folder, "input_", &fed)?;
+    given.extend(model.initializers.iter().map(|constant| (constant.name.clone(), constant.clone())));
+    let inputs = node.inputs.iter().map(|name| {
+        if name.is_empty() {
+            return Ok(None);
+        }
+        given.get(name).cloned().map(Some).ok_or_else(|| ReadError::Inconsistent {
+            directory: folder.to_owned(),
+            message: format!("nothing feeds the input `{name}`"),
+        })
+    });
+    let inputs = inputs.collect::<Result<_, _>>()?;
+    let outputs: Vec<&GraphValue> = model.outputs.iter().collect();
+    let expected = load_tensors(folder, "output_", &outputs)?;
+    let outputs = node.outputs.iter().map(|name| expected.get(name).cloned()).collect();
+    Ok(DataSet { inputs, outputs })
+}
+
+/// Reads `input_0.pb`, `input_1.pb`, …, one for each value, and names each tensor as the graph does.
+fn load_tensors(
+    folder: &Path,
+    prefix: &str,
+    values: &[&GraphValue],
+) -> Result<HashMap<String, NamedTensor>, ReadError> {
+    let files = sorted_entries(folder, prefix)?.len();
+    if files != values.len() {
+        return Err(ReadError::Inconsistent {
+            directory: folder.to_owned(),
+            message: format!("{files} files `{prefix}…` for {} values of the graph", values.len()),
+        });
+    }
+    let named = values.iter().enumerate().map(|(index, value)| {
+        let mut tensor = read_file(&folder.join(format!("{prefix}{index}.pb")), read_tensor)?;
+        tensor.name.clone_from(&value.name);
+        Ok((value.name.clone(), tensor))
+    });
+    named.collect()
+}
+
+fn read_file<T>(file: &Path, read: impl FnOnce(Chunk<'_>) -> Result<T, Malformed>) -> Result<T, ReadError> {
+    let bytes = std::fs::read(file).map_err(|source| ReadError::Io { file: file.to_owned(), source })?;
+    read(Chunk::whole(&bytes)).map_err(|malformed| ReadError::Malformed { file: file.to_owned(), malformed })
+}
+
+fn sorted_entries(directory: &Path, prefix: &str) -> Result<Vec<PathBuf>, ReadError> {
+    let error = |source| ReadError::Io { file: directory.to_owned(), source };
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(directory).map_err(error)? {
+        let path = entry.map_err(error)?.path();
+        if file_name(&path).starts_with(prefix) {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+fn file_name(path: &Path) -> String {
+    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
+}
