@@ -3,5 +3,6 @@
 //! This crate knows no tensors, no kernels and no code generation.
 
 pub mod dtype;
+pub mod expr;
 
 pub use dtype::DType;
