@@ -1,0 +1,191 @@
+//! Finding what is in this machine. Absence is a value with a reason; nothing here returns an error or prints.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use super::{
+    CudaDriver, DRIVER_LIBRARY, DeviceSpec, Environment, GenerationTable, MemoryPressure, NVML_LIBRARY, Nvml,
+    Platform, detect_cpu, detect_rocm_at,
+};
+
+/// Why a platform, or one device of it, is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AbsenceReason {
+    /// The driver's library could not be opened.
+    LibraryMissing {
+        /// What was to be opened.
+        library: PathBuf,
+        /// What the loader said.
+        message: String,
+    },
+    /// The library lacks a function that is needed.
+    SymbolMissing {
+        /// The library.
+        library: PathBuf,
+        /// The function.
+        symbol: &'static str,
+    },
+    /// A function of the driver failed.
+    CallFailed {
+        /// The function.
+        function: &'static str,
+        /// Its status code.
+        code: i32,
+    },
+    /// The kernel driver has left no trace in the file system.
+    DriverMissing {
+        /// What was to be read.
+        path: PathBuf,
+        /// What the operating system said.
+        message: String,
+    },
+    /// The driver works and has no device.
+    NoDevices,
+    /// This build has no way to look; such devices come from specs that are handed in.
+    NotProbed,
+}
+
+impl fmt::Display for AbsenceReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LibraryMissing { library, message } => {
+                write!(f, "the library {} cannot be opened: {message}", library.display())
+            }
+            Self::SymbolMissing { library, symbol } => {
+                write!(f, "the library {} has no function `{symbol}`", library.display())
+            }
+            Self::CallFailed { function, code } => write!(f, "`{function}` failed with code {code}"),
+            Self::DriverMissing { path, message } => {
+                write!(f, "the kernel driver is not loaded: {}: {message}", path.display())
+            }
+            Self::NoDevices => f.write_str("the driver has no device"),
+            Self::NotProbed => {
+                f.write_str("there is no probe for this platform; hand in a device spec instead")
+            }
+        }
+    }
+}
+
+impl std::error::Error for AbsenceReason {}
+
+/// One thing that is not there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Absence {
+    /// The platform.
+    pub platform: Platform,
+    /// Why.
+    pub reason: AbsenceReason,
+}
+
+impl fmt::Display for Absence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.platform, self.reason)
+    }
+}
+
+/// What is in this machine, and what is not and why.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Discovery {
+    /// Every device; the processor is always the first.
+    pub devices: Vec<DeviceSpec>,
+    /// Platforms (or single devices of them) that are not usable.
+    pub absent: Vec<Absence>,
+}
+
+impl Discovery {
+    /// The devices of one platform.
+    pub fn of(&self, platform: Platform) -> impl Iterator<Item = &DeviceSpec> {
+        self.devices.iter().filter(move |device| device.platform() == platform)
+    }
+
+    /// Why a platform has no device, where it was looked for.
+    pub fn absence(&self, platform: Platform) -> Option<&AbsenceReason> {
+        self.absent.iter().find(|absence| absence.platform == platform).map(|absence| &absence.reason)
+    }
+}
+
+/// Everything in this machine, with the built-in generation table.
+pub fn discover() -> Discovery {
+    discover_with(
+        &GenerationTable::default(),
+        Path::new(DRIVER_LIBRARY),
+        Path::new(NVML_LIBRARY),
+        Path::new("/"),
+    )
+}
+
+/// As [`discover`], with another generation table, other libraries, and another root for AMD's topology files.
+pub fn discover_with(table: &GenerationTable, driver: &Path, nvml: &Path, root: &Path) -> Discovery {
+    let mut found = Discovery { devices: vec![detect_cpu()], absent: Vec::new() };
+    let absent = |platform, reason| Absence { platform, reason };
+
+    let driver_version = Nvml::open(nvml).ok().and_then(|nvml| nvml.driver_version()).unwrap_or_default();
+    match CudaDriver::open(driver).and_then(|driver| driver.devices(table, &driver_version)) {
+        Ok((devices, failures)) => {
+            found.devices.extend(devices);
+            found.absent.extend(failures.into_iter().map(|reason| absent(Platform::Cuda, reason)));
+        }
+        Err(reason) => found.absent.push(absent(Platform::Cuda, reason)),
+    }
+    match detect_rocm_at(root) {
+        Ok(devices) => found.devices.extend(devices),
+        Err(reason) => found.absent.push(absent(Platform::Rocm, reason)),
+    }
+    for platform in [Platform::Hpu, Platform::Xpu, Platform::Metal] {
+        found.absent.push(absent(platform, AbsenceReason::NotProbed));
+    }
+    found
+}
+
+impl Environment {
+    /// The present conditions of a device; `unknown` wherever nothing can be read, as on a device that is not there.
+    pub fn read(device: &DeviceSpec) -> Environment {
+        static NVML: OnceLock<Option<Nvml>> = OnceLock::new();
+        match device.platform() {
+            Platform::Cuda => NVML
+                .get_or_init(|| Nvml::open(Path::new(NVML_LIBRARY)).ok())
+                .as_ref()
+                .map_or_else(Environment::default, |nvml| nvml.environment(&device.uuid)),
+            Platform::Cpu => host_environment(Path::new("/")),
+            _ => Environment::default(),
+        }
+    }
+}
+
+/// Memory pressure is all that a host tells reliably: thermal zones name the board as often as the processor.
+fn host_environment(root: &Path) -> Environment {
+    let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
+    let kilobytes = |name: &str| -> Option<u64> {
+        let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
+        rest.trim_start_matches(':').trim().strip_suffix("kB")?.trim().parse().ok()
+    };
+    let memory_pressure = match (kilobytes("MemTotal"), kilobytes("MemAvailable")) {
+        (Some(total), Some(free)) => MemoryPressure::of_bytes(total.saturating_sub(free), total),
+        _ => MemoryPressure::Unknown,
+    };
+    Environment { memory_pressure, ..Environment::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bare_machine_has_a_processor_and_reasons() {
+        let nowhere = Path::new("/nonexistent/library.so");
+        let found = discover_with(&GenerationTable::default(), nowhere, nowhere, Path::new("/nonexistent"));
+        assert_eq!(found.devices.len(), 1);
+        assert_eq!(found.devices[0].platform(), Platform::Cpu);
+        assert!(matches!(found.absence(Platform::Cuda), Some(AbsenceReason::LibraryMissing { .. })));
+        assert!(matches!(found.absence(Platform::Rocm), Some(AbsenceReason::DriverMissing { .. })));
+        assert_eq!(found.absence(Platform::Hpu), Some(&AbsenceReason::NotProbed));
+    }
+
+    #[test]
+    fn a_device_that_is_not_there_has_unknown_conditions() {
+        let device = DeviceSpec::preset("h100").unwrap();
+        assert_eq!(Environment::read(&device), Environment::default());
+    }
+}

@@ -1,0 +1,151 @@
+//! Processor and AMD detection over machines that are laid out as files in a folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use lz_core::device::{AbsenceReason, Isa, Platform, Vendor, detect_cpu_at, detect_rocm_at};
+
+/// A folder that is removed at the end.
+struct Machine(PathBuf);
+
+impl Machine {
+    fn new(name: &str) -> Machine {
+        let folder = std::env::temp_dir().join(format!("lz-device-{}-{name}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        fs::create_dir_all(&folder).unwrap();
+        Machine(folder)
+    }
+
+    fn file(&self, path: &str, text: &str) -> &Self {
+        let path = self.0.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+        self
+    }
+
+    /// Two threads on each core, `threads` of them usable.
+    fn processors(&self, threads: u32) -> &Self {
+        self.file(
+            "proc/cpuinfo",
+            "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: AMD EPYC\nflags\t\t: fpu sse4_2 avx avx2 fma f16c avx512f amx_tile\n",
+        );
+        self.file("proc/self/status", &format!("Name:\tx\nCpus_allowed_list:\t0-{}\n", threads - 1));
+        for thread in 0..threads {
+            let folder = format!("sys/devices/system/cpu/cpu{thread}/topology");
+            self.file(&format!("{folder}/physical_package_id"), "0\n");
+            self.file(&format!("{folder}/core_id"), &format!("{}\n", thread / 2));
+        }
+        for (index, (kind, level, size)) in
+            [("Data", 1, "48K"), ("Instruction", 1, "32K"), ("Unified", 2, "2048K"), ("Unified", 3, "32M")]
+                .into_iter()
+                .enumerate()
+        {
+            let folder = format!("sys/devices/system/cpu/cpu0/cache/index{index}");
+            self.file(&format!("{folder}/type"), &format!("{kind}\n"));
+            self.file(&format!("{folder}/level"), &format!("{level}\n"));
+            self.file(&format!("{folder}/size"), &format!("{size}\n"));
+        }
+        self.file("proc/meminfo", "MemTotal:       1024 kB\nMemAvailable:    512 kB\n")
+    }
+
+    fn logical_cores(&self) -> u32 {
+        detect_cpu_at(&self.0).cpu().unwrap().logical_cores
+    }
+}
+
+impl AsRef<Path> for Machine {
+    fn as_ref(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+#[test]
+fn a_processor_is_read_whole() {
+    let machine = Machine::new("whole");
+    machine.processors(8);
+    let device = detect_cpu_at(machine.as_ref());
+    let spec = device.cpu().unwrap();
+    assert_eq!((device.vendor, device.name.as_str()), (Vendor::Amd, "AMD EPYC"));
+    assert_eq!((spec.cores, spec.logical_cores), (4, 8));
+    assert_eq!((spec.l1d_bytes, spec.l2_bytes, spec.l3_bytes), (48 << 10, 2 << 20, 32 << 20));
+    assert_eq!(spec.memory_bytes, Some(1 << 20));
+    assert!(spec.isa.has(Isa::Sse42) && spec.isa.has(Isa::Avx512F) && spec.isa.has(Isa::AmxTile));
+    assert!(!spec.isa.has(Isa::Avx512Bf16));
+}
+
+#[test]
+fn arm_features_have_other_names() {
+    let machine = Machine::new("arm");
+    machine.file(
+        "proc/cpuinfo",
+        "processor\t: 0\nCPU implementer\t: 0x41\nFeatures\t: fp asimd asimdhp asimddp sve sve2 bf16 i8mm\n",
+    );
+    let device = detect_cpu_at(machine.as_ref());
+    assert_eq!(device.vendor, Vendor::Arm);
+    assert_eq!(device.isa().to_string(), "neon fp16 dotprod bf16 i8mm sve sve2");
+}
+
+#[test]
+fn quotas_of_both_generations_of_control_groups_count() {
+    let machine = Machine::new("quota");
+    machine.processors(8);
+    assert_eq!(machine.logical_cores(), 8);
+
+    machine.file("proc/self/cgroup", "0::/service/worker\n");
+    machine.file("sys/fs/cgroup/service/worker/cpu.max", "max 100000\n");
+    assert_eq!(machine.logical_cores(), 8, "max is no quota");
+    machine.file("sys/fs/cgroup/service/cpu.max", "350000 100000\n");
+    assert_eq!(machine.logical_cores(), 3, "a parent's quota binds, rounded down");
+    machine.file("sys/fs/cgroup/cpu.max", "50000 100000\n");
+    assert_eq!(machine.logical_cores(), 1, "never below one");
+
+    let old = Machine::new("quota-v1");
+    old.processors(8);
+    old.file("proc/self/cgroup", "4:memory:/docker/abc\n3:cpu,cpuacct:/docker/abc\n0::/\n");
+    old.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "-1\n");
+    old.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n");
+    assert_eq!(old.logical_cores(), 8);
+    old.file("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "200000\n");
+    assert_eq!(old.logical_cores(), 2, "the container's own group is the mount itself");
+    assert_eq!(detect_cpu_at(old.as_ref()).cpu().unwrap().cores, 2);
+}
+
+#[test]
+fn affinity_is_respected_and_changes_the_identity() {
+    let machine = Machine::new("affinity");
+    machine.processors(8);
+    let whole = detect_cpu_at(machine.as_ref());
+    machine.file("proc/self/status", "Cpus_allowed_list:\t1,4-5\n");
+    let part = detect_cpu_at(machine.as_ref());
+    let spec = part.cpu().unwrap();
+    assert_eq!((spec.logical_cores, spec.cores), (3, 2));
+    assert_ne!(whole.uuid, part.uuid);
+}
+
+#[test]
+fn amd_gpus_come_from_the_topology() {
+    let machine = Machine::new("amd");
+    assert!(matches!(detect_rocm_at(machine.as_ref()), Err(AbsenceReason::DriverMissing { .. })));
+    let nodes = "sys/class/kfd/kfd/topology/nodes";
+    machine.file(&format!("{nodes}/0/properties"), "cpu_cores_count 64\ngfx_target_version 0\n");
+    assert_eq!(detect_rocm_at(machine.as_ref()), Err(AbsenceReason::NoDevices));
+    machine.file(
+        &format!("{nodes}/1/properties"),
+        "simd_count 1216\nsimd_per_cu 4\nwave_front_size 64\nlds_size_in_kb 64\ngfx_target_version 90402\nunique_id 255\n",
+    );
+    machine.file(&format!("{nodes}/1/mem_banks/0/properties"), "heap_type 1\nsize_in_bytes 1000\n");
+    machine.file("opt/rocm/.info/version", "6.3.1-48\n");
+    let devices = detect_rocm_at(machine.as_ref()).unwrap();
+    let spec = devices[0].rocm().unwrap();
+    assert_eq!(devices.len(), 1);
+    assert_eq!((spec.gfx.as_str(), spec.family.as_deref()), ("gfx942", Some("cdna3")));
+    assert_eq!((spec.compute_units, spec.wavefront_size, spec.memory_bytes), (304, 64, 1000));
+    assert_eq!((devices[0].platform(), devices[0].uuid.as_str()), (Platform::Rocm, "GPU-00000000000000ff"));
+    assert_eq!(devices[0].hardware_signature(), "rocm_gfx942_rocm63");
+}
