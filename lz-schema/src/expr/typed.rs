@@ -171,6 +171,22 @@ impl Node {
         count
     }
 
+    /// Whether evaluation always gives a value, provided that the slots hold what the scope said.
+    pub fn is_total(&self) -> bool {
+        let mut total = true;
+        self.visit(&mut |node| {
+            total &= match &node.kind {
+                NodeKind::Arithmetic { .. } => false,
+                NodeKind::Negate(operand) => operand.ty == Type::Float,
+                NodeKind::Call { function: Function::Min | Function::Max, .. } => true,
+                NodeKind::Call { function: Function::Abs, .. } => node.ty == Type::Float,
+                NodeKind::Call { function: Function::CeilDiv | Function::Sqrt, .. } => false,
+                _ => true,
+            };
+        });
+        total
+    }
+
     /// Makes an int node a float one; a float node stays as it is. Literals are converted on the spot.
     pub(super) fn widened(self) -> Node {
         let span = self.span;
@@ -219,17 +235,6 @@ impl Typed {
 
     /// Whether evaluation always gives a value, provided that the slots hold what the scope said.
     pub fn is_total(&self) -> bool {
-        let mut total = true;
-        self.root.visit(&mut |node| {
-            total &= match &node.kind {
-                NodeKind::Arithmetic { .. } => false,
-                NodeKind::Negate(operand) => operand.ty == Type::Float,
-                NodeKind::Call { function: Function::Min | Function::Max, .. } => true,
-                NodeKind::Call { function: Function::Abs, .. } => node.ty == Type::Float,
-                NodeKind::Call { function: Function::CeilDiv | Function::Sqrt, .. } => false,
-                _ => true,
-            };
-        });
-        total
+        self.root.is_total()
     }
 }
