@@ -1,0 +1,436 @@
+//! YAML text to a tree that remembers where everything was written.
+//!
+//! This is the only file that names the YAML crate. It knows nothing of the schema language: it keeps duplicate keys,
+//! order and the way a scalar was written, so that whoever reads the tree can report all mistakes of a file at once.
+//! Schemas use plain YAML: anchors, aliases, tags and several documents in one file are reported as mistakes.
+
+use serde_saphyr::granit_parser::{Event, Parser, ScalarStyle, Span as YamlSpan, StructureStyle};
+
+/// A file: its path as shown to people, and its text with line ends normalised.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Source {
+    /// Path as shown in messages, with forward slashes.
+    pub path: String,
+    /// The whole text; every line ends in `\n`.
+    pub text: String,
+}
+
+impl Source {
+    /// Takes a file's text and normalises its line ends, so that spans and digests do not depend on the checkout.
+    pub fn new(path: impl Into<String>, text: &str) -> Source {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        Source { path: path.into().replace('\\', "/"), text: text.replace("\r\n", "\n").replace('\r', "\n") }
+    }
+
+    /// The text that a span covers; empty if the span is not inside the file.
+    pub fn slice(&self, span: Span) -> &str {
+        self.text.get(span.start..span.end).unwrap_or("")
+    }
+
+    /// Line and column (both from 1, columns in characters) of a byte offset.
+    pub fn position(&self, offset: usize) -> (usize, usize) {
+        let before = self.text.get(..offset).unwrap_or(&self.text);
+        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+        let column = before.get(line_start..).map_or(0, |text| text.chars().count());
+        (before.matches('\n').count() + 1, column + 1)
+    }
+}
+
+/// A range of bytes in a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Span {
+    /// First byte.
+    pub start: usize,
+    /// One past the last byte.
+    pub end: usize,
+}
+
+impl Span {
+    /// The range from `start` up to `end`.
+    pub const fn new(start: usize, end: usize) -> Span {
+        Span { start, end }
+    }
+
+    /// The smallest range that covers both.
+    pub fn to(self, other: Span) -> Span {
+        Span { start: self.start.min(other.start), end: self.end.max(other.end) }
+    }
+}
+
+/// Something with the place where it was written.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Spanned<T> {
+    /// The thing.
+    pub value: T,
+    /// Where it was written.
+    pub span: Span,
+}
+
+impl<T> Spanned<T> {
+    /// Pairs a thing with its place.
+    pub const fn new(value: T, span: Span) -> Spanned<T> {
+        Spanned { value, span }
+    }
+}
+
+/// One value of a file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    /// What it holds.
+    pub value: Value,
+    /// Where it was written.
+    pub span: Span,
+}
+
+/// The three forms of YAML.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    /// A single value; numbers and bools are not told from text here.
+    Scalar(Scalar),
+    /// A list.
+    Sequence(Vec<Node>),
+    /// Keys and values in the order of the file, duplicates included.
+    Mapping(Vec<(Node, Node)>),
+}
+
+/// A single value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Scalar {
+    /// The text after YAML's escapes.
+    pub text: String,
+    /// Written without quotes.
+    pub plain: bool,
+    /// Byte offset of the text in the file if the file holds it letter by letter; expression spans are exact then.
+    pub verbatim_at: Option<usize>,
+}
+
+impl Scalar {
+    /// Whether this is YAML's "nothing here": an unquoted empty text, `~` or `null`.
+    pub fn is_null(&self) -> bool {
+        self.plain && matches!(self.text.as_str(), "" | "~" | "null" | "Null" | "NULL")
+    }
+}
+
+/// What kept a file from being read, or a part of YAML that schemas do not use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum YamlIssue {
+    /// The text is not YAML; nothing after it was read.
+    Syntax(String),
+    /// The file holds no value at all.
+    Empty,
+    /// A tag, an anchor, an alias or a second document.
+    Unsupported(&'static str),
+    /// A plain value inside `{ }` was cut in two at a comma inside its parentheses.
+    CutAtComma,
+}
+
+/// Reads a file. The tree is there whenever the text could be read at all, beside whatever was wrong with it.
+pub fn parse(source: &Source) -> (Option<Node>, Vec<Spanned<YamlIssue>>) {
+    let mut builder = Builder { source, open: Vec::new(), root: None, issues: Vec::new(), documents: 0 };
+    for event in Parser::new_from_str(&source.text) {
+        match event {
+            Ok((event, span)) => {
+                let span = builder.span(&span);
+                builder.take(event, span);
+            }
+            Err(error) => {
+                let at = error.marker().byte_offset().unwrap_or(source.text.len());
+                let text = error.info();
+                builder.issue(YamlIssue::Syntax(text), one_character(&source.text, at));
+                return (None, builder.issues);
+            }
+        }
+    }
+    if builder.root.is_none() {
+        builder.issue(YamlIssue::Empty, Span::new(0, 0));
+    }
+    (builder.root, builder.issues)
+}
+
+/// The character at an offset, or the last one of the text, so that there is something to underline.
+fn one_character(text: &str, at: usize) -> Span {
+    let mut start = at.min(text.len());
+    while !text.is_char_boundary(start) {
+        start -= 1;
+    }
+    let width = text.get(start..).and_then(|rest| rest.chars().next()).map_or(0, char::len_utf8);
+    Span::new(start, start + width)
+}
+
+/// A collection whose end has not been seen.
+struct Open {
+    start: usize,
+    flow: bool,
+    mapping: bool,
+    children: Vec<Node>,
+}
+
+struct Builder<'a> {
+    source: &'a Source,
+    open: Vec<Open>,
+    root: Option<Node>,
+    issues: Vec<Spanned<YamlIssue>>,
+    documents: usize,
+}
+
+impl Builder<'_> {
+    fn span(&self, span: &YamlSpan) -> Span {
+        let length = self.source.text.len();
+        let start = span.start.byte_offset().unwrap_or(0).min(length);
+        let end = span.end.byte_offset().unwrap_or(start).clamp(start, length);
+        Span::new(start, end)
+    }
+
+    fn issue(&mut self, issue: YamlIssue, span: Span) {
+        self.issues.push(Spanned::new(issue, span));
+    }
+
+    fn take(&mut self, event: Event<'_>, span: Span) {
+        match event {
+            Event::DocumentStart(..) => {
+                self.documents += 1;
+                if self.documents == 2 {
+                    self.issue(YamlIssue::Unsupported("a second document"), span);
+                }
+            }
+            Event::Alias(_) | Event::UnresolvedAlias(_) => {
+                self.issue(YamlIssue::Unsupported("an alias"), span);
+                let scalar = Scalar { text: String::new(), plain: true, verbatim_at: None };
+                self.add(Node { value: Value::Scalar(scalar), span });
+            }
+            Event::Scalar(text, style, anchor, tag) => {
+                self.properties(anchor, tag.is_some(), span);
+                let node = self.scalar(text.into_owned(), style, span);
+                self.add(node);
+            }
+            Event::SequenceStart(style, anchor, tag) => {
+                self.properties(anchor, tag.is_some(), span);
+                self.begin(span.start, style, false);
+            }
+            Event::MappingStart(style, anchor, tag) => {
+                self.properties(anchor, tag.is_some(), span);
+                self.begin(span.start, style, true);
+            }
+            Event::SequenceEnd | Event::MappingEnd => self.end(span),
+            _ => {}
+        }
+    }
+
+    fn properties(&mut self, anchor: usize, tag: bool, span: Span) {
+        if anchor != 0 {
+            self.issue(YamlIssue::Unsupported("an anchor"), span);
+        }
+        if tag {
+            self.issue(YamlIssue::Unsupported("a tag"), span);
+        }
+    }
+
+    fn scalar(&self, text: String, style: ScalarStyle, span: Span) -> Node {
+        let written = self.source.slice(span);
+        // Block scalars and folded text end in white space that nobody wants underlined.
+        let trimmed = Span::new(span.start, span.start + written.trim_end().len());
+        let plain = matches!(style, ScalarStyle::Plain);
+        let verbatim_at = match self.source.slice(trimmed) {
+            written if written == text => Some(trimmed.start),
+            written if !plain && written.get(1..written.len().saturating_sub(1)) == Some(&text) => {
+                Some(trimmed.start + 1)
+            }
+            _ => None,
+        };
+        Node { value: Value::Scalar(Scalar { text, plain, verbatim_at }), span: trimmed }
+    }
+
+    fn begin(&mut self, start: usize, style: StructureStyle, mapping: bool) {
+        let flow = matches!(style, StructureStyle::Flow);
+        self.open.push(Open { start, flow, mapping, children: Vec::new() });
+    }
+
+    fn end(&mut self, span: Span) {
+        let Some(open) = self.open.pop() else { return };
+        // A block collection "ends" where the next token starts; its text ends with its last child.
+        let end = match open.children.last() {
+            Some(child) if !open.flow => child.span.end,
+            _ => span.end,
+        };
+        let span = Span::new(open.start, end.max(open.start));
+        let value = if open.mapping {
+            self.mapping(open.flow, open.children)
+        } else if open.flow {
+            Value::Sequence(self.join_cut_expressions(open.children))
+        } else {
+            Value::Sequence(open.children)
+        };
+        self.add(Node { value, span });
+    }
+
+    fn mapping(&mut self, flow: bool, children: Vec<Node>) -> Value {
+        let mut entries: Vec<(Node, Node)> = Vec::with_capacity(children.len() / 2);
+        let mut children = children.into_iter();
+        while let (Some(key), Some(value)) = (children.next(), children.next()) {
+            if flow
+                && let Some((_, cut)) = entries.last_mut().filter(|(_, value)| open_parentheses(value) > 0)
+            {
+                // The rest of the cut value is not a key of its own: swallow it, so that it gives one mistake only.
+                let whole = cut.span.to(key.span);
+                let first = self.issues.last().is_none_or(|issue| issue.span.start != whole.start);
+                match (first, self.issues.last_mut()) {
+                    (false, Some(issue)) => issue.span = whole,
+                    _ => self.issues.push(Spanned::new(YamlIssue::CutAtComma, whole)),
+                }
+                cut.span = whole;
+                if let Value::Scalar(scalar) = &mut cut.value {
+                    scalar.text = self.source.slice(whole).to_owned();
+                }
+                continue;
+            }
+            entries.push((key, value));
+        }
+        Value::Mapping(entries)
+    }
+
+    /// YAML cuts `[ceil_div(m, r), k]` at every comma; the pieces of a call belong together.
+    fn join_cut_expressions(&self, children: Vec<Node>) -> Vec<Node> {
+        let mut joined: Vec<Node> = Vec::with_capacity(children.len());
+        for child in children {
+            match joined.last_mut() {
+                Some(last) if open_parentheses(last) > 0 && is_plain(&child) => {
+                    last.span = last.span.to(child.span);
+                    let text = self.source.slice(last.span).to_owned();
+                    let verbatim_at = Some(last.span.start);
+                    last.value = Value::Scalar(Scalar { text, plain: true, verbatim_at });
+                }
+                _ => joined.push(child),
+            }
+        }
+        joined
+    }
+
+    fn add(&mut self, node: Node) {
+        match self.open.last_mut() {
+            Some(open) => open.children.push(node),
+            None if self.root.is_none() => self.root = Some(node),
+            None => {}
+        }
+    }
+}
+
+fn is_plain(node: &Node) -> bool {
+    matches!(&node.value, Value::Scalar(scalar) if scalar.plain)
+}
+
+fn open_parentheses(node: &Node) -> usize {
+    match &node.value {
+        Value::Scalar(scalar) if scalar.plain => {
+            let open = scalar.text.matches('(').count();
+            open.saturating_sub(scalar.text.matches(')').count())
+        }
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One line a value: its path in the tree and the text that its span covers.
+    fn spans(text: &str) -> String {
+        let source = Source::new("a.yaml", text);
+        let (root, issues) = parse(&source);
+        let mut lines = Vec::new();
+        if let Some(root) = &root {
+            walk(&source, "", root, &mut lines);
+        }
+        lines.extend(issues.iter().map(|issue| format!("{:?} {:?}", issue.value, source.slice(issue.span))));
+        lines.join("\n")
+    }
+
+    fn walk(source: &Source, path: &str, node: &Node, lines: &mut Vec<String>) {
+        lines.push(format!("{path}/ {:?}", source.slice(node.span)));
+        match &node.value {
+            Value::Scalar(scalar) => {
+                if let Some(at) = scalar.verbatim_at {
+                    assert_eq!(source.text.get(at..at + scalar.text.len()), Some(scalar.text.as_str()));
+                }
+            }
+            Value::Sequence(items) => {
+                for (index, item) in items.iter().enumerate() {
+                    walk(source, &format!("{path}/{index}"), item, lines);
+                }
+            }
+            Value::Mapping(entries) => {
+                for (key, value) in entries {
+                    walk(source, &format!("{path}/{}", source.slice(key.span)), value, lines);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn spans_cover_exactly_what_was_written() {
+        insta::assert_snapshot!(spans("a:  { b: [x + 1, 'y', \"z\"] }\r\nc: |\r\n  one\r\n  twö\r\nd:\r\n  - 1\r\n  - é\r\n"), @r#"
+        / "a:  { b: [x + 1, 'y', \"z\"] }\nc: |\n  one\n  twö\nd:\n  - 1\n  - é"
+        /a/ "{ b: [x + 1, 'y', \"z\"] }"
+        /a/b/ "[x + 1, 'y', \"z\"]"
+        /a/b/0/ "x + 1"
+        /a/b/1/ "'y'"
+        /a/b/2/ "\"z\""
+        /c/ "one\n  twö"
+        /d/ "- 1\n  - é"
+        /d/0/ "1"
+        /d/1/ "é"
+        "#);
+    }
+
+    #[test]
+    fn an_expression_with_commas_survives_a_list() {
+        insta::assert_snapshot!(spans("[ceil_div(m, r) + 1, min(a, b, c), d]"), @r#"
+        / "[ceil_div(m, r) + 1, min(a, b, c), d]"
+        /0/ "ceil_div(m, r) + 1"
+        /1/ "min(a, b, c)"
+        /2/ "d"
+        "#);
+    }
+
+    #[test]
+    fn an_expression_cut_in_a_mapping_is_one_mistake() {
+        insta::assert_snapshot!(spans("{ a: min(b, c, d), e: f }"), @r#"
+        / "{ a: min(b, c, d), e: f }"
+        /a/ "min(b, c, d)"
+        /e/ "f"
+        CutAtComma "min(b, c, d)"
+        "#);
+    }
+
+    #[test]
+    fn what_schemas_do_not_use_is_reported() {
+        insta::assert_snapshot!(spans("a: &x 1\nb: *x\nc: !t 2\n"), @r#"
+        / "a: &x 1\nb: *x\nc: !t 2"
+        /a/ "1"
+        /b/ "*x"
+        /c/ "2"
+        Unsupported("an anchor") "1"
+        Unsupported("an alias") "*x"
+        Unsupported("a tag") "2"
+        "#);
+        insta::assert_snapshot!(spans("a: 1\n---\nb: 2\n"), @r#"
+        / "a: 1"
+        /a/ "1"
+        Unsupported("a second document") "---"
+        "#);
+        insta::assert_snapshot!(spans("a: [1\nb: 2\n"), @r#"
+        Syntax("illegal placement of ':' indicator") ":"
+        "#);
+        insta::assert_snapshot!(spans("# nothing\n"), @r#"
+        Empty ""
+        "#);
+    }
+
+    #[test]
+    fn positions_count_characters() {
+        let source = Source::new("a", "é: 1\nb: 2\n");
+        assert_eq!(source.position(0), (1, 1));
+        assert_eq!(source.position(4), (1, 4));
+        assert_eq!(source.position(6), (2, 1));
+        assert_eq!(source.position(999), (3, 1));
+    }
+}
