@@ -1,0 +1,183 @@
+//! The schema language as it is written: one declaration a section, read from the YAML tree with all mistakes kept.
+//!
+//! A declaration (`language.rs`) is the single truth about keys: the reader, the list that "unknown key" suggests from
+//! and the JSON Schema for editors all come from it. Nothing here resolves a name or types an expression.
+
+pub mod language;
+mod leaves;
+
+pub(crate) use leaves::unknown_dtype;
+pub use leaves::{
+    CategoryWord, Expression, FieldWord, Named, NamedEntry, OneOrMany, RawCases, RawFuzz, RawSelect,
+    RawSemantics, SEMANTICS, Word,
+};
+
+use crate::diagnostics::{Code, Sink, listed, nearest};
+use crate::source::{Node, Span, Spanned, Value};
+
+/// Something that can be read from a YAML value.
+pub trait Read: Sized {
+    /// What it is called when something else is found: `a list`.
+    const WHAT: &'static str;
+
+    /// Reads it; mistakes go to the sink, and `None` means that nothing could be made of the value.
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self>;
+}
+
+/// Declares a mapping with closed keys: the struct, its reader and its JSON Schema.
+///
+/// Every field is an `Option`, because a file with mistakes is read as far as it goes; a missing `required` key is
+/// reported here, so later stages need not care.
+macro_rules! mapping {
+    (
+        $(#[doc = $doc:literal])+
+        $name:ident ($what:literal) {
+            $( $(#[doc = $field_doc:literal])+ $need:ident $field:ident : $ty:ty, )+
+        }
+    ) => {
+        $(#[doc = $doc])+
+        #[derive(Debug, Clone, Default)]
+        pub struct $name {
+            /// Where the mapping was written.
+            pub span: $crate::source::Span,
+            $( $(#[doc = $field_doc])+ pub $field: Option<$ty>, )+
+        }
+
+        impl $crate::raw::Read for $name {
+            const WHAT: &'static str = concat!("a mapping (", $what, ")");
+
+            fn read(node: &$crate::source::Node, sink: &mut $crate::diagnostics::Sink) -> Option<Self> {
+                let keys = [$($crate::raw::key_of(stringify!($field))),+];
+                let mut read = $name { span: node.span, ..Default::default() };
+                let mut seen: Vec<&str> = Vec::new();
+                for (key, value) in $crate::raw::entries::<$name>(node, sink)? {
+                    seen.extend(keys.iter().find(|known| **known == key.value));
+                    match key.value.as_str() {
+                        $(
+                            word if word == $crate::raw::key_of(stringify!($field)) => {
+                                read.$field = <$ty as $crate::raw::Read>::read(value, sink);
+                            }
+                        )+
+                        _ => $crate::raw::unknown_key(sink, &key, $what, &keys),
+                    }
+                }
+                $(
+                    let key = $crate::raw::key_of(stringify!($field));
+                    if stringify!($need) == "required" && !seen.contains(&key) {
+                        $crate::raw::missing_key(sink, node, $what, key);
+                    }
+                )+
+                Some(read)
+            }
+        }
+
+        impl schemars::JsonSchema for $name {
+            fn schema_name() -> std::borrow::Cow<'static, str> {
+                stringify!($name).trim_start_matches("Raw").into()
+            }
+
+            fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+                let mut properties = serde_json::Map::new();
+                let mut required: Vec<&str> = Vec::new();
+                $(
+                    let described = concat!($($field_doc, "\n"),+);
+                    let schema = generator.subschema_for::<$ty>();
+                    let key = $crate::raw::key_of(stringify!($field));
+                    properties.insert(key.to_owned(), $crate::raw::described(schema, described));
+                    if stringify!($need) == "required" {
+                        required.push(key);
+                    }
+                )+
+                schemars::json_schema!({
+                    "description": concat!($($doc, "\n"),+).trim(),
+                    "type": "object",
+                    "additionalProperties": false,
+                    "properties": properties,
+                    "required": required,
+                })
+            }
+        }
+    };
+}
+pub(crate) use mapping;
+
+/// The key of a field: a trailing underscore only keeps the field from being a Rust keyword.
+fn key_of(field: &'static str) -> &'static str {
+    field.trim_end_matches('_')
+}
+
+/// A property's schema with its description beside the reference: draft 7 ignores what stands beside `$ref`.
+fn described(schema: schemars::Schema, description: &str) -> serde_json::Value {
+    let description = description.lines().map(str::trim).collect::<Vec<_>>().join("\n");
+    let mut schema = schema.to_value();
+    match schema.as_object_mut() {
+        Some(object) if !object.contains_key("$ref") => {
+            object.insert("description".to_owned(), description.trim().into());
+            schema
+        }
+        _ => serde_json::json!({ "description": description.trim(), "allOf": [schema] }),
+    }
+}
+
+/// The entries of a mapping with every key once; other forms, keys that are no words and duplicates are reported.
+fn entries<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<Vec<(Spanned<String>, &'a Node)>> {
+    let Value::Mapping(pairs) = &node.value else {
+        wrong_form::<T>(node, sink);
+        return None;
+    };
+    let mut entries: Vec<(Spanned<String>, &Node)> = Vec::with_capacity(pairs.len());
+    for (key, value) in pairs {
+        let Value::Scalar(scalar) = &key.value else {
+            sink.error(Code::WrongForm, key.span, "a key must be a single word");
+            continue;
+        };
+        match entries.iter().find(|(earlier, _)| earlier.value == scalar.text) {
+            Some((earlier, _)) => {
+                sink.error(Code::DuplicateKey, key.span, format!("`{}` is written twice", scalar.text))
+                    .also(earlier.span, "first written here");
+            }
+            None => entries.push((Spanned::new(scalar.text.clone(), key.span), value)),
+        }
+    }
+    Some(entries)
+}
+
+fn unknown_key(sink: &mut Sink, key: &Spanned<String>, what: &str, known: &[&str]) {
+    let near = nearest(&key.value, known.iter().copied());
+    let error = sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
+    error.suggest(near);
+    if near.is_none() {
+        error.note(format!("the keys are {}", listed(known.iter().copied())));
+    }
+}
+
+fn missing_key(sink: &mut Sink, node: &Node, what: &str, key: &str) {
+    let span = sink.owner.unwrap_or_else(|| head(node));
+    sink.error(Code::MissingKey, span, format!("`{key}` is missing in {what}"));
+}
+
+/// What to underline when a mapping as a whole is meant: itself if written in braces, its first key otherwise.
+pub(crate) fn head(node: &Node) -> Span {
+    match &node.value {
+        Value::Mapping(entries) => match entries.first() {
+            Some((key, _)) if key.span.start == node.span.start => key.span,
+            _ => node.span,
+        },
+        _ => node.span,
+    }
+}
+
+fn wrong_form<T: Read>(node: &Node, sink: &mut Sink) {
+    let found = match &node.value {
+        Value::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
+        Value::Scalar(scalar) if scalar.plain => format!("`{}`", first_line(&scalar.text)),
+        Value::Scalar(_) => "a quoted text".to_owned(),
+        Value::Sequence(_) => "a list".to_owned(),
+        Value::Mapping(_) => "a mapping".to_owned(),
+    };
+    sink.error(Code::WrongForm, head(node), format!("expected {}, found {found}", T::WHAT));
+}
+
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or("")
+}

@@ -1,0 +1,530 @@
+//! The values that sections are made of: texts, numbers, closed words, expressions, lists and free mappings.
+
+use std::borrow::Cow;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+
+use super::{Read, entries, wrong_form};
+use crate::diagnostics::{Code, Sink, listed, nearest};
+use crate::dtype::DType;
+use crate::model::{Contiguous, DeviceRule, Kind, Role};
+use crate::source::{Node, Scalar, Span, Spanned, Value};
+
+/// Implements the parts of `JsonSchema` that every inlined leaf shares.
+macro_rules! inline_schema {
+    ([$($param:ident)?] $ty:ty, |$generator:ident| $schema:expr) => {
+        impl $(<$param: JsonSchema>)? JsonSchema for $ty {
+            fn schema_name() -> Cow<'static, str> {
+                stringify!($ty).into()
+            }
+
+            fn inline_schema() -> bool {
+                true
+            }
+
+            fn json_schema($generator: &mut SchemaGenerator) -> Schema {
+                $schema
+            }
+        }
+    };
+}
+
+/// The scalar of a node, unless it is another form or nothing at all.
+fn scalar<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<&'a Scalar> {
+    match &node.value {
+        Value::Scalar(scalar) if !scalar.is_null() => Some(scalar),
+        _ => {
+            wrong_form::<T>(node, sink);
+            None
+        }
+    }
+}
+
+impl Read for Spanned<String> {
+    const WHAT: &'static str = "a text";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        match &node.value {
+            Value::Scalar(scalar) if scalar.text.trim().is_empty() => {
+                sink.error(Code::Empty, node.span, "the text is empty");
+                None
+            }
+            _ => Some(Spanned::new(scalar::<Self>(node, sink)?.text.trim_end().to_owned(), node.span)),
+        }
+    }
+}
+inline_schema!([] Spanned<String>, |_generator| json_schema!({ "type": "string", "minLength": 1 }));
+
+impl Read for Spanned<i64> {
+    const WHAT: &'static str = "an integer";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let scalar = scalar::<Self>(node, sink)?;
+        match scalar.text.parse() {
+            Ok(value) if scalar.plain => Some(Spanned::new(value, node.span)),
+            _ if scalar.plain && scalar.text.parse::<f64>().is_ok() => {
+                let message = format!("`{}` is not an integer of 64 bits", scalar.text);
+                sink.error(Code::BadNumber, node.span, message);
+                None
+            }
+            _ => {
+                wrong_form::<Self>(node, sink);
+                None
+            }
+        }
+    }
+}
+inline_schema!([] Spanned<i64>, |_generator| json_schema!({ "type": "integer" }));
+
+impl Read for Spanned<f64> {
+    const WHAT: &'static str = "a number";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let scalar = scalar::<Self>(node, sink)?;
+        match scalar.text.parse::<f64>() {
+            Ok(value) if scalar.plain && value.is_finite() => Some(Spanned::new(value, node.span)),
+            Ok(_) if scalar.plain => {
+                sink.error(Code::BadNumber, node.span, format!("`{}` is not a finite number", scalar.text));
+                None
+            }
+            _ => {
+                wrong_form::<Self>(node, sink);
+                None
+            }
+        }
+    }
+}
+inline_schema!([] Spanned<f64>, |_generator| json_schema!({ "type": "number" }));
+
+impl Read for Spanned<bool> {
+    const WHAT: &'static str = "`true` or `false`";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        match scalar::<Self>(node, sink)? {
+            Scalar { text, plain: true, .. } if text == "true" => Some(Spanned::new(true, node.span)),
+            Scalar { text, plain: true, .. } if text == "false" => Some(Spanned::new(false, node.span)),
+            _ => {
+                wrong_form::<Self>(node, sink);
+                None
+            }
+        }
+    }
+}
+inline_schema!([] Spanned<bool>, |_generator| json_schema!({ "type": "boolean" }));
+
+/// A word of a closed list.
+pub trait Word: Sized + Clone + 'static {
+    /// What the list is of: `a role`.
+    const WHAT: &'static str;
+    /// The words and what they stand for.
+    const WORDS: &'static [(&'static str, Self)];
+}
+
+macro_rules! words {
+    ($ty:ty, $what:literal, { $($word:literal => $value:expr),+ $(,)? }) => {
+        impl Word for $ty {
+            const WHAT: &'static str = $what;
+            const WORDS: &'static [(&'static str, Self)] = &[$(($word, $value)),+];
+        }
+
+        impl Read for Spanned<$ty> {
+            const WHAT: &'static str = $what;
+
+            fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+                read_word::<Self, $ty>(node, sink)
+            }
+        }
+
+        inline_schema!([] Spanned<$ty>, |_generator| json_schema!({ "enum": [$($word),+] }));
+    };
+}
+
+fn read_word<T: Read, W: Word>(node: &Node, sink: &mut Sink) -> Option<Spanned<W>> {
+    let text = &scalar::<T>(node, sink)?.text;
+    if let Some((_, value)) = W::WORDS.iter().find(|(word, _)| word == text) {
+        return Some(Spanned::new(value.clone(), node.span));
+    }
+    let words = || W::WORDS.iter().map(|(word, _)| *word);
+    sink.error(Code::UnknownWord, node.span, format!("`{text}` is not {}", W::WHAT))
+        .suggest(nearest(text, words()))
+        .note(format!("the choices are {}", listed(words())));
+    None
+}
+
+words!(Role, "a role of an axis", {
+    "batch" => Role::Batch, "heads" => Role::Heads, "length" => Role::Length, "feature" => Role::Feature,
+    "vocab" => Role::Vocab, "count" => Role::Count, "page" => Role::Page, "block" => Role::Block,
+});
+words!(Kind, "a kind of argument", {
+    "tensor" => Kind::Tensor, "text" => Kind::Text, "tokenizer" => Kind::Tokenizer,
+});
+words!(Contiguous, "a contiguity", {
+    "none" => Contiguous::None, "last" => Contiguous::Last, "all" => Contiguous::All,
+});
+words!(DeviceRule, "a device rule", {
+    "same" => DeviceRule::Same, "host" => DeviceRule::Host, "any" => DeviceRule::Any,
+});
+words!(super::language::Access, "an access", {
+    "read" => super::language::Access::Read, "read_write" => super::language::Access::ReadWrite,
+});
+words!(super::language::TypeWord, "a type of parameter", {
+    "int" => super::language::TypeWord::Int, "f32" => super::language::TypeWord::F32,
+    "f64" => super::language::TypeWord::F64, "bool" => super::language::TypeWord::Bool,
+    "enum" => super::language::TypeWord::Enum,
+});
+
+words!(CategoryWord, "a category of reasons", {
+    "backend" => CategoryWord("backend"), "determinism" => CategoryWord("determinism"),
+    "distributed" => CategoryWord("distributed"), "dtype" => CategoryWord("dtype"),
+    "graph" => CategoryWord("graph"), "hardware" => CategoryWord("hardware"), "health" => CategoryWord("health"),
+    "layout" => CategoryWord("layout"), "memory" => CategoryWord("memory"), "plan" => CategoryWord("plan"),
+    "policy" => CategoryWord("policy"), "quantization" => CategoryWord("quantization"),
+    "shape" => CategoryWord("shape"), "speculative" => CategoryWord("speculative"),
+    "tokenizer" => CategoryWord("tokenizer"), "validation" => CategoryWord("validation"),
+});
+words!(FieldWord, "a field of a reason", {
+    "argument" => FieldWord("argument"), "axis" => FieldWord("axis"), "backend" => FieldWord("backend"),
+    "detail" => FieldWord("detail"), "device" => FieldWord("device"), "found" => FieldWord("found"),
+    "kernel" => FieldWord("kernel"), "required" => FieldWord("required"),
+});
+
+/// A category of reasons.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CategoryWord(pub &'static str);
+
+/// A field that a reason carries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FieldWord(pub &'static str);
+
+impl Read for Spanned<DType> {
+    const WHAT: &'static str = "a dtype";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let text = &scalar::<Self>(node, sink)?.text;
+        match DType::ALL.into_iter().find(|dtype| dtype.name() == text) {
+            Some(dtype) => Some(Spanned::new(dtype, node.span)),
+            None => {
+                unknown_dtype(sink, node.span, text);
+                None
+            }
+        }
+    }
+}
+inline_schema!([] Spanned<DType>, |_generator| {
+    let names: Vec<&str> = DType::ALL.iter().map(|dtype| dtype.name()).collect();
+    json_schema!({ "enum": names })
+});
+
+/// Reports a dtype that does not exist; long names (`float32`) and misspellings get a suggestion.
+pub(crate) fn unknown_dtype(sink: &mut Sink, span: Span, text: &str) {
+    let near = match DType::parse(text) {
+        Some(dtype) => Some(dtype.name()),
+        None => nearest(text, DType::ALL.iter().map(|dtype| dtype.name())),
+    };
+    let error = sink.error(Code::UnknownDtype, span, format!("`{text}` is not a dtype"));
+    error.suggest(near);
+    if near.is_none() {
+        error.note(format!("the dtypes are {}", listed(DType::ALL.iter().map(|dtype| dtype.name()))));
+    }
+}
+
+/// The text of an expression and how its bytes lie in the file.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Expression {
+    /// The text.
+    pub text: String,
+    /// Where it was written, quotes included.
+    pub span: Span,
+    /// Where its first byte is in the file, if the file holds it letter by letter.
+    pub verbatim_at: Option<usize>,
+}
+
+impl Expression {
+    /// The place in the file of a range of the expression's text.
+    pub fn place(&self, start: usize, end: usize) -> Span {
+        match self.verbatim_at {
+            Some(at) if !self.text.contains('\n') && start <= end && end <= self.text.len() => {
+                Span::new(at + start, at + end)
+            }
+            _ => self.span,
+        }
+    }
+}
+
+impl Read for Expression {
+    const WHAT: &'static str = "an expression";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let Scalar { text, verbatim_at, .. } = scalar::<Self>(node, sink)?.clone();
+        Some(Expression { text, span: node.span, verbatim_at })
+    }
+}
+inline_schema!([] Expression, |_generator| json_schema!({ "type": ["string", "number", "boolean"] }));
+
+impl<T: Read> Read for Spanned<Vec<T>> {
+    const WHAT: &'static str = "a list";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let Value::Sequence(items) = &node.value else {
+            wrong_form::<Self>(node, sink);
+            return None;
+        };
+        let items = items.iter().filter_map(|item| T::read(item, sink)).collect();
+        Some(Spanned::new(items, node.span))
+    }
+}
+inline_schema!([T] Spanned<Vec<T>>, |generator| {
+    json_schema!({ "type": "array", "items": generator.subschema_for::<T>() })
+});
+
+/// A mapping whose keys are free names.
+#[derive(Debug, Clone, Default)]
+pub struct Named<T> {
+    /// Where it was written.
+    pub span: Span,
+    /// The entries, each name once.
+    pub entries: Vec<NamedEntry<T>>,
+}
+
+/// One entry of a [`Named`] mapping.
+#[derive(Debug, Clone)]
+pub struct NamedEntry<T> {
+    /// The name.
+    pub name: Spanned<String>,
+    /// What stands for; `None` if nothing could be made of it, which has been reported.
+    pub value: Option<T>,
+}
+
+impl<T: Read> Read for Named<T> {
+    const WHAT: &'static str = "a mapping of names";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let mut named = Named { span: node.span, entries: Vec::new() };
+        for (name, value) in entries::<Self>(node, sink)? {
+            let outer = sink.owner.replace(name.span);
+            let value = T::read(value, sink);
+            sink.owner = outer;
+            named.entries.push(NamedEntry { name, value });
+        }
+        Some(named)
+    }
+}
+inline_schema!([T] Named<T>, |generator| {
+    json_schema!({ "type": "object", "additionalProperties": generator.subschema_for::<T>() })
+});
+
+/// Something that may depend on an enum parameter: the thing itself, or `{ by: param, CASE: thing, ... }`.
+#[derive(Debug, Clone)]
+pub enum RawCases<T> {
+    /// The same for all.
+    One(T),
+    /// One entry a case.
+    By {
+        /// The parameter.
+        by: Spanned<String>,
+        /// The cases as written.
+        cases: Named<T>,
+    },
+}
+
+impl<T: Read> Read for RawCases<T> {
+    const WHAT: &'static str = T::WHAT;
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        if !matches!(node.value, Value::Mapping(_)) {
+            return T::read(node, sink).map(RawCases::One);
+        }
+        let mut by = None;
+        let mut cases = Named { span: node.span, entries: Vec::new() };
+        let mut has_by = false;
+        for (name, value) in entries::<Self>(node, sink)? {
+            if name.value == "by" {
+                has_by = true;
+                by = Spanned::<String>::read(value, sink);
+            } else {
+                cases.entries.push(NamedEntry { name, value: T::read(value, sink) });
+            }
+        }
+        if !has_by {
+            super::missing_key(sink, node, "cases", "by");
+        }
+        by.map(|by| RawCases::By { by, cases })
+    }
+}
+inline_schema!([T] RawCases<T>, |generator| {
+    let thing = generator.subschema_for::<T>();
+    let cases = json_schema!({
+        "type": "object",
+        "properties": { "by": { "type": "string", "description": "The enum parameter that chooses the case." } },
+        "required": ["by"],
+        "additionalProperties": thing.clone(),
+    });
+    json_schema!({ "anyOf": [thing, cases] })
+});
+
+/// How selection sees an axis, as written.
+#[derive(Debug, Clone)]
+pub enum RawSelect {
+    /// Every size by itself.
+    Exact,
+    /// Not looked at.
+    Ignored,
+    /// Up to these bounds.
+    Bucket(Spanned<Vec<Spanned<i64>>>),
+}
+
+impl Read for RawSelect {
+    const WHAT: &'static str = "`exact`, `ignored` or `{ bucket: [...] }`";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        match &node.value {
+            Value::Mapping(_) => super::language::RawBucket::read(node, sink)?.bucket.map(RawSelect::Bucket),
+            _ => read_word::<Self, RawSelect>(node, sink).map(|word| word.value),
+        }
+    }
+}
+impl Word for RawSelect {
+    const WHAT: &'static str = "a way for selection to see an axis";
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("exact", RawSelect::Exact), ("ignored", RawSelect::Ignored)];
+}
+inline_schema!([] RawSelect, |generator| {
+    let bucket = generator.subschema_for::<super::language::RawBucket>();
+    json_schema!({ "anyOf": [{ "enum": ["exact", "ignored"] }, bucket] })
+});
+
+/// What property tests draw, as written.
+#[derive(Debug, Clone)]
+pub enum RawFuzz {
+    /// `lo..hi`.
+    Range(Spanned<String>),
+    /// A list of sizes.
+    List(Spanned<Vec<Spanned<i64>>>),
+}
+
+impl Read for RawFuzz {
+    const WHAT: &'static str = "a range `lo..hi` or a list of sizes";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        match &node.value {
+            Value::Sequence(_) => Read::read(node, sink).map(RawFuzz::List),
+            _ => Some(RawFuzz::Range(Spanned::new(scalar::<Self>(node, sink)?.text.clone(), node.span))),
+        }
+    }
+}
+inline_schema!([] RawFuzz, |_generator| json_schema!({
+    "anyOf": [
+        { "type": "string", "pattern": "^[0-9]+\\.\\.[0-9]+$" },
+        { "type": "array", "items": { "type": "integer", "minimum": 0 }, "minItems": 1 },
+    ]
+}));
+
+/// A value whose meaning depends on the name it stands for: a size, sizes, a dtype, a number, a bool, a case.
+#[derive(Debug, Clone)]
+pub enum OneOrMany {
+    /// A single value.
+    One(Spanned<Scalar>),
+    /// A list of single values.
+    Many(Spanned<Vec<Spanned<Scalar>>>),
+}
+
+impl OneOrMany {
+    /// Where it was written.
+    pub fn span(&self) -> Span {
+        match self {
+            OneOrMany::One(one) => one.span,
+            OneOrMany::Many(many) => many.span,
+        }
+    }
+}
+
+impl Read for Spanned<Scalar> {
+    const WHAT: &'static str = "a single value";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        scalar::<Self>(node, sink).map(|scalar| Spanned::new(scalar.clone(), node.span))
+    }
+}
+
+impl Read for OneOrMany {
+    const WHAT: &'static str = "a single value or a list";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        match &node.value {
+            Value::Sequence(_) => Read::read(node, sink).map(OneOrMany::Many),
+            _ => Some(OneOrMany::One(Spanned::new(scalar::<Self>(node, sink)?.clone(), node.span))),
+        }
+    }
+}
+inline_schema!([] OneOrMany, |_generator| json_schema!({
+    "anyOf": [
+        { "type": ["string", "number", "boolean"] },
+        { "type": "array", "items": { "type": ["string", "integer"] } },
+    ]
+}));
+inline_schema!([] Spanned<Scalar>, |_generator| json_schema!({ "type": ["string", "number", "boolean"] }));
+
+/// The keys of `semantics` and the one answer that the language knows to each.
+pub const SEMANTICS: &[(&str, &str, &str)] = &[
+    ("causal", "offset", "Key j is visible to query i when j <= i + causal_offset."),
+    ("empty_rows", "zero", "A row without a visible key gives 0, and its lse is minus infinity."),
+    ("lse", "natural", "Log-sum-exp is to the base e."),
+    ("nan", "propagate", "NaN in, NaN out."),
+    ("infinity", "propagate", "Infinities follow IEEE 754."),
+    ("rounding", "nearest_even_saturating", "Quantisation rounds to nearest even and saturates."),
+    ("mx_scale", "ocp_floor", "Scales of MX formats follow the floor rule of the OCP standard."),
+    ("nibbles", "low_first", "Of two 4-bit values in a byte, the low one comes first."),
+    (
+        "random",
+        "philox4x32_10",
+        "Randomness is counter-based: the same seed and offset give the same result.",
+    ),
+    ("ties", "lowest_index", "Of equal values, the one with the lowest index wins."),
+    ("order", "sequential", "Later writes win."),
+];
+
+/// The answers to what kernels differ on in silence, as written and already known to be of the closed list.
+#[derive(Debug, Clone, Default)]
+pub struct RawSemantics {
+    /// Keys and values, in the order of the file.
+    pub entries: Vec<(Spanned<String>, Spanned<String>)>,
+}
+
+impl Read for RawSemantics {
+    const WHAT: &'static str = "a mapping (`semantics`)";
+
+    fn read(node: &Node, sink: &mut Sink) -> Option<Self> {
+        let mut read = RawSemantics::default();
+        for (key, value) in entries::<Self>(node, sink)? {
+            let Some((_, answer, _)) = SEMANTICS.iter().find(|(known, ..)| *known == key.value) else {
+                let keys = || SEMANTICS.iter().map(|(known, ..)| *known);
+                let near = nearest(&key.value, keys());
+                sink.error(
+                    Code::UnknownSemantics,
+                    key.span,
+                    format!("`{}` is no key of `semantics`", key.value),
+                )
+                .suggest(near)
+                .note(format!("the keys are {}", listed(keys())));
+                continue;
+            };
+            let Some(value) = Spanned::<String>::read(value, sink) else { continue };
+            if value.value == *answer {
+                read.entries.push((key, value));
+            } else {
+                let message = format!("`{}: {}` is not part of the language", key.value, value.value);
+                sink.error(Code::SemanticsValue, value.span, message).suggest(Some(*answer));
+            }
+        }
+        Some(read)
+    }
+}
+inline_schema!([] RawSemantics, |_generator| {
+    let properties: serde_json::Map<String, serde_json::Value> = SEMANTICS
+        .iter()
+        .map(|(key, answer, doc)| {
+            ((*key).to_owned(), serde_json::json!({ "description": doc, "enum": [answer] }))
+        })
+        .collect();
+    json_schema!({ "type": "object", "additionalProperties": false, "properties": properties })
+});
