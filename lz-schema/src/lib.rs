@@ -2,7 +2,19 @@
 //!
 //! This crate knows no tensors, no kernels and no code generation.
 
+mod check;
+pub mod diagnostics;
 pub mod dtype;
+pub mod editor;
 pub mod expr;
+pub mod model;
+pub mod raw;
+pub mod reasons;
+pub mod set;
+pub mod source;
 
+pub use diagnostics::Report;
 pub use dtype::DType;
+pub use model::Operation;
+pub use reasons::Reasons;
+pub use set::{SchemaSet, load_one};

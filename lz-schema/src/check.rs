@@ -1,0 +1,159 @@
+//! From the language as written to the checked model, reporting everything that is wrong in one go.
+//!
+//! Each file below holds one section of the language. A later section is checked even if an earlier one is wrong;
+//! what could not be read is left out of the tables and never reported a second time.
+
+mod aliases;
+mod arguments;
+mod axes;
+mod binding;
+mod equivalence;
+mod evaluation;
+mod expressions;
+mod names;
+mod params;
+mod shapes;
+mod symbols;
+mod types;
+mod workloads;
+
+use sha2::{Digest, Sha256};
+
+use crate::diagnostics::{Code, Sink};
+use crate::expr::Type;
+use crate::model::{Constraint, Operation};
+use crate::raw::Named;
+use crate::raw::language::{RawConstraint, RawOperation};
+use crate::reasons::Reasons;
+use crate::source::Span;
+
+use expressions::Place;
+use symbols::Symbols;
+use workloads::Sections;
+
+pub(crate) use names::is_dotted_name;
+
+/// Checks one operation. The model is there only if nothing at all is wrong with the file.
+pub(crate) fn operation(raw: &RawOperation, reasons: &Reasons, sink: &mut Sink) -> Option<Operation> {
+    let mut checker = Checker { sink, reasons, symbols: Symbols::default() };
+    checker.operation(raw)
+}
+
+struct Checker<'a> {
+    sink: &'a mut Sink,
+    reasons: &'a Reasons,
+    symbols: Symbols,
+}
+
+impl Checker<'_> {
+    fn operation(&mut self, raw: &RawOperation) -> Option<Operation> {
+        self.identity(raw);
+        self.names(raw);
+        let mut axes = self.axes(raw);
+        let mut types = self.types(raw);
+        let params = self.params(raw);
+        let inputs = self.inputs(raw);
+        let outputs = self.outputs(raw, &inputs);
+        let constraints = self.constraints(raw);
+        self.bind_axes(&mut axes, &inputs);
+        self.bind_types(&mut types, &inputs);
+        let equivalence = self.equivalence(raw, &types, &inputs, &outputs);
+        let aliases = self.aliases(raw, &params);
+        let sections = Sections { axes: &axes, types: &types, params: &params, inputs: &inputs };
+        let workloads = self.workloads(raw, &sections);
+        if !self.sink.diagnostics.is_empty() {
+            return None;
+        }
+        let operation = Operation {
+            name: raw.operation.as_ref()?.value.clone(),
+            version: u32::try_from(raw.version.as_ref()?.value).ok()?,
+            summary: raw.summary.as_ref()?.value.clone(),
+            doc: raw.doc.as_ref()?.value.clone(),
+            aliases,
+            axes,
+            types,
+            inputs: inputs.into_iter().collect::<Option<_>>()?,
+            params: params.into_iter().collect::<Option<_>>()?,
+            outputs: outputs.into_iter().collect::<Option<_>>()?,
+            constraints,
+            semantics: raw
+                .semantics
+                .iter()
+                .flat_map(|semantics| &semantics.entries)
+                .map(|(key, value)| (key.value.clone(), value.value.clone()))
+                .collect(),
+            equivalence: equivalence?,
+            workloads,
+            digest: digest(&self.sink.source.text),
+        };
+        // Workloads are evaluated, so they need an operation that is otherwise right.
+        self.evaluate_workloads(raw, &operation);
+        self.sink.diagnostics.is_empty().then_some(operation)
+    }
+
+    fn identity(&mut self, raw: &RawOperation) {
+        if let Some(name) = &raw.operation
+            && !is_dotted_name(&name.value)
+        {
+            self.sink
+                .error(Code::BadName, name.span, format!("`{}` is not a name of an operation", name.value))
+                .note("words of lower-case letters, digits and underscores, joined by dots: `attention.mla.decode`");
+        }
+        if let Some(version) = &raw.version
+            && !(1..=i64::from(u32::MAX)).contains(&version.value)
+        {
+            self.sink.error(Code::BadNumber, version.span, "a version is an integer from 1");
+        }
+        if let Some(summary) = &raw.summary
+            && summary.value.contains('\n')
+        {
+            self.sink.error(Code::WrongForm, summary.span, "a summary is one sentence on one line");
+        }
+        self.not_empty("axes", raw.axes.as_ref());
+        self.not_empty("inputs", raw.inputs.as_ref());
+        self.not_empty("workloads", raw.workloads.as_ref());
+    }
+
+    fn not_empty<T>(&mut self, what: &str, section: Option<&Named<T>>) {
+        if let Some(section) = section.filter(|section| section.entries.is_empty()) {
+            self.empty(what, section.span);
+        }
+    }
+
+    fn empty(&mut self, what: &str, span: Span) {
+        self.sink.error(Code::Empty, span, format!("`{what}` is empty"));
+    }
+
+    fn constraints(&mut self, raw: &RawOperation) -> Vec<Constraint> {
+        let constraints = raw.constraints.iter().flat_map(|list| &list.value);
+        constraints.filter_map(|constraint| self.constraint(constraint)).collect()
+    }
+
+    fn constraint(&mut self, raw: &RawConstraint) -> Option<Constraint> {
+        if let Some(code) = &raw.code
+            && self.reasons.get(&code.value).is_none()
+        {
+            let near = self.reasons.nearest(&code.value).map(str::to_owned);
+            self.sink
+                .error(Code::UnknownReason, code.span, format!("reason code `{}` does not exist", code.value))
+                .suggest(near)
+                .note("the codes are listed in `schemas/reasons.yaml`");
+        }
+        let check = self.expression(raw.check.as_ref()?, Place::Constraint, &Type::Bool)?;
+        Some(Constraint {
+            check,
+            code: raw.code.as_ref()?.value.clone(),
+            message: raw.message.as_ref()?.value.clone(),
+        })
+    }
+}
+
+fn digest(text: &str) -> String {
+    use std::fmt::Write;
+    let mut hex = String::with_capacity(64);
+    for byte in Sha256::digest(text.as_bytes()) {
+        // Writing to a String cannot fail.
+        let _ = write!(hex, "{byte:02x}");
+    }
+    hex
+}

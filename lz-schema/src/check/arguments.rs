@@ -1,0 +1,182 @@
+//! `inputs` and `outputs`.
+
+use super::Checker;
+use super::expressions::Place;
+use super::symbols::Symbol;
+use super::types::Direction;
+use crate::diagnostics::Code;
+use crate::dtype::DType;
+use crate::expr::Type;
+use crate::model::{Cases, Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Output, ValueRule};
+use crate::raw::language::{Access, RawInput, RawOperation, RawOutput, RawValues};
+use crate::raw::{Expression, RawCases};
+use crate::source::Spanned;
+
+/// Shape and dtype of an argument.
+type Form = (Cases<Vec<Dim>>, Cases<DTypeRef>);
+
+impl Checker<'_> {
+    /// Every input in order; `None` for one that could not be read.
+    pub(super) fn inputs(&mut self, raw: &RawOperation) -> Vec<Option<Input>> {
+        let entries = raw.inputs.iter().flat_map(|named| &named.entries);
+        entries.map(|entry| self.input(&entry.name, entry.value.as_ref()?)).collect()
+    }
+
+    fn input(&mut self, name: &Spanned<String>, raw: &RawInput) -> Option<Input> {
+        let kind = raw.kind.as_ref().map_or(Kind::Tensor, |kind| kind.value);
+        if kind != Kind::Tensor {
+            let present = [
+                ("broadcast", raw.broadcast.is_some()),
+                ("access", raw.access.is_some()),
+                ("contiguous", raw.contiguous.is_some()),
+                ("device", raw.device.is_some()),
+                ("values", raw.values.is_some()),
+            ];
+            for (key, _) in present.iter().filter(|(_, present)| *present) {
+                self.conflict(name, format!("`{}` is not a tensor, so `{key}` has no meaning", name.value));
+            }
+        }
+        let form = self.form(name, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Input);
+        let optional = raw.optional.as_ref().is_some_and(|optional| optional.value);
+        let broadcast = raw.broadcast.as_ref().is_some_and(|broadcast| broadcast.value);
+        let read_write = raw.access.as_ref().is_some_and(|access| access.value == Access::ReadWrite);
+        if broadcast && read_write {
+            self.conflict(name, format!("`{}` is broadcast, so it cannot be written to", name.value));
+        }
+        let values = match &raw.values {
+            Some(values) => Some(self.values(name, values)?),
+            None => None,
+        };
+        let (shape, dtype) = form?;
+        let given = self.symbols.given.iter().position(|given| *given == name.value);
+        Some(Input {
+            name: name.value.clone(),
+            kind,
+            shape,
+            dtype,
+            optional: given.filter(|_| optional).map(|given| self.symbols.slot(Symbol::Given(given))),
+            broadcast,
+            read_write,
+            contiguous: raw.contiguous.as_ref().map_or(Contiguous::None, |word| word.value),
+            device: raw.device.as_ref().map_or(DeviceRule::Same, |word| word.value),
+            values,
+            doc: raw.doc.as_ref().map(|doc| doc.value.clone()).unwrap_or_default(),
+        })
+    }
+
+    /// Every output in order; `None` for one that could not be read.
+    pub(super) fn outputs(&mut self, raw: &RawOperation, inputs: &[Option<Input>]) -> Vec<Option<Output>> {
+        if let Some(outputs) = &raw.outputs
+            && outputs.entries.is_empty()
+            && !inputs.iter().any(|input| input.as_ref().is_none_or(|input| input.read_write))
+        {
+            self.sink
+                .error(Code::Empty, outputs.span, "the operation gives nothing")
+                .note("only an operation that changes an input in place may have no output");
+        }
+        let entries = raw.outputs.iter().flat_map(|named| &named.entries);
+        entries.map(|entry| self.output(&entry.name, entry.value.as_ref()?)).collect()
+    }
+
+    fn output(&mut self, name: &Spanned<String>, raw: &RawOutput) -> Option<Output> {
+        let kind = raw.kind.as_ref().map_or(Kind::Tensor, |kind| kind.value);
+        if let Some(word) = raw.kind.as_ref().filter(|kind| kind.value == Kind::Tokenizer) {
+            self.sink.error(Code::UnknownWord, word.span, "an output is a `tensor` or a `text`");
+            return None;
+        }
+        let form = self.form(name, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Output);
+        let when = match &raw.when {
+            Some(when) => Some(self.expression(when, Place::When, &Type::Bool)?),
+            None => None,
+        };
+        let (shape, dtype) = form?;
+        let doc = raw.doc.as_ref().map(|doc| doc.value.clone()).unwrap_or_default();
+        Some(Output { name: name.value.clone(), kind, shape, dtype, when, doc })
+    }
+
+    fn form(
+        &mut self,
+        name: &Spanned<String>,
+        kind: Kind,
+        shape: Option<&RawCases<Spanned<Vec<Expression>>>>,
+        dtype: Option<&RawCases<Spanned<String>>>,
+        direction: Direction,
+    ) -> Option<Form> {
+        // Bytes are what texts are made of; nobody asks a handle for its dtype.
+        let bytes = Cases::One(DTypeRef::Fixed(DType::U8));
+        if kind != Kind::Tensor && dtype.is_some() {
+            self.conflict(name, format!("`{}` is not a tensor, so `dtype` has no meaning", name.value));
+        }
+        match kind {
+            Kind::Tokenizer => {
+                if shape.is_some() {
+                    self.conflict(
+                        name,
+                        format!("`{}` is a tokenizer, so `shape` has no meaning", name.value),
+                    );
+                }
+                Some((Cases::One(Vec::new()), bytes))
+            }
+            Kind::Text => {
+                let Some(shape) = shape else {
+                    self.missing(name, "shape");
+                    return None;
+                };
+                let shape = self.shape(shape, direction)?;
+                let one_axis =
+                    matches!(&shape, Cases::One(dims) if matches!(dims.as_slice(), [Dim::Axis(_)]));
+                if !one_axis {
+                    let message = format!("`{}` is a batch of texts: its shape is one axis", name.value);
+                    self.sink.error(Code::WrongForm, name.span, message);
+                    return None;
+                }
+                Some((shape, bytes))
+            }
+            Kind::Tensor => {
+                if shape.is_none() {
+                    self.missing(name, "shape");
+                }
+                if dtype.is_none() {
+                    self.missing(name, "dtype");
+                }
+                let shape = shape.and_then(|shape| self.shape(shape, direction));
+                let dtype = dtype
+                    .and_then(|dtype| self.cases(dtype, &mut |checker, name| checker.dtype(name, direction)));
+                shape.zip(dtype)
+            }
+        }
+    }
+
+    fn values(&mut self, name: &Spanned<String>, raw: &RawValues) -> Option<ValueRule> {
+        let written = [
+            raw.index_into.is_some(),
+            raw.between.is_some(),
+            raw.indptr_of.is_some(),
+            raw.partition_of.is_some(),
+        ];
+        if written.iter().filter(|written| **written).count() != 1 {
+            let message = format!("`values` of `{}` must hold exactly one rule", name.value);
+            self.sink
+                .error(Code::ConflictingKeys, raw.span, message)
+                .note("the rules are `index_into`, `between`, `indptr_of` and `partition_of`");
+            return None;
+        }
+        let mut size = |expression: &Expression| self.expression(expression, Place::Values, &Type::Int);
+        if let Some(expression) = &raw.index_into {
+            return size(expression).map(ValueRule::IndexInto);
+        }
+        if let Some(expression) = &raw.indptr_of {
+            return size(expression).map(ValueRule::IndptrOf);
+        }
+        if let Some(expression) = &raw.partition_of {
+            return size(expression).map(ValueRule::PartitionOf);
+        }
+        let bounds = raw.between.as_ref()?;
+        let [low, high] = bounds.value.as_slice() else {
+            self.sink.error(Code::WrongForm, bounds.span, "`between` takes two bounds: `[lowest, highest]`");
+            return None;
+        };
+        let (low, high) = (size(low), size(high));
+        Some(ValueRule::Between(low?, high?))
+    }
+}

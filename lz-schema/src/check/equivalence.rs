@@ -1,0 +1,128 @@
+//! `equivalence`: exactly one way of judging, and tolerances for exactly the dtypes that can occur.
+
+use super::Checker;
+use crate::diagnostics::{Code, listed};
+use crate::dtype::DType;
+use crate::model::{Cases, DTypeRef, Equivalence, Input, Kind, Output, TypeVariable};
+use crate::raw::Named;
+use crate::raw::language::RawOperation;
+use crate::raw::unknown_dtype;
+use crate::source::Spanned;
+
+impl Checker<'_> {
+    pub(super) fn equivalence(
+        &mut self,
+        raw: &RawOperation,
+        types: &[TypeVariable],
+        inputs: &[Option<Input>],
+        outputs: &[Option<Output>],
+    ) -> Option<Equivalence> {
+        let raw = raw.equivalence.as_ref()?;
+        let ways = [raw.close.is_some(), raw.exact.is_some(), raw.distribution.is_some()];
+        if ways.iter().filter(|way| **way).count() != 1 {
+            self.sink
+                .error(Code::ConflictingKeys, raw.span, "`equivalence` must hold exactly one way of judging")
+                .note("the ways are `close`, `exact` and `distribution`");
+            return None;
+        }
+        if let Some(exact) = &raw.exact {
+            if !exact.value {
+                self.sink.error(Code::ConflictingKeys, exact.span, "`exact` is `true` or is left out");
+            }
+            return Some(Equivalence::Exact);
+        }
+        if let Some(distribution) = &raw.distribution {
+            let significance = distribution.significance.as_ref()?;
+            if !(significance.value > 0.0 && significance.value < 1.0) {
+                self.sink.error(Code::BadNumber, significance.span, "a significance lies between 0 and 1");
+            }
+            return Some(Equivalence::Distribution(significance.value));
+        }
+        let close = raw.close.as_ref()?;
+        let tolerances = self.tolerances(close);
+        let all_read = inputs.iter().all(Option::is_some) && outputs.iter().all(Option::is_some);
+        if all_read {
+            self.cover(close, &tolerances, &floats(types, inputs, outputs));
+        }
+        Some(Equivalence::Close(tolerances))
+    }
+
+    fn tolerances(&mut self, close: &Named<Spanned<Vec<Spanned<f64>>>>) -> Vec<(DType, f64, f64)> {
+        let mut tolerances = Vec::new();
+        for entry in &close.entries {
+            let Some(dtype) = DType::ALL.into_iter().find(|dtype| dtype.name() == entry.name.value) else {
+                unknown_dtype(self.sink, entry.name.span, &entry.name.value);
+                continue;
+            };
+            let Some(pair) = &entry.value else { continue };
+            for number in pair.value.iter().filter(|number| number.value < 0.0) {
+                self.sink.error(Code::BadNumber, number.span, "a tolerance cannot be negative");
+            }
+            match pair.value.as_slice() {
+                [rtol, atol] => tolerances.push((dtype, rtol.value, atol.value)),
+                _ => {
+                    self.sink.error(Code::WrongForm, pair.span, "a tolerance is `[rtol, atol]`");
+                }
+            }
+        }
+        tolerances
+    }
+
+    fn cover(
+        &mut self,
+        close: &Named<Spanned<Vec<Spanned<f64>>>>,
+        found: &[(DType, f64, f64)],
+        needed: &[DType],
+    ) {
+        for entry in &close.entries {
+            let dtype = DType::ALL.into_iter().find(|dtype| dtype.name() == entry.name.value);
+            let Some(dtype) = dtype.filter(|dtype| !needed.contains(dtype)) else { continue };
+            let error = self.sink.error(
+                Code::ImpossibleTolerance,
+                entry.name.span,
+                format!("no output can be {dtype}"),
+            );
+            match (dtype.is_float(), needed.is_empty()) {
+                (false, _) => error.note("integers and bools are compared exactly"),
+                (true, true) => error.note("no output is floating: `exact: true` says so"),
+                (true, false) => {
+                    error.note(format!("outputs can be {}", listed(needed.iter().map(|dtype| dtype.name()))))
+                }
+            };
+        }
+        let missing: Vec<&str> = needed
+            .iter()
+            .filter(|dtype| !close.entries.iter().any(|entry| entry.name.value == dtype.name()))
+            .map(|dtype| dtype.name())
+            .collect();
+        // An entry that is there but could not be read has been reported.
+        if !missing.is_empty() && found.len() <= close.entries.len() {
+            let message =
+                format!("outputs can be {}, which has no tolerance", listed(missing.iter().copied()));
+            let message =
+                if missing.len() > 1 { message.replace("which has", "which have") } else { message };
+            self.sink.error(Code::MissingTolerance, close.span, message);
+        }
+    }
+}
+
+/// The floating dtypes that results can have; what is changed in place is a result too.
+fn floats(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Output>]) -> Vec<DType> {
+    let changed = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
+    let made =
+        outputs.iter().flatten().filter(|output| output.kind == Kind::Tensor).map(|output| &output.dtype);
+    let mut floats: Vec<DType> = made
+        .chain(changed)
+        .flat_map(Cases::all)
+        .flat_map(|dtype| match dtype {
+            DTypeRef::Fixed(dtype) => vec![*dtype],
+            DTypeRef::Variable(index) => {
+                types.get(*index).map(|variable| variable.dtypes.clone()).unwrap_or_default()
+            }
+        })
+        .filter(|dtype| dtype.is_float())
+        .collect();
+    floats.sort();
+    floats.dedup();
+    floats
+}

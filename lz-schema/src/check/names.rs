@@ -1,0 +1,352 @@
+//! How names are spelled, which are taken, and which would not survive code generation.
+
+use std::collections::HashMap;
+
+use super::Checker;
+use super::symbols::{AxisSymbol, ParamSymbol, TypeSymbol};
+use crate::diagnostics::Code;
+use crate::expr::Type;
+use crate::raw::Named;
+use crate::raw::language::{RawOperation, RawParam, TypeWord};
+use crate::source::{Span, Spanned};
+
+/// Words that generated Rust, Python or C++ could not use as a name. The exact list of each language is merged into one,
+/// so that a name that works in one binding works in all.
+const KEYWORDS: &[&str] = &[
+    "abstract",
+    "alignas",
+    "alignof",
+    "and",
+    "and_eq",
+    "as",
+    "asm",
+    "assert",
+    "async",
+    "auto",
+    "await",
+    "become",
+    "bitand",
+    "bitor",
+    "bool",
+    "box",
+    "break",
+    "case",
+    "catch",
+    "char",
+    "class",
+    "compl",
+    "concept",
+    "const",
+    "const_cast",
+    "consteval",
+    "constexpr",
+    "constinit",
+    "continue",
+    "crate",
+    "decltype",
+    "def",
+    "default",
+    "del",
+    "delete",
+    "do",
+    "double",
+    "dyn",
+    "elif",
+    "else",
+    "enum",
+    "except",
+    "explicit",
+    "export",
+    "extern",
+    "false",
+    "final",
+    "finally",
+    "float",
+    "fn",
+    "for",
+    "friend",
+    "from",
+    "gen",
+    "global",
+    "goto",
+    "if",
+    "impl",
+    "import",
+    "in",
+    "inline",
+    "int",
+    "is",
+    "lambda",
+    "let",
+    "long",
+    "loop",
+    "macro",
+    "match",
+    "mod",
+    "move",
+    "mut",
+    "mutable",
+    "namespace",
+    "new",
+    "noexcept",
+    "nonlocal",
+    "not",
+    "not_eq",
+    "nullptr",
+    "operator",
+    "or",
+    "or_eq",
+    "override",
+    "pass",
+    "priv",
+    "private",
+    "protected",
+    "pub",
+    "public",
+    "raise",
+    "ref",
+    "register",
+    "reinterpret_cast",
+    "requires",
+    "return",
+    "self",
+    "short",
+    "signed",
+    "sizeof",
+    "static",
+    "static_assert",
+    "static_cast",
+    "struct",
+    "super",
+    "switch",
+    "template",
+    "this",
+    "thread_local",
+    "throw",
+    "trait",
+    "true",
+    "try",
+    "type",
+    "typedef",
+    "typeid",
+    "typename",
+    "typeof",
+    "union",
+    "unsafe",
+    "unsigned",
+    "unsized",
+    "use",
+    "using",
+    "virtual",
+    "void",
+    "volatile",
+    "wchar_t",
+    "where",
+    "while",
+    "with",
+    "xor",
+    "xor_eq",
+    "yield",
+];
+
+/// Words that mean something in a schema: functions of expressions, and keys that stand beside free names.
+const WORDS: &[&str] = &["ceil_div", "min", "max", "abs", "sqrt", "given", "by"];
+
+/// Words of lower-case letters, digits and underscores, joined by dots.
+pub(crate) fn is_dotted_name(name: &str) -> bool {
+    name.split('.').all(is_snake)
+}
+
+fn is_snake(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_lowercase())
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')
+}
+
+fn is_variable(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_uppercase())
+        && name.chars().all(|c| c.is_ascii_alphanumeric())
+}
+
+fn is_case(name: &str) -> bool {
+    name.starts_with(|first: char| first.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// The name that was probably meant: `HeadDim` and `head-dim` for `head_dim`.
+fn to_snake(name: &str) -> Option<String> {
+    let mut snake = String::new();
+    for character in name.chars() {
+        if character.is_ascii_uppercase() && !snake.is_empty() && !snake.ends_with('_') {
+            snake.push('_');
+        }
+        match character {
+            '-' | ' ' | '.' => snake.push('_'),
+            other => snake.push(other.to_ascii_lowercase()),
+        }
+    }
+    (is_snake(&snake) && snake != name).then_some(snake)
+}
+
+impl Checker<'_> {
+    /// Checks the spelling of every name, and that axes, inputs, params and outputs do not share one.
+    pub(super) fn names(&mut self, raw: &RawOperation) {
+        let mut taken: HashMap<String, (&'static str, Span)> = HashMap::new();
+        for entry in raw.axes.iter().flat_map(|named| &named.entries) {
+            self.claim(&mut taken, "axis", &entry.name);
+            let flag = |flag: Option<&Spanned<bool>>| flag.is_some_and(|flag| flag.value);
+            let axis = entry.value.as_ref();
+            self.symbols.axes.push(AxisSymbol {
+                name: entry.name.value.clone(),
+                span: entry.name.span,
+                pack: flag(axis.and_then(|axis| axis.pack.as_ref())),
+                dynamic: flag(axis.and_then(|axis| axis.dynamic.as_ref())),
+                fixed: axis.is_some_and(|axis| axis.value.is_some()),
+                used: None,
+            });
+        }
+        for entry in raw.inputs.iter().flat_map(|named| &named.entries) {
+            self.claim(&mut taken, "input", &entry.name);
+            let optional = entry.value.as_ref().and_then(|input| input.optional.as_ref());
+            if optional.is_some_and(|optional| optional.value) {
+                self.symbols.given.push(entry.name.value.clone());
+            } else {
+                self.symbols.required.push(entry.name.value.clone());
+            }
+        }
+        for entry in raw.params.iter().flat_map(|named| &named.entries) {
+            self.claim(&mut taken, "param", &entry.name);
+            let ty = entry.value.as_ref().and_then(expression_type);
+            self.symbols.params.push(ParamSymbol {
+                name: entry.name.value.clone(),
+                span: entry.name.span,
+                ty,
+            });
+        }
+        for entry in raw.outputs.iter().flat_map(|named| &named.entries) {
+            self.claim(&mut taken, "output", &entry.name);
+        }
+        for values in
+            raw.params.iter().flat_map(|named| &named.entries).filter_map(|entry| entry.value.as_ref())
+        {
+            for case in values.values.iter().flat_map(|values| &values.value) {
+                self.case(&taken, case);
+            }
+        }
+        for entry in raw.types.iter().flat_map(|named| &named.entries) {
+            if !is_variable(&entry.name.value) {
+                let message = format!("`{}` is not a name of a dtype variable", entry.name.value);
+                self.sink
+                    .error(Code::BadName, entry.name.span, message)
+                    .note("a capital letter, then letters and digits: `T`, `TIndex`");
+            }
+            self.symbols.types.push(TypeSymbol {
+                name: entry.name.value.clone(),
+                span: entry.name.span,
+                used_by_input: false,
+                used_by_output: None,
+            });
+        }
+        for named in raw.workloads.iter().flat_map(|named: &Named<_>| &named.entries) {
+            self.spelling("workload", &named.name);
+        }
+    }
+
+    fn claim(
+        &mut self,
+        taken: &mut HashMap<String, (&'static str, Span)>,
+        what: &'static str,
+        name: &Spanned<String>,
+    ) {
+        if !self.spelling(what, name) {
+            return;
+        }
+        match taken.get(&name.value) {
+            Some((other, span)) => {
+                let message = format!("{what} `{}` has the name of an {other}", name.value);
+                let message = message.replace("an param", "a parameter").replace("param `", "parameter `");
+                self.sink
+                    .error(Code::NameClash, name.span, message)
+                    .also(*span, "first used here")
+                    .note("axes, inputs, params and outputs share one set of names");
+            }
+            None => {
+                taken.insert(name.value.clone(), (what, name.span));
+            }
+        }
+    }
+
+    fn spelling(&mut self, what: &str, name: &Spanned<String>) -> bool {
+        let text = &name.value;
+        if !is_snake(text) {
+            self.sink
+                .error(Code::BadName, name.span, format!("`{text}` is not a name"))
+                .suggest(to_snake(text))
+                .note("a lower-case letter, then lower-case letters, digits and underscores");
+            return false;
+        }
+        if KEYWORDS.contains(&text.as_str()) {
+            self.sink
+                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of an {what}"))
+                .label("a keyword of Rust, Python or C++");
+            return false;
+        }
+        if WORDS.contains(&text.as_str()) {
+            self.sink
+                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of an {what}"))
+                .label("a word of the schema language");
+            return false;
+        }
+        true
+    }
+
+    fn case(&mut self, taken: &HashMap<String, (&'static str, Span)>, case: &Spanned<String>) {
+        let text = case.value.as_str();
+        if !is_case(text) {
+            self.sink
+                .error(Code::BadName, case.span, format!("`{text}` is not a name of a case"))
+                .note("a letter, then letters, digits and underscores");
+        } else if WORDS.contains(&text)
+            || ["self", "Self", "true", "false", "and", "or", "not", "in", "if", "else"].contains(&text)
+        {
+            self.sink
+                .error(Code::ReservedName, case.span, format!("`{text}` cannot be the name of a case"))
+                .label("a word of the schema language");
+        } else if let Some((other, span)) = taken.get(text) {
+            let message =
+                format!("case `{text}` has the name of an {other}").replace("an param", "a parameter");
+            self.sink
+                .error(Code::NameClash, case.span, message)
+                .also(*span, "first used here")
+                .note("a bare name in an expression could mean either");
+        }
+    }
+}
+
+/// The type that expressions see, if the declaration says enough.
+fn expression_type(raw: &RawParam) -> Option<Type> {
+    Some(match raw.type_.as_ref()?.value {
+        TypeWord::Int => Type::Int,
+        TypeWord::F32 | TypeWord::F64 => Type::Float,
+        TypeWord::Bool => Type::Bool,
+        TypeWord::Enum => Type::enumeration(raw.values.as_ref()?.value.iter().map(|case| case.value.clone())),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keywords_are_sorted_so_that_additions_are_seen() {
+        assert!(KEYWORDS.is_sorted());
+    }
+
+    #[test]
+    fn names_are_spelled_as_the_language_says() {
+        assert!(is_dotted_name("attention.mla.decode"));
+        assert!(!is_dotted_name("attention..decode") && !is_dotted_name("Attention") && !is_dotted_name(""));
+        assert_eq!(to_snake("HeadDim").as_deref(), Some("head_dim"));
+        assert_eq!(to_snake("head-dim").as_deref(), Some("head_dim"));
+        assert_eq!(to_snake("1x"), None);
+    }
+}

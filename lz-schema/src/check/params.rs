@@ -1,0 +1,234 @@
+//! `params`: types, defaults and ranges, and values that are written out for a parameter.
+
+use super::Checker;
+use super::expressions::Place;
+use super::symbols::Symbol;
+use crate::diagnostics::{Code, listed, nearest};
+use crate::expr::{self, Program, Type, Typed, Value, VariableTable};
+use crate::model::{Constant, Param, ParamType};
+use crate::raw::Expression;
+use crate::raw::language::{RawOperation, RawParam, TypeWord};
+use crate::source::{Scalar, Spanned};
+
+impl Checker<'_> {
+    /// Every param in order; `None` for one that could not be read.
+    pub(super) fn params(&mut self, raw: &RawOperation) -> Vec<Option<Param>> {
+        let entries = raw.params.iter().flat_map(|named| &named.entries);
+        entries
+            .enumerate()
+            .map(|(index, entry)| self.param(index, &entry.name, entry.value.as_ref()?))
+            .collect()
+    }
+
+    fn param(&mut self, index: usize, name: &Spanned<String>, raw: &RawParam) -> Option<Param> {
+        let ty = self.param_type(name, raw)?;
+        if raw.range.is_some() && matches!(ty, ParamType::Bool | ParamType::Enum(_)) {
+            self.conflict(name, format!("`{}` is not a number, so it has no range", name.value));
+            return None;
+        }
+        let range = match &raw.range {
+            Some(range) => Some(self.range(index, name, &ty, range)?),
+            None => None,
+        };
+        let default = match &raw.default {
+            Some(default) => Some(self.default(index, &ty, range.as_ref(), default)?),
+            None => None,
+        };
+        Some(Param {
+            name: name.value.clone(),
+            ty,
+            default,
+            range,
+            range_text: raw.range.as_ref().map(|range| range.text.trim().to_owned()).unwrap_or_default(),
+            doc: raw.doc.as_ref().map(|doc| doc.value.clone()).unwrap_or_default(),
+        })
+    }
+
+    fn param_type(&mut self, name: &Spanned<String>, raw: &RawParam) -> Option<ParamType> {
+        let word = raw.type_.as_ref()?.value;
+        if word != TypeWord::Enum && raw.values.is_some() {
+            self.conflict(name, format!("`{}` is not an enum, so it has no `values`", name.value));
+        }
+        Some(match word {
+            TypeWord::Int => ParamType::Int,
+            TypeWord::F32 => ParamType::F32,
+            TypeWord::F64 => ParamType::F64,
+            TypeWord::Bool => ParamType::Bool,
+            TypeWord::Enum => {
+                let Some(values) = &raw.values else {
+                    self.missing(name, "values");
+                    return None;
+                };
+                if values.value.is_empty() {
+                    self.empty("values", values.span);
+                }
+                self.repeated(values.value.iter().map(|case| (case.value.as_str(), case.span)));
+                ParamType::Enum(values.value.iter().map(|case| case.value.clone()).collect())
+            }
+        })
+    }
+
+    /// A range is written without the parameter; it is read as an expression over the parameter alone.
+    fn range(
+        &mut self,
+        index: usize,
+        name: &Spanned<String>,
+        ty: &ParamType,
+        written: &Expression,
+    ) -> Option<Typed> {
+        let parts: Vec<&str> = written.text.split(" and ").map(str::trim).collect();
+        let fine = parts.len() <= 2 && parts.iter().all(|part| is_comparison(part, ty));
+        let rewritten =
+            parts.iter().map(|part| format!("{} {part}", name.value)).collect::<Vec<_>>().join(" and ");
+        let typed =
+            if fine { expr::check_expecting(&rewritten, &self.symbols, &Type::Bool).ok() } else { None };
+        let own = self.symbols.slot(Symbol::Param(index));
+        match typed {
+            Some(typed) if typed.variables().iter().all(|variable| variable.index == own) => Some(typed),
+            _ => {
+                let message = format!("`{}` is not a range of `{}`", written.text, name.value);
+                self.sink.error(Code::BadRange, written.span, message).note(
+                    "one or two comparisons with constants, joined by `and`: \"> 0\", \">= 0 and < 1\"; \
+                     what depends on axes or other params is a constraint",
+                );
+                None
+            }
+        }
+    }
+
+    fn default(
+        &mut self,
+        index: usize,
+        ty: &ParamType,
+        range: Option<&Typed>,
+        written: &Expression,
+    ) -> Option<Typed> {
+        let typed = self.expression(written, Place::Default(index), &expression_type(ty))?;
+        match typed.constant_result() {
+            Some(Err(error)) => {
+                self.sink.error(
+                    Code::BadDefault,
+                    written.span,
+                    format!("the default cannot be evaluated: {error}"),
+                );
+                None
+            }
+            Some(Ok(value)) => match self.unfit(index, ty, range, value) {
+                Some(complaint) => {
+                    self.sink.error(Code::BadDefault, written.span, format!("the default {complaint}"));
+                    None
+                }
+                None => Some(typed),
+            },
+            None => Some(typed),
+        }
+    }
+
+    /// Why a parameter cannot have a value of its own type, if it cannot.
+    pub(super) fn unfit(
+        &self,
+        index: usize,
+        ty: &ParamType,
+        range: Option<&Typed>,
+        value: Value,
+    ) -> Option<String> {
+        if let (ParamType::F32, Value::Float(value)) = (ty, value)
+            && (value as f32).is_infinite()
+        {
+            return Some(format!("{value:?} does not fit f32"));
+        }
+        let range = range?;
+        let slot = usize::from(self.symbols.slot(Symbol::Param(index)));
+        let mut values = vec![value; slot + 1];
+        values[slot] = value;
+        match Program::compile(range).eval(&values) {
+            Ok(Value::Bool(true)) => None,
+            _ => Some(format!("{value} is not in the range `{}`", bare_range(range))),
+        }
+    }
+
+    /// The value that a workload or an alias writes for a parameter, or why it is none.
+    pub(super) fn constant(&self, index: usize, param: &Param, written: &Scalar) -> Result<Constant, Misfit> {
+        let text = written.text.as_str();
+        let number = written.plain.then_some(text);
+        let constant = match &param.ty {
+            ParamType::Int => number.and_then(|text| text.parse().ok()).map(Constant::Int),
+            ParamType::F32 | ParamType::F64 => number
+                .and_then(|text| text.parse::<f64>().ok())
+                .filter(|value| value.is_finite())
+                .map(Constant::Float),
+            ParamType::Bool => number.and_then(|text| text.parse().ok()).map(Constant::Bool),
+            ParamType::Enum(cases) => cases
+                .iter()
+                .position(|case| case == text)
+                .and_then(|case| u32::try_from(case).ok())
+                .map(Constant::Enum),
+        };
+        let Some(constant) = constant else {
+            let suggestion = match &param.ty {
+                ParamType::Enum(cases) => nearest(text, cases.iter().map(String::as_str)).map(str::to_owned),
+                _ => None,
+            };
+            return Err(Misfit {
+                complaint: format!("is {}, not `{text}`", describe(&param.ty)),
+                suggestion,
+            });
+        };
+        match self.unfit(index, &param.ty, param.range.as_ref(), value_of(&constant)) {
+            Some(complaint) => {
+                Err(Misfit { complaint: format!("cannot be this: {complaint}"), suggestion: None })
+            }
+            None => Ok(constant),
+        }
+    }
+}
+
+/// Why a written value does not fit a parameter.
+pub(super) struct Misfit {
+    pub complaint: String,
+    pub suggestion: Option<String>,
+}
+
+pub(super) fn value_of(constant: &Constant) -> Value {
+    match constant {
+        Constant::Int(value) => Value::Int(*value),
+        Constant::Float(value) => Value::Float(*value),
+        Constant::Bool(value) => Value::Bool(*value),
+        Constant::Enum(case) => Value::Enum(*case),
+    }
+}
+
+pub(super) fn expression_type(ty: &ParamType) -> Type {
+    match ty {
+        ParamType::Int => Type::Int,
+        ParamType::F32 | ParamType::F64 => Type::Float,
+        ParamType::Bool => Type::Bool,
+        ParamType::Enum(cases) => Type::enumeration(cases.iter().cloned()),
+    }
+}
+
+fn describe(ty: &ParamType) -> String {
+    match ty {
+        ParamType::Int => "an int".to_owned(),
+        ParamType::F32 | ParamType::F64 => "a number".to_owned(),
+        ParamType::Bool => "`true` or `false`".to_owned(),
+        ParamType::Enum(cases) => format!("one of {}", listed(cases.iter().map(String::as_str))),
+    }
+}
+
+/// Whether a part of a range is one comparison with a constant of the right type.
+fn is_comparison(part: &str, ty: &ParamType) -> bool {
+    let operator =
+        ["<=", ">=", "==", "!=", "<", ">"].into_iter().find_map(|operator| part.strip_prefix(operator));
+    operator
+        .and_then(|constant| {
+            expr::check_expecting(constant, &VariableTable::new(), &expression_type(ty)).ok()
+        })
+        .is_some_and(|constant| constant.fold_constant().is_some())
+}
+
+/// The range without the parameter's name, as it was written.
+fn bare_range(range: &Typed) -> String {
+    let name = range.text.split(' ').next().unwrap_or("");
+    range.text.replace(&format!("{name} "), "")
+}

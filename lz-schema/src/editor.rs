@@ -1,0 +1,25 @@
+//! JSON Schemas (draft 7) by which editors complete and check the YAML files while they are written.
+//!
+//! They come from the same declarations as the reader, so they cannot know other keys than it does.
+
+use schemars::JsonSchema;
+use schemars::generate::SchemaSettings;
+use serde_json::Value;
+
+use crate::raw::language::{RawOperation, RawReasons};
+
+/// The schema of an operation's file, `schemas/operation.schema.json`.
+pub fn operation_schema() -> Value {
+    schema_of::<RawOperation>("LayerZero operation")
+}
+
+/// The schema of the file of reasons, `schemas/reasons.schema.json`.
+pub fn reasons_schema() -> Value {
+    schema_of::<RawReasons>("LayerZero reasons")
+}
+
+fn schema_of<T: JsonSchema>(title: &str) -> Value {
+    let mut schema = SchemaSettings::draft07().into_generator().into_root_schema_for::<T>();
+    schema.insert("title".to_owned(), title.into());
+    schema.to_value()
+}
