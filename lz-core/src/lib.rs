@@ -1,3 +1,6 @@
 //! The selection engine: it decides, checks and calls, and knows no particular operation.
 
 pub mod device;
+
+/// The expression language, at the path that generated code uses.
+pub use lz_schema::expr;
