@@ -1,7 +1,33 @@
-//! The selection engine: it decides, checks and calls, and knows no particular operation.
+//! The selection engine: which kernel runs this call, on this device, under this policy, and why.
+//!
+//! Nothing here knows a particular operation. Generated code hands over packed contexts and typed kernels; operations
+//! that were read at run time come with dynamic arguments and go through the same rooms.
 
+pub mod args;
+pub mod check;
+pub mod context;
 pub mod device;
-pub mod perfdb;
+pub mod element;
+pub mod engine;
+pub mod error;
+mod generated;
+pub mod kernel;
+pub mod operation;
+pub mod reason;
+pub mod run;
+pub mod spec;
+pub mod tensor;
 
-/// The expression language, at the path that generated code uses.
+pub use lz_schema::DType;
 pub use lz_schema::expr;
+
+pub use args::{Arg, Handle, OutArg};
+pub use context::Context;
+pub use engine::Engine;
+pub use error::Error;
+pub use kernel::{Kernel, KernelEntry, KernelError};
+pub use operation::OperationInfo;
+pub use reason::{Reason, ReasonCode};
+pub use run::Run;
+pub use spec::KernelSpec;
+pub use tensor::{Tensor, TensorMut, TensorView};

@@ -7,6 +7,7 @@ pub mod diagnostics;
 pub mod dtype;
 pub mod editor;
 pub mod expr;
+pub mod layout;
 pub mod model;
 pub mod raw;
 pub mod reasons;

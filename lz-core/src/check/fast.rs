@@ -1,0 +1,93 @@
+//! The yes-or-no of validation, in small pieces that generated code strings together. No allocation, no messages.
+
+use lz_schema::DType;
+
+use crate::tensor::{Dims, Place, TensorMut, TensorView, may_overlap};
+
+/// A size that no input has bound yet.
+pub const UNBOUND: i64 = -1;
+
+/// Binds an axis, or compares.
+#[inline(always)]
+#[must_use]
+pub fn bind(axis: &mut i64, size: i64) -> bool {
+    if *axis == UNBOUND {
+        *axis = size;
+        true
+    } else {
+        *axis == size
+    }
+}
+
+/// Binds a pack, or compares; `bound` says whether it was bound before.
+#[inline(always)]
+#[must_use]
+pub fn bind_pack(pack: &mut Dims, bound: &mut bool, sizes: &[i64]) -> bool {
+    if *bound {
+        **pack == *sizes
+    } else if let Some(dims) = Dims::new(sizes) {
+        *pack = dims;
+        *bound = true;
+        true
+    } else {
+        false
+    }
+}
+
+/// Binds a dtype variable (0 when unbound, else the dtype's number), or compares; `allowed` is a bit set of numbers.
+#[inline(always)]
+#[must_use]
+pub fn bind_dtype(variable: &mut u8, allowed: u32, dtype: DType) -> bool {
+    let number = dtype as u8;
+    if *variable == 0 {
+        *variable = number;
+        allowed >> number & 1 == 1
+    } else {
+        *variable == number
+    }
+}
+
+/// Whether a shape broadcasts to full sizes: aligned at the right, each dimension full or 1.
+#[inline]
+#[must_use]
+pub fn broadcasts(shape: &[i64], sizes: &[i64]) -> bool {
+    shape.len() <= sizes.len()
+        && shape.iter().rev().zip(sizes.iter().rev()).all(|(&size, &full)| size == full || size == 1)
+}
+
+/// Whether a tensor is where the others are; the first one says where that is.
+#[inline(always)]
+#[must_use]
+pub fn same_place(place: &mut Option<Place>, view: &TensorView<'_>) -> bool {
+    match *place {
+        None => {
+            *place = Some(view.place());
+            true
+        }
+        Some(first) => first == view.place(),
+    }
+}
+
+/// Whether an output tensor has these sizes, this dtype and memory that can be written element by element.
+#[inline]
+#[must_use]
+pub fn output_fits(out: &TensorMut<'_>, sizes: &[i64], dtype: DType) -> bool {
+    out.is_sound()
+        && out.shape() == sizes
+        && out.dtype() == dtype
+        && (out.layout().is_contiguous() || !out.layout().overlaps_itself())
+}
+
+/// Whether a written tensor is apart from another one.
+#[inline]
+#[must_use]
+pub fn apart(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
+    !may_overlap(written, other)
+}
+
+/// Whether an output is apart from an input and, where the schema says so, on the same device.
+#[inline]
+#[must_use]
+pub fn output_apart(output: &TensorView<'_>, input: &TensorView<'_>, same_place: bool) -> bool {
+    (!same_place || output.place() == input.place()) && apart(output, input)
+}

@@ -1,0 +1,299 @@
+//! Checks a call against its schema and says everything that is wrong with it.
+//!
+//! This is the slow, complete and only source of validation messages. Generated code has a fast yes-or-no of the same rules
+//! (built from [`fast`] and [`values`]) and comes here when the answer is no; run-time operations come here always.
+//! A property test holds the two equal.
+
+pub mod fast;
+mod inputs;
+mod outputs;
+mod params;
+pub mod values;
+
+use lz_schema::DType;
+use lz_schema::expr::{Program, Typed, Value};
+use lz_schema::model::{Cases, DTypeRef, Dim, Operation, Slot};
+
+use crate::args::{Arg, OutArg};
+use crate::error::Error;
+use crate::reason::{Reason, ReasonCode};
+use crate::tensor::Dims;
+
+/// A call whose axes, dtypes and params are known.
+#[derive(Debug, Clone)]
+pub struct Bound {
+    /// One entry an axis; for a pack the product. `None` if only absent inputs or the run itself know it.
+    pub axes: Vec<Option<i64>>,
+    /// One entry an axis; the sizes of a pack.
+    pub packs: Vec<Option<Dims>>,
+    /// One entry a dtype variable.
+    pub types: Vec<Option<DType>>,
+    /// One value an expression slot: axes, params with defaults filled in, `given`.
+    pub values: Vec<Value>,
+}
+
+/// What an output will be.
+#[derive(Debug, Clone, PartialEq)]
+pub enum OutputSpec {
+    /// This call does not produce it.
+    Absent,
+    /// A tensor to fill.
+    Tensor(Dims, DType),
+    /// A tensor whose size the kernel finds out.
+    Dynamic(DType),
+    /// Strings.
+    Text,
+}
+
+/// Checks a call. With `outputs`, also those; they come in the schema's order, [`OutArg::Absent`] where the caller gives none.
+pub fn check_call(
+    operation: &Operation,
+    args: &[Arg<'_>],
+    outputs: Option<&[OutArg<'_>]>,
+) -> Result<Bound, Error> {
+    let mut checker = Checker::new(operation, args);
+    if args.len() == operation.inputs.len() + operation.params.len() {
+        checker.run(outputs);
+    } else {
+        let required = operation.inputs.len() + operation.params.len();
+        checker.problems.push(
+            Reason::new(ReasonCode::MissingArgument)
+                .required(format!("{required} arguments: inputs, then params"))
+                .found(format!("{}", args.len())),
+        );
+    }
+    let Checker { problems, bound, .. } = checker;
+    if problems.is_empty() {
+        Ok(bound)
+    } else {
+        Err(Error::Validation { operation: operation.name.clone(), reasons: problems })
+    }
+}
+
+/// What every output will be, for a call that was found right.
+pub fn infer_outputs(operation: &Operation, bound: &Bound) -> Result<Vec<OutputSpec>, Reason> {
+    operation.outputs.iter().map(|output| outputs::infer(operation, output, bound)).collect()
+}
+
+/// What generated code answers when its fast check says no and the complete one finds nothing. A property test shows that this
+/// does not happen; should it, the caller gets an error and not a wrong run.
+#[cold]
+pub fn disagreement(operation: &crate::operation::OperationInfo) -> Error {
+    Error::Validation {
+        operation: operation.name.to_string(),
+        reasons: vec![
+            Reason::new(ReasonCode::ConstraintFailed).message(
+                "the generated check refuses a call that the schema allows; run `cargo xtask codegen`",
+            ),
+        ],
+    }
+}
+
+/// A host tensor for an output that was inferred.
+pub fn allocate(
+    operation: &crate::operation::OperationInfo,
+    spec: Option<(Dims, DType)>,
+) -> Result<crate::tensor::Tensor, Error> {
+    let refuse = |reason| Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] };
+    let (sizes, dtype) = spec.ok_or_else(|| {
+        refuse(Reason::new(ReasonCode::ExpressionFailed).message("the size of an output cannot be computed"))
+    })?;
+    crate::tensor::Tensor::zeros(&sizes, dtype).map_err(refuse)
+}
+
+/// What a kernel handed back for an output whose size only it knows.
+pub fn produced<T>(
+    operation: &crate::operation::OperationInfo,
+    output: &str,
+    value: Option<T>,
+) -> Result<T, Error> {
+    value.ok_or_else(|| Error::KernelExecution {
+        operation: operation.name.to_string(),
+        kernel: String::new(),
+        reasons: vec![
+            Reason::new(ReasonCode::KernelFailed).message(format!("the kernel produced no {output}")),
+        ],
+    })
+}
+
+/// Where a size was first seen, for messages.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    input: usize,
+    dimension: usize,
+}
+
+struct Checker<'c, 'a> {
+    operation: &'c Operation,
+    args: &'c [Arg<'a>],
+    bound: Bound,
+    axis_origin: Vec<Option<Origin>>,
+    type_origin: Vec<Option<usize>>,
+    problems: Vec<Reason>,
+}
+
+impl<'c, 'a> Checker<'c, 'a> {
+    fn new(operation: &'c Operation, args: &'c [Arg<'a>]) -> Checker<'c, 'a> {
+        let bound = Bound {
+            axes: operation.axes.iter().map(|axis| axis.value).collect(),
+            packs: vec![None; operation.axes.len()],
+            types: vec![None; operation.types.len()],
+            values: vec![Value::Int(0); operation.slots().len()],
+        };
+        Checker {
+            operation,
+            args,
+            bound,
+            axis_origin: vec![None; operation.axes.len()],
+            type_origin: vec![None; operation.types.len()],
+            problems: Vec::new(),
+        }
+    }
+
+    fn run(&mut self, outputs: Option<&[OutArg<'_>]>) {
+        self.check_param_types();
+        self.check_kinds();
+        self.check_dtypes();
+        self.bind_shapes();
+        if !self.everything_is_bound() {
+            return;
+        }
+        self.fill_slots();
+        if !self.fill_defaults() {
+            return;
+        }
+        self.check_ranges();
+        self.check_computed_dimensions();
+        self.check_constraints();
+        self.check_memory();
+        if self.problems.is_empty() {
+            self.check_values();
+        }
+        if let Some(outputs) = outputs
+            && self.problems.is_empty()
+        {
+            self.check_outputs(outputs);
+        }
+    }
+
+    /// Whether every axis that a passed input binds got a size; a wrong rank leaves some without.
+    fn everything_is_bound(&self) -> bool {
+        self.operation.axes.iter().zip(&self.bound.axes).all(|(axis, size)| {
+            size.is_some()
+                || axis.dynamic
+                || axis.bound_by.as_ref().is_none_or(|binding| !self.args[binding.input].is_given())
+        })
+    }
+
+    fn fill_slots(&mut self) {
+        for (place, slot) in self.operation.slots().into_iter().enumerate() {
+            match slot {
+                Slot::Axis(axis) => self.bound.values[place] = Value::Int(self.bound.axes[axis].unwrap_or(0)),
+                Slot::Param(_) => {}
+                Slot::Given(input) => self.bound.values[place] = Value::Bool(self.args[input].is_given()),
+            }
+        }
+    }
+
+    fn evaluate(&mut self, expression: &Typed, what: &str) -> Option<Value> {
+        match Program::compile(expression).eval(&self.bound.values) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.problems.push(
+                    Reason::new(ReasonCode::ExpressionFailed)
+                        .message(format!("{what}: `{}` cannot be computed: {error}", expression.text)),
+                );
+                None
+            }
+        }
+    }
+
+    fn check_constraints(&mut self) {
+        let operation = self.operation;
+        for constraint in &operation.constraints {
+            if let Some(Value::Bool(false)) = self.evaluate(&constraint.check, "a constraint") {
+                let code = ReasonCode::parse(&constraint.code).unwrap_or(ReasonCode::ConstraintFailed);
+                let found = constraint
+                    .check
+                    .variables()
+                    .iter()
+                    .map(|variable| format!("{} = {}", variable.name, self.describe_slot(variable.index)))
+                    .collect::<Vec<_>>()
+                    .join(", ");
+                self.problems.push(
+                    Reason::new(code)
+                        .required(constraint.check.text.clone())
+                        .found(found.clone())
+                        .message(format!("{} ({found})", constraint.message)),
+                );
+            }
+        }
+    }
+
+    fn describe_slot(&self, slot: u16) -> String {
+        let value = self.bound.values.get(usize::from(slot)).copied().unwrap_or(Value::Int(0));
+        match (value, self.operation.slots().get(usize::from(slot))) {
+            (Value::Enum(case), Some(Slot::Param(param))) => {
+                params::case_name(&self.operation.params[*param], case)
+            }
+            (Value::Int(value), _) => value.to_string(),
+            (Value::Float(value), _) => value.to_string(),
+            (Value::Bool(value), _) => value.to_string(),
+            (Value::Enum(case), _) => case.to_string(),
+        }
+    }
+}
+
+impl Bound {
+    /// The alternative that this call's enum param picks.
+    fn pick<'t, T>(&self, operation: &Operation, cases: &'t Cases<T>) -> Option<&'t T> {
+        match cases {
+            Cases::One(only) => Some(only),
+            Cases::By(param, alternatives) => match self.values.get(operation.axes.len() + param) {
+                Some(Value::Enum(case)) => alternatives.get(*case as usize),
+                _ => None,
+            },
+        }
+    }
+
+    fn dtype(&self, reference: DTypeRef) -> Option<DType> {
+        match reference {
+            DTypeRef::Fixed(dtype) => Some(dtype),
+            DTypeRef::Variable(variable) => self.types.get(variable).copied().flatten(),
+        }
+    }
+
+    /// The sizes that a shape has in this call; `Err` names the expression that cannot be computed.
+    fn sizes(&self, dims: &[Dim]) -> Result<Dims, Reason> {
+        let mut sizes = Dims::EMPTY;
+        let mut full = true;
+        for dim in dims {
+            match dim {
+                Dim::Axis(axis) => full &= sizes.push(self.axes[*axis].unwrap_or(0)),
+                Dim::Fixed(size) => full &= sizes.push(*size),
+                Dim::Offset(axis, offset) => {
+                    full &= sizes.push(self.axes[*axis].unwrap_or(0).saturating_add(*offset))
+                }
+                Dim::Pack(axis) => {
+                    for &size in self.packs[*axis].iter().flat_map(|dims| dims.iter()) {
+                        full &= sizes.push(size);
+                    }
+                }
+                Dim::Expr(expression) => match Program::compile(expression).eval_int(&self.values) {
+                    Ok(size) => full &= sizes.push(size),
+                    Err(error) => {
+                        return Err(Reason::new(ReasonCode::ExpressionFailed)
+                            .message(format!("`{}` cannot be computed: {error}", expression.text)));
+                    }
+                },
+            }
+        }
+        if full {
+            Ok(sizes)
+        } else {
+            Err(Reason::new(ReasonCode::RankMismatch)
+                .required(format!("at most {} dimensions", crate::tensor::MAX_RANK))
+                .found("more".to_owned()))
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! Outputs: what they will be, and whether what the caller gave fits.
+
+use lz_schema::expr::{Program, Value};
+use lz_schema::model::{Kind, Operation, Output};
+
+use super::inputs::{memory_problem, overlap, self_overlap};
+use super::{Bound, Checker, OutputSpec};
+use crate::args::OutArg;
+use crate::reason::{Reason, ReasonCode};
+use crate::tensor::{TensorView, may_overlap};
+
+pub(super) fn infer(operation: &Operation, output: &Output, bound: &Bound) -> Result<OutputSpec, Reason> {
+    if let Some(when) = &output.when
+        && let Ok(Value::Bool(false)) = Program::compile(when).eval(&bound.values)
+    {
+        return Ok(OutputSpec::Absent);
+    }
+    if output.kind == Kind::Text {
+        return Ok(OutputSpec::Text);
+    }
+    let unknown = |what: &str| {
+        Reason::new(ReasonCode::ExpressionFailed).message(format!(
+            "the {what} of output {} depends on an argument that was not given",
+            output.name
+        ))
+    };
+    let dtype = bound
+        .pick(operation, &output.dtype)
+        .and_then(|reference| bound.dtype(*reference))
+        .ok_or_else(|| unknown("dtype"))?;
+    if output.is_dynamic(operation) {
+        return Ok(OutputSpec::Dynamic(dtype));
+    }
+    let dims = bound.pick(operation, &output.shape).ok_or_else(|| unknown("shape"))?;
+    Ok(OutputSpec::Tensor(bound.sizes(dims)?, dtype))
+}
+
+impl Checker<'_, '_> {
+    pub(super) fn check_outputs(&mut self, outputs: &[OutArg<'_>]) {
+        let operation = self.operation;
+        if outputs.len() != operation.outputs.len() {
+            self.problems.push(
+                Reason::new(ReasonCode::OutputMissing)
+                    .required(format!("{} outputs", operation.outputs.len()))
+                    .found(outputs.len().to_string()),
+            );
+            return;
+        }
+        for (index, (output, given)) in operation.outputs.iter().zip(outputs).enumerate() {
+            let spec = match infer(operation, output, &self.bound) {
+                Ok(spec) => spec,
+                Err(reason) => {
+                    self.problems.push(reason);
+                    continue;
+                }
+            };
+            match (spec, given) {
+                (OutputSpec::Absent, OutArg::Absent)
+                | (OutputSpec::Text, OutArg::Text(_))
+                | (OutputSpec::Dynamic(_), OutArg::Dynamic(_)) => {}
+                (OutputSpec::Absent, _) => self.problems.push(
+                    Reason::new(ReasonCode::OutputUnexpected)
+                        .argument(&output.name)
+                        .message(format!("{} was given, but this call does not produce it", output.name)),
+                ),
+                (OutputSpec::Tensor(sizes, dtype), OutArg::Tensor(tensor)) => {
+                    let view = tensor.as_view();
+                    self.check_output_tensor(&output.name, &sizes, dtype, &view);
+                    for (other, earlier) in operation.outputs.iter().zip(outputs).take(index) {
+                        if let OutArg::Tensor(earlier) = earlier
+                            && may_overlap(&view, &earlier.as_view())
+                        {
+                            self.problems.push(overlap(&output.name, &other.name));
+                        }
+                    }
+                }
+                (_, OutArg::Absent) => self.problems.push(
+                    Reason::new(ReasonCode::OutputMissing)
+                        .argument(&output.name)
+                        .message(format!("{} must be given a place to go", output.name)),
+                ),
+                _ => self.problems.push(
+                    Reason::new(ReasonCode::ArgumentKind)
+                        .argument(&output.name)
+                        .message(format!("{} was given a place of another kind than it needs", output.name)),
+                ),
+            }
+        }
+    }
+
+    fn check_output_tensor(
+        &mut self,
+        name: &str,
+        sizes: &[i64],
+        dtype: lz_schema::DType,
+        view: &TensorView<'_>,
+    ) {
+        if let Some(reason) = memory_problem(view) {
+            self.problems.push(reason.argument(name));
+            return;
+        }
+        if view.shape() != sizes {
+            self.problems.push(
+                Reason::new(ReasonCode::ShapeMismatch)
+                    .argument(name)
+                    .required(format!("{sizes:?}"))
+                    .found(format!("{:?}", view.shape()))
+                    .message(format!("{name} has shape {:?}, but the result has {sizes:?}", view.shape())),
+            );
+        }
+        if view.dtype() != dtype {
+            self.problems.push(
+                Reason::new(ReasonCode::DtypeMismatch)
+                    .argument(name)
+                    .required(dtype.long_name())
+                    .found(view.dtype().long_name())
+                    .message(format!(
+                        "{name} is {}, but the result is {}",
+                        view.dtype().long_name(),
+                        dtype.long_name()
+                    )),
+            );
+        }
+        if view.layout().overlaps_itself() {
+            self.problems.push(self_overlap(name, view));
+        }
+        for (input, arg) in self.operation.inputs.iter().zip(self.args) {
+            let Some(other) = arg.tensor() else { continue };
+            if input.device == lz_schema::model::DeviceRule::Same && other.place() != view.place() {
+                self.problems.push(
+                    Reason::new(ReasonCode::DeviceMismatch)
+                        .argument(name)
+                        .required(other.place().to_string())
+                        .found(view.place().to_string())
+                        .message(format!(
+                            "{name} is on {}, but {} is on {}",
+                            view.place(),
+                            input.name,
+                            other.place()
+                        )),
+                );
+            }
+            if may_overlap(view, &other) {
+                self.problems.push(overlap(name, &input.name));
+            }
+        }
+    }
+}

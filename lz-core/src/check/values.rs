@@ -1,0 +1,143 @@
+//! Checks that read data: index, range, indptr and partition tensors, on the host.
+//!
+//! The `*_ok` functions are the fast answers that generated code asks for; the `*_problem` functions say where and what.
+
+use crate::reason::{Reason, ReasonCode};
+use crate::tensor::{Indices, TensorView};
+
+fn first(view: &TensorView<'_>, mut wrong: impl FnMut(i64) -> bool) -> Option<(Vec<i64>, i64)> {
+    Indices::new(view.shape()).find_map(|index| {
+        let value = view.int_at(&index);
+        wrong(value).then(|| (index.to_vec(), value))
+    })
+}
+
+fn all(view: &TensorView<'_>, right: impl Fn(i64) -> bool) -> bool {
+    if let Some(values) = view.as_slice::<i32>() {
+        return values.iter().all(|&value| right(i64::from(value)));
+    }
+    if let Some(values) = view.as_slice::<i64>() {
+        return values.iter().all(|&value| right(value));
+    }
+    Indices::new(view.shape()).all(|index| right(view.int_at(&index)))
+}
+
+/// `0 <= v < end` for all.
+#[inline]
+pub fn index_ok(view: &TensorView<'_>, end: i64) -> bool {
+    !view.place().is_host() || all(view, |value| value >= 0 && value < end)
+}
+
+/// Where an index is out of range.
+pub fn index_problem(view: &TensorView<'_>, end: i64) -> Option<Reason> {
+    let (index, value) = first(view, |value| value < 0 || value >= end)?;
+    Some(
+        Reason::new(ReasonCode::IndexOutOfRange)
+            .required(format!("0 <= index < {end}"))
+            .found(format!("{index:?} = {value}"))
+            .message(format!("{index:?} is {value}, but must be at least 0 and below {end}")),
+    )
+}
+
+/// `low <= v <= high` for all.
+#[inline]
+pub fn range_ok(view: &TensorView<'_>, low: i64, high: i64) -> bool {
+    !view.place().is_host() || all(view, |value| value >= low && value <= high)
+}
+
+/// Where a value is out of range.
+pub fn range_problem(view: &TensorView<'_>, low: i64, high: i64) -> Option<Reason> {
+    let (index, value) = first(view, |value| value < low || value > high)?;
+    Some(
+        Reason::new(ReasonCode::ValueOutOfRange)
+            .required(format!("{low} <= value <= {high}"))
+            .found(format!("{index:?} = {value}"))
+            .message(format!("{index:?} is {value}, but must be between {low} and {high}")),
+    )
+}
+
+/// Starts at 0, never falls, ends at `total`.
+#[inline]
+pub fn indptr_ok(view: &TensorView<'_>, total: i64) -> bool {
+    !view.place().is_host() || indptr_problem(view, total).is_none()
+}
+
+/// Where an indptr is wrong.
+pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
+    let reason = |found: String, message: String| {
+        Some(
+            Reason::new(ReasonCode::IndptrInvalid)
+                .required(format!("0 first, never falling, {total} last"))
+                .found(found)
+                .message(message),
+        )
+    };
+    let count = view.shape().first().copied().unwrap_or(0);
+    if count == 0 {
+        return reason("no entries".to_owned(), " has no entries, but needs at least one".to_owned());
+    }
+    let mut previous = view.int_at(&[0]);
+    if previous != 0 {
+        return reason(format!("[0] = {previous}"), format!("[0] is {previous}, but must be 0"));
+    }
+    for position in 1..count {
+        let value = view.int_at(&[position]);
+        if value < previous {
+            return reason(
+                format!("[{position}] = {value} after {previous}"),
+                format!("[{position}] is {value}, but may not fall below [{}] = {previous}", position - 1),
+            );
+        }
+        previous = value;
+    }
+    if previous != total {
+        return reason(
+            format!("[{}] = {previous}", count - 1),
+            format!("[{}] is {previous}, but must be {total}", count - 1),
+        );
+    }
+    None
+}
+
+/// Never negative; sums along the last dimension to `total`.
+#[inline]
+pub fn partition_ok(view: &TensorView<'_>, total: i64) -> bool {
+    !view.place().is_host() || partition_problem(view, total).is_none()
+}
+
+/// Where a partition is wrong.
+pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
+    let (&parts, rows) = view.shape().split_last()?;
+    for row in Indices::new(rows) {
+        let mut index = row;
+        if !index.push(0) {
+            return None;
+        }
+        let mut sum = 0i64;
+        for part in 0..parts {
+            let mut place = row;
+            if !place.push(part) {
+                return None;
+            }
+            let value = view.int_at(&place);
+            if value < 0 {
+                return Some(
+                    Reason::new(ReasonCode::PartitionInvalid)
+                        .required("sizes of 0 or more")
+                        .found(format!("{place:?} = {value}"))
+                        .message(format!("{place:?} is {value}, but a size may not be negative")),
+                );
+            }
+            sum = sum.saturating_add(value);
+        }
+        if sum != total {
+            return Some(
+                Reason::new(ReasonCode::PartitionInvalid)
+                    .required(format!("a sum of {total}"))
+                    .found(format!("{sum}"))
+                    .message(format!(" row {row:?} sums to {sum}, but must sum to {total}")),
+            );
+        }
+    }
+    None
+}

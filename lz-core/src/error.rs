@@ -1,0 +1,128 @@
+//! Errors of the whole library: one enum, every variant with its reasons as data.
+
+use std::fmt;
+
+use crate::reason::{Reason, ReasonCode};
+
+/// Why a call did not produce a result.
+#[derive(Debug, Clone)]
+pub enum Error {
+    /// The call itself is wrong.
+    Validation {
+        /// Which operation.
+        operation: String,
+        /// Everything that is wrong with it.
+        reasons: Vec<Reason>,
+    },
+    /// No kernel can run it.
+    NoKernel {
+        /// Which operation.
+        operation: String,
+        /// Each candidate and all its reasons.
+        candidates: Vec<(String, Vec<Reason>)>,
+    },
+    /// A lock names a kernel that cannot run it.
+    Locked {
+        /// Which operation.
+        operation: String,
+        /// The locked kernel.
+        kernel: String,
+        /// Why it cannot run.
+        reasons: Vec<Reason>,
+    },
+    /// No kernel is known to be safe inside a graph capture.
+    CudaGraphUnsafe {
+        /// Which operation.
+        operation: String,
+        /// Each candidate and all its reasons.
+        candidates: Vec<(String, Vec<Reason>)>,
+    },
+    /// A kernel ran and failed, and so did its fallbacks, or there are none.
+    KernelExecution {
+        /// Which operation.
+        operation: String,
+        /// The kernel that failed first.
+        kernel: String,
+        /// Its reason, then those of the fallbacks.
+        reasons: Vec<Reason>,
+    },
+    /// A file, policy or descriptor is wrong; the text is the whole diagnostic.
+    Configuration {
+        /// What was read.
+        subject: String,
+        /// The rendered diagnostic.
+        message: String,
+        /// As data.
+        reasons: Vec<Reason>,
+    },
+}
+
+impl Error {
+    /// All reasons, flat.
+    pub fn reasons(&self) -> Vec<&Reason> {
+        match self {
+            Error::Validation { reasons, .. }
+            | Error::Locked { reasons, .. }
+            | Error::KernelExecution { reasons, .. }
+            | Error::Configuration { reasons, .. } => reasons.iter().collect(),
+            Error::NoKernel { candidates, .. } | Error::CudaGraphUnsafe { candidates, .. } => {
+                candidates.iter().flat_map(|(_, reasons)| reasons).collect()
+            }
+        }
+    }
+
+    /// Whether any reason has this code.
+    pub fn has(&self, code: ReasonCode) -> bool {
+        self.reasons().iter().any(|reason| reason.code == code)
+    }
+}
+
+fn list(f: &mut fmt::Formatter<'_>, reasons: &[Reason], indent: &str) -> fmt::Result {
+    let width = reasons.iter().map(|reason| reason.code.as_str().len() + 2).max().unwrap_or(0);
+    for reason in reasons {
+        let code = format!("[{}]", reason.code);
+        write!(f, "\n{indent}{code:<width$} {}", reason.sentence())?;
+    }
+    Ok(())
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Validation { operation, reasons } => {
+                let count = reasons.len();
+                write!(f, "{operation}: {count} problem{}", if count == 1 { "" } else { "s" })?;
+                list(f, reasons, "  ")
+            }
+            Error::NoKernel { operation, candidates } | Error::CudaGraphUnsafe { operation, candidates } => {
+                if matches!(self, Error::NoKernel { .. }) {
+                    write!(f, "{operation}: no kernel can run this call")?;
+                } else {
+                    write!(f, "{operation}: no kernel is known to be safe inside a CUDA graph capture")?;
+                }
+                if candidates.is_empty() {
+                    write!(f, "; none is registered for the operation")?;
+                }
+                for (kernel, reasons) in candidates {
+                    write!(f, "\n  {kernel}")?;
+                    list(f, reasons, "    ")?;
+                }
+                Ok(())
+            }
+            Error::Locked { operation, kernel, reasons } => {
+                write!(
+                    f,
+                    "{operation}: locked to {kernel}, which cannot run this call; unlock it or change the call"
+                )?;
+                list(f, reasons, "  ")
+            }
+            Error::KernelExecution { operation, kernel, reasons } => {
+                write!(f, "{operation}: {kernel} failed")?;
+                list(f, reasons, "  ")
+            }
+            Error::Configuration { subject, message, .. } => write!(f, "{subject}: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

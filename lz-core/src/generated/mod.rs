@@ -1,0 +1,4 @@
+//! Written by `cargo xtask codegen`; never edited.
+
+#[rustfmt::skip]
+pub mod reasons;

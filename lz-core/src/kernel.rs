@@ -1,0 +1,104 @@
+//! Kernels: what one says of itself (as data) and how it is run.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::args::{Arg, OutArg};
+use crate::reason::{Reason, ReasonCode};
+use crate::run::Run;
+
+/// How a kernel is called by somebody who does not know its operation. Generated code implements it for typed kernels.
+pub trait Kernel: Send + Sync + 'static {
+    /// The generated handle of a typed kernel, so that typed dispatch skips the dynamic arguments.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Runs with arguments that were validated: inputs, then params (all of them, defaults filled in).
+    fn run(
+        &self,
+        args: &mut [Arg<'_>],
+        outputs: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError>;
+}
+
+/// Why a kernel did not finish.
+#[derive(Debug, Clone)]
+pub struct KernelError {
+    /// The reason, as data.
+    pub reason: Reason,
+    /// How far the damage goes.
+    pub severity: Severity,
+}
+
+/// How far the damage of a failure goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    /// This call only; another kernel may try.
+    Call,
+    /// The whole backend should not be used for a while.
+    Backend,
+    /// The device's context is lost; nothing can run there again in this process.
+    Device,
+}
+
+impl KernelError {
+    /// A failure of this call.
+    pub fn failed(message: impl Into<String>) -> KernelError {
+        KernelError {
+            reason: Reason::new(ReasonCode::KernelFailed).message(message),
+            severity: Severity::Call,
+        }
+    }
+
+    /// Arguments that turned out wrong on the way to the kernel.
+    pub fn invalid(error: crate::error::Error) -> KernelError {
+        let reason = error.reasons().first().map(|reason| (*reason).clone());
+        KernelError {
+            reason: reason
+                .unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string())),
+            severity: Severity::Call,
+        }
+    }
+
+    /// With a reason of its own.
+    pub fn because(reason: Reason) -> KernelError {
+        KernelError { reason, severity: Severity::Call }
+    }
+}
+
+impl fmt::Display for KernelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for KernelError {}
+
+/// A kernel and its spec, as the registry holds it.
+#[derive(Clone)]
+pub struct KernelEntry {
+    /// What it says of itself.
+    pub spec: Arc<crate::spec::KernelSpec>,
+    /// How it runs.
+    pub kernel: Arc<dyn Kernel>,
+}
+
+impl KernelEntry {
+    /// Joins the two.
+    pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
+        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel) }
+    }
+
+    /// The generated handle of a typed kernel.
+    #[inline]
+    pub fn typed<H: 'static>(&self) -> Option<&H> {
+        self.kernel.as_any().downcast_ref()
+    }
+}
+
+impl fmt::Debug for KernelEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KernelEntry").field("spec", &self.spec).finish_non_exhaustive()
+    }
+}

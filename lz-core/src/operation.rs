@@ -1,0 +1,111 @@
+//! What the engine knows of an operation: its name, its schema and where the fields of its contexts are.
+
+use std::borrow::Cow;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use lz_schema::model::Operation;
+
+use crate::context::Field;
+
+/// An operation as the engine sees it. Generated code makes one `static` an operation; run-time operations leak theirs,
+/// because an operation, once known, is known until the process ends.
+#[derive(Debug)]
+pub struct OperationInfo {
+    /// Dotted name.
+    pub name: Cow<'static, str>,
+    /// Contract version.
+    pub version: u32,
+    /// SHA-256 of the schema's text.
+    pub digest: Cow<'static, str>,
+    /// The schema's path, for messages.
+    pub path: Cow<'static, str>,
+    /// The schema's text.
+    pub yaml: Cow<'static, str>,
+    /// Fields of its contexts; the first ones are the expression slots in order.
+    pub fields: Cow<'static, [Field]>,
+    slot: AtomicU32,
+    schema: OnceLock<Operation>,
+}
+
+static NEXT_SLOT: AtomicU32 = AtomicU32::new(1);
+
+impl OperationInfo {
+    /// For generated statics.
+    pub const fn new(
+        name: &'static str,
+        version: u32,
+        digest: &'static str,
+        path: &'static str,
+        yaml: &'static str,
+        fields: &'static [Field],
+    ) -> OperationInfo {
+        OperationInfo {
+            name: Cow::Borrowed(name),
+            version,
+            digest: Cow::Borrowed(digest),
+            path: Cow::Borrowed(path),
+            yaml: Cow::Borrowed(yaml),
+            fields: Cow::Borrowed(fields),
+            slot: AtomicU32::new(0),
+            schema: OnceLock::new(),
+        }
+    }
+
+    /// For an operation that was read at run time.
+    pub fn from_schema(
+        schema: Operation,
+        path: &str,
+        yaml: &str,
+        fields: Vec<Field>,
+    ) -> &'static OperationInfo {
+        let info = OperationInfo {
+            name: Cow::Owned(schema.name.clone()),
+            version: schema.version,
+            digest: Cow::Owned(schema.digest.clone()),
+            path: Cow::Owned(path.to_owned()),
+            yaml: Cow::Owned(yaml.to_owned()),
+            fields: Cow::Owned(fields),
+            slot: AtomicU32::new(0),
+            schema: OnceLock::from(schema),
+        };
+        Box::leak(Box::new(info))
+    }
+
+    /// A number, the same for the whole process, that tables may be indexed by.
+    #[inline]
+    pub fn slot(&self) -> u32 {
+        match self.slot.load(Ordering::Relaxed) {
+            0 => self.take_slot(),
+            slot => slot - 1,
+        }
+    }
+
+    #[cold]
+    fn take_slot(&self) -> u32 {
+        let fresh = NEXT_SLOT.fetch_add(1, Ordering::Relaxed);
+        // Two threads may race; the loser's number is simply never used.
+        match self.slot.compare_exchange(0, fresh, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => fresh - 1,
+            Err(winner) => winner - 1,
+        }
+    }
+
+    /// The checked schema, read on first use: only wrong calls, explanations and run-time tools need it.
+    pub fn schema(&self) -> &Operation {
+        self.schema.get_or_init(|| {
+            match lz_schema::set::load_one(&self.path, &self.yaml, crate::reason::catalogue()) {
+                Ok(operation) => operation,
+                // The generator checked this very text, and its digest is compared in tests.
+                Err(report) => {
+                    unreachable!("the schema of {} was checked when it was generated:\n{report}", self.name)
+                }
+            }
+        })
+    }
+
+    /// The field with this name.
+    pub fn field(&self, name: &str) -> Option<&Field> {
+        self.fields.iter().find(|field| field.name == name)
+    }
+}

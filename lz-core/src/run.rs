@@ -1,0 +1,46 @@
+//! What a running kernel may use: scratch memory, a stream, a number of threads.
+
+use crate::kernel::KernelError;
+use crate::reason::{Reason, ReasonCode};
+use crate::tensor::Tensor;
+use lz_schema::DType;
+
+/// Handed to a kernel for the time of one call.
+#[derive(Debug)]
+pub struct Run<'a> {
+    scratch: &'a mut Scratch,
+    declared: u64,
+    /// The caller's stream on its device, as the driver's handle; 0 on the host.
+    pub stream: usize,
+}
+
+/// Scratch memory that is kept between the calls of one thread.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    buffer: Option<Tensor>,
+}
+
+impl<'a> Run<'a> {
+    /// For one call of a kernel that declared this much workspace.
+    pub fn new(scratch: &'a mut Scratch, declared: u64, stream: usize) -> Run<'a> {
+        Run { scratch, declared, stream }
+    }
+
+    /// Scratch memory, 64-byte aligned, with undefined content. More than the kernel declared is refused, so that what it declares stays true.
+    pub fn workspace(&mut self, bytes: u64) -> Result<&mut [u8], KernelError> {
+        if bytes > self.declared {
+            return Err(KernelError::because(
+                Reason::new(ReasonCode::MemoryHeadroomExceeded)
+                    .required(format!("at most the declared {} bytes of workspace", self.declared))
+                    .found(format!("a request for {bytes} bytes")),
+            ));
+        }
+        let have = self.scratch.buffer.as_ref().map_or(0, |buffer| buffer.bytes().len() as u64);
+        if have < bytes {
+            let fresh = Tensor::zeros(&[i64::try_from(bytes).unwrap_or(i64::MAX)], DType::U8);
+            self.scratch.buffer = Some(fresh.map_err(KernelError::because)?);
+        }
+        let whole = self.scratch.buffer.as_mut().map_or(&mut [][..], |buffer| buffer.bytes_mut());
+        Ok(&mut whole[..bytes as usize])
+    }
+}

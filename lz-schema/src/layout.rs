@@ -1,0 +1,157 @@
+//! Where each fact about a call goes in the packed context that selection sees.
+//!
+//! The generator writes code from this and the engine reads run-time operations with it, so that both agree by construction.
+
+use crate::model::{Kind, Operation, ParamType, Select, Slot};
+
+/// Words of flags in a context.
+pub const FLAG_WORDS: u32 = 4;
+/// Most axes a context has room for.
+pub const MAX_AXES: usize = 16;
+/// Most numeric params a context has room for.
+pub const MAX_SCALARS: usize = 12;
+/// Bits of a dtype variable.
+pub const DTYPE_BITS: u32 = 5;
+/// Bits of an enum param.
+pub const ENUM_BITS: u32 = 5;
+/// Bits of a tensor's stride class.
+pub const STRIDE_BITS: u32 = 6;
+/// Bits of the place of the tensors.
+pub const PLACE_BITS: u32 = 11;
+/// Bits of a handle's digest.
+pub const DIGEST_BITS: u32 = 60;
+
+/// One fact and where it goes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct FieldLayout {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: FieldKind,
+    /// Where it goes.
+    pub store: Store,
+}
+
+/// What a fact is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum FieldKind {
+    /// Axis, by index, and how selection sees it.
+    Axis(usize, Select),
+    /// Param, by index.
+    Param(usize),
+    /// `given(input)`, by input index.
+    Given(usize),
+    /// Dtype variable, by index.
+    DType(usize),
+    /// Stride class of an input, by index.
+    Strides(usize),
+    /// Digest of a handle input, by index.
+    Digest(usize),
+    /// Where the tensors are.
+    Place,
+}
+
+/// Where a fact goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Store {
+    /// Bits of a flag word.
+    Flag {
+        /// Word.
+        word: u32,
+        /// Lowest bit.
+        shift: u32,
+        /// How many.
+        bits: u32,
+    },
+    /// Axis number.
+    Axis(usize),
+    /// Numeric param number.
+    Scalar(usize),
+}
+
+/// The layout of an operation's contexts; `Err` says what there is no room for.
+pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String> {
+    let mut packer = Packer::default();
+    let mut fields = Vec::new();
+    let mut scalars = 0;
+    for slot in operation.slots() {
+        let (name, kind, store) = match slot {
+            Slot::Axis(axis) => {
+                let definition = &operation.axes[axis];
+                (definition.name.clone(), FieldKind::Axis(axis, definition.select.clone()), Store::Axis(axis))
+            }
+            Slot::Param(param) => {
+                let definition = &operation.params[param];
+                let store = match &definition.ty {
+                    ParamType::Bool => packer.take(1)?,
+                    ParamType::Enum(cases) if cases.len() > 1 << ENUM_BITS => {
+                        return Err(format!(
+                            "enum {} has more than {} cases",
+                            definition.name,
+                            1 << ENUM_BITS
+                        ));
+                    }
+                    ParamType::Enum(_) => packer.take(ENUM_BITS)?,
+                    ParamType::Int | ParamType::F32 | ParamType::F64 => {
+                        scalars += 1;
+                        Store::Scalar(scalars - 1)
+                    }
+                };
+                (definition.name.clone(), FieldKind::Param(param), store)
+            }
+            Slot::Given(input) => {
+                (format!("given({})", operation.inputs[input].name), FieldKind::Given(input), packer.take(1)?)
+            }
+        };
+        fields.push(FieldLayout { name, kind, store });
+    }
+    for (index, variable) in operation.types.iter().enumerate() {
+        let store = packer.take(DTYPE_BITS)?;
+        fields.push(FieldLayout { name: variable.name.clone(), kind: FieldKind::DType(index), store });
+    }
+    for (index, input) in operation.inputs.iter().enumerate() {
+        let (name, kind, bits) = match input.kind {
+            Kind::Tensor => (format!("strides({})", input.name), FieldKind::Strides(index), STRIDE_BITS),
+            Kind::Tokenizer => (format!("digest({})", input.name), FieldKind::Digest(index), DIGEST_BITS),
+            Kind::Text => continue,
+        };
+        fields.push(FieldLayout { name, kind, store: packer.take(bits)? });
+    }
+    fields.push(FieldLayout {
+        name: "place".to_owned(),
+        kind: FieldKind::Place,
+        store: packer.take(PLACE_BITS)?,
+    });
+    if operation.axes.len() > MAX_AXES {
+        return Err(format!("an operation may have at most {MAX_AXES} axes"));
+    }
+    if scalars > MAX_SCALARS {
+        return Err(format!("an operation may have at most {MAX_SCALARS} numeric params"));
+    }
+    Ok(fields)
+}
+
+/// Hands out bits, never across a word's end.
+#[derive(Default)]
+struct Packer {
+    word: u32,
+    used: u32,
+}
+
+impl Packer {
+    fn take(&mut self, bits: u32) -> Result<Store, String> {
+        if self.used + bits > 64 {
+            self.word += 1;
+            self.used = 0;
+        }
+        if self.word >= FLAG_WORDS {
+            return Err(format!(
+                "the flags of a context hold {} bits; this operation needs more",
+                FLAG_WORDS * 64
+            ));
+        }
+        let store = Store::Flag { word: self.word, shift: self.used, bits };
+        self.used += bits;
+        Ok(store)
+    }
+}
