@@ -1,0 +1,310 @@
+//! The trait that backends implement, how such a kernel enters the registry, and the functions that callers use.
+
+use lz_schema::model::{Kind, Operation, Output};
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote};
+
+use super::expressions::{bring_into_scope, push_sizes, result};
+use super::op::{alias_written, out_type};
+use super::validate::by_output_case;
+use crate::names::{OperationNames, dtype_field, ident};
+
+/// Trait, handle, entry, dispatch.
+pub fn tokens(operation: &Operation) -> TokenStream {
+    let names = OperationNames::of(operation);
+    let kernel = kernel_trait(operation, &names);
+    let outputs = outputs(operation, &names);
+    let dispatch = dispatch(operation, &names);
+    quote! { #kernel #outputs #dispatch }
+}
+
+fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
+    let OperationNames { kernel, call, out, handle, entry, args, .. } = names;
+    let title = format!(" A kernel of `{}`.", operation.name);
+    let entry_doc = format!(" A registry entry for a kernel of `{}`.", operation.name);
+    let rebuild = rebuild_out(operation);
+    quote! {
+        #[doc = #title]
+        pub trait #kernel: Send + Sync + 'static {
+            /// Runs a checked call into places that fit it. Inputs that are changed in place are read and written through `out`.
+            fn run(&self, call: &#call<'_>, out: #out<'_>, run: &mut ::lz_core::Run<'_>) -> Result<(), ::lz_core::KernelError>;
+        }
+
+        /// A typed kernel as the registry holds it.
+        pub struct #handle(Box<dyn #kernel>);
+
+        impl ::lz_core::Kernel for #handle {
+            fn as_any(&self) -> &dyn ::core::any::Any { self }
+
+            fn run(
+                &self,
+                args: &mut [::lz_core::Arg<'_>],
+                outputs: &mut [::lz_core::OutArg<'_>],
+                run: &mut ::lz_core::Run<'_>,
+            ) -> Result<(), ::lz_core::KernelError> {
+                let Some(args) = #args::from_args(args) else {
+                    return Err(::lz_core::KernelError::failed("the arguments are not those of this operation"));
+                };
+                let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+                #rebuild
+                self.0.run(&call, out, run)
+            }
+        }
+
+        #[doc = #entry_doc]
+        pub fn #entry(spec: ::lz_core::KernelSpec, kernel: impl #kernel) -> ::lz_core::KernelEntry {
+            ::lz_core::KernelEntry::new(spec, #handle(Box::new(kernel)))
+        }
+    }
+}
+
+/// `out` from dynamic outputs, checked.
+fn rebuild_out(operation: &Operation) -> TokenStream {
+    let locals: Vec<_> =
+        operation.outputs.iter().map(|output| format_ident!("output_{}", output.name)).collect();
+    let takes = operation.outputs.iter().zip(&locals).map(|(output, local)| {
+        let arm = match (output.kind, output.is_dynamic(operation)) {
+            (Kind::Text, _) => quote! { Some(::lz_core::OutArg::Text(place)) => Some(place) },
+            (_, true) => quote! { Some(::lz_core::OutArg::Dynamic(place)) => Some(place) },
+            _ => quote! { Some(::lz_core::OutArg::Tensor(place)) => Some(place) },
+        };
+        let message = format!("output {} has no place to go", output.name);
+        let value = quote! { match next.next().map(::lz_core::OutArg::reborrow) { #arm, _ => None } };
+        if output.when.is_some() {
+            quote! { let #local = #value; }
+        } else {
+            quote! { let Some(#local) = (#value) else { return Err(::lz_core::KernelError::failed(#message)); }; }
+        }
+    });
+    quote! {
+        #[allow(unused_mut, unused_variables, reason = "operations without outputs take nothing")]
+        let mut next = outputs.iter_mut();
+        #(#takes)*
+        let out = call.outputs(#(#locals),*).map_err(::lz_core::KernelError::invalid)?;
+    }
+}
+
+fn condition(operation: &Operation, output: &Output) -> Option<TokenStream> {
+    output.when.as_ref().map(|when| {
+        let result = result(operation, when);
+        quote! { matches!(#result, Ok(true)) }
+    })
+}
+
+/// What the outputs will be, and the check of the places that a caller gives for them.
+fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
+    let OperationNames { call, out, .. } = names;
+    let scope = bring_into_scope(operation);
+    let mut infer = Vec::new();
+    let mut params = Vec::new();
+    let mut fits = Vec::new();
+    let mut fields = Vec::new();
+    let mut problem_args = Vec::new();
+    for output in &operation.outputs {
+        let field = ident(&output.name);
+        let ty = out_type(operation, output);
+        params.push(quote! { #field: #ty });
+        fields.push(quote! { #field });
+        let dynamic = output.is_dynamic(operation);
+        let wrap = match (output.kind, dynamic) {
+            (Kind::Text, _) => quote! { ::lz_core::OutArg::Text },
+            (_, true) => quote! { ::lz_core::OutArg::Dynamic },
+            _ => quote! { ::lz_core::OutArg::Tensor },
+        };
+        problem_args.push(if output.when.is_some() {
+            quote! { #field.map_or(::lz_core::OutArg::Absent, #wrap) }
+        } else {
+            quote! { #wrap(#field) }
+        });
+        let present = condition(operation, output);
+        if dynamic {
+            if let Some(present) = present {
+                let wants = format_ident!("wants_{}", output.name);
+                let docs = format!(" Whether this call produces `{}`.", output.name);
+                infer.push(quote! {
+                    #[doc = #docs]
+                    #[allow(unused_variables, reason = "schemas differ in what they use")]
+                    pub fn #wants(&self) -> bool { #scope #present }
+                });
+                fits.push(quote! { #field.is_some() == (#present) });
+            }
+            continue;
+        }
+        let spec = format_ident!("{}_spec", output.name);
+        let shape = by_output_case(operation, &output.shape, |dims| push_sizes(operation, dims));
+        let dtype = by_output_case(operation, &output.dtype, |reference| match reference {
+            lz_schema::model::DTypeRef::Fixed(dtype) => {
+                let number = *dtype as u8;
+                quote! { ::lz_core::DType::from_number(#number)? }
+            }
+            lz_schema::model::DTypeRef::Variable(variable) => {
+                let field = dtype_field(&operation.types[*variable].name);
+                quote! { self.#field? }
+            }
+        });
+        let absent = present.as_ref().map(|present| quote! { if !(#present) { return None; } });
+        let docs = format!(" Sizes and dtype of `{}`; `None` if this call does not produce it.", output.name);
+        infer.push(quote! {
+            #[doc = #docs]
+            #[inline]
+            #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+            pub fn #spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
+                #scope
+                #absent
+                let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+                #shape
+                let dtype = #dtype;
+                Some((sizes, dtype))
+            }
+        });
+        let others = operation.inputs.iter().filter(|input| input.kind == Kind::Tensor).map(|input| {
+            let name = ident(&input.name);
+            let test = quote! { ::lz_core::check::fast::output_apart(&tensor, view, true) };
+            let same = input.device == lz_schema::model::DeviceRule::Same;
+            let test = if same { test } else { quote! { ::lz_core::check::fast::output_apart(&tensor, view, false) } };
+            match (input.read_write, input.optional.is_some()) {
+                (false, false) => quote! { { let view = &self.args.#name; #test } },
+                (false, true) => quote! { self.args.#name.as_ref().is_none_or(|view| #test) },
+                (true, false) => quote! { { let view = &self.args.#name.as_view(); #test } },
+                (true, true) => quote! { self.args.#name.as_ref().is_none_or(|written| { let view = &written.as_view(); #test }) },
+            }
+        });
+        let earlier = operation.outputs.iter().take_while(|earlier| earlier.name != output.name).filter(|earlier| !earlier.is_dynamic(operation)).map(|earlier| {
+            let name = ident(&earlier.name);
+            if earlier.when.is_some() {
+                quote! { #name.as_ref().is_none_or(|other| ::lz_core::check::fast::apart(&tensor, &other.as_view())) }
+            } else {
+                quote! { ::lz_core::check::fast::apart(&tensor, &#name.as_view()) }
+            }
+        });
+        let test = quote! {
+            self.#spec().is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(place, &sizes, dtype))
+                && { let tensor = place.as_view(); true #(&& #others)* #(&& #earlier)* }
+        };
+        fits.push(if output.when.is_some() {
+            quote! { match &#field { Some(place) => #test, None => self.#spec().is_none() } }
+        } else {
+            quote! { { let place = &#field; #test } }
+        });
+    }
+    let written = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
+        let field = ident(&input.name);
+        let lent = alias_written(input, quote! { self.args.#field });
+        quote! { #field: #lent }
+    });
+    quote! {
+        impl<'c> #call<'c> {
+            #(#infer)*
+
+            /// Checks the places for the results and readies them for a kernel.
+            #[inline]
+            #[allow(unused_variables, clippy::too_many_arguments, reason = "schemas differ in what they use")]
+            pub fn outputs<'a>(&self, #(#params),*) -> Result<#out<'a>, ::lz_core::Error> where 'c: 'a {
+                #scope
+                if true #(&& (#fits))* {
+                    Ok(#out { #(#fields,)* #(#written,)* checked: ::core::marker::PhantomData })
+                } else {
+                    Err(self.args.problems(Some(&[#(#problem_args),*])))
+                }
+            }
+        }
+    }
+}
+
+fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
+    let OperationNames { function, function_into, args, call, out, output, handle, info, .. } = names;
+    let summary = format!(" {}", operation.summary);
+    let writes = operation.inputs.iter().any(|input| input.read_write);
+    let into = if operation.outputs.iter().any(|output| output.is_dynamic(operation)) {
+        quote! {}
+    } else {
+        let params = operation.outputs.iter().map(|output| {
+            let (field, ty) = (ident(&output.name), out_type(operation, output));
+            quote! { #field: #ty }
+        });
+        let fields = operation.outputs.iter().map(|output| ident(&output.name));
+        let borrow = if writes {
+            quote! { &'a mut }
+        } else {
+            quote! { &'a }
+        };
+        quote! {
+            #[doc = #summary]
+            ///
+            /// Writes into tensors that the caller gives.
+            #[inline]
+            #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+            pub fn #function_into<'a>(
+                engine: &::lz_core::Engine,
+                args: #borrow #args<'a>,
+                #(#params),*
+            ) -> Result<(), ::lz_core::Error> {
+                let call = args.check()?;
+                let out = call.outputs(#(#fields),*)?;
+                dispatch(engine, &call, out)
+            }
+        }
+    };
+    let mut declare = Vec::new();
+    let mut pass = Vec::new();
+    let mut collect = Vec::new();
+    for output in &operation.outputs {
+        let (local, field, spec) = (
+            format_ident!("owned_{}", output.name),
+            ident(&output.name),
+            format_ident!("{}_spec", output.name),
+        );
+        let name = &output.name;
+        let when = condition(operation, output);
+        match (output.is_dynamic(operation), when) {
+            (true, None) => {
+                declare.push(quote! { let mut #local = None; });
+                pass.push(quote! { &mut #local });
+                collect.push(quote! { #field: ::lz_core::check::produced(&#info, #name, #local)? });
+            }
+            (true, Some(_)) => {
+                let flag = format_ident!("wants_{}", output.name);
+                declare.push(quote! { let mut #local = None; let #flag = call.#flag(); });
+                pass.push(quote! { if #flag { Some(&mut #local) } else { None } });
+                collect.push(quote! { #field: if #flag { Some(::lz_core::check::produced(&#info, #name, #local)?) } else { None } });
+            }
+            (false, None) => {
+                declare.push(quote! { let mut #local = ::lz_core::check::allocate(&#info, call.#spec())?; });
+                pass.push(quote! { #local.view_mut() });
+                collect.push(quote! { #field: #local });
+            }
+            (false, Some(_)) => {
+                declare.push(quote! {
+                    let mut #local = match call.#spec() {
+                        Some(spec) => Some(::lz_core::check::allocate(&#info, Some(spec))?),
+                        None => None,
+                    };
+                });
+                pass.push(quote! { #local.as_mut().map(::lz_core::Tensor::view_mut) });
+                collect.push(quote! { #field: #local });
+            }
+        }
+    }
+    quote! {
+        #into
+
+        #[doc = #summary]
+        ///
+        /// Results come in host memory of their own.
+        pub fn #function(engine: &::lz_core::Engine, args: #args<'_>) -> Result<#output, ::lz_core::Error> {
+            let call = args.check()?;
+            #(#declare)*
+            let out = call.outputs(#(#pass),*)?;
+            dispatch(engine, &call, out)?;
+            Ok(#output { #(#collect,)* })
+        }
+
+        #[inline]
+        fn dispatch(engine: &::lz_core::Engine, call: &#call<'_>, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
+            engine.dispatch(&#info, &call.context(), &mut |entry, run| match entry.typed::<#handle>() {
+                Some(handle) => handle.0.run(call, out.reborrow(), run),
+                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
+            })
+        }
+    }
+}

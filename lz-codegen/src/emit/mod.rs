@@ -1,0 +1,24 @@
+//! One file an output. Each turns a checked operation into text or tokens; none reads or writes files.
+
+pub mod context;
+pub mod docs;
+pub mod expressions;
+pub mod index;
+pub mod kernel;
+pub mod op;
+pub mod reasons;
+pub mod validate;
+
+use proc_macro2::TokenStream;
+use quote::quote;
+
+/// Doc attributes for a text of one or more lines.
+pub(crate) fn doc(text: &str) -> TokenStream {
+    let lines = text.trim_end().lines().map(|line| format!(" {line}"));
+    quote! { #(#[doc = #lines])* }
+}
+
+/// One sentence about a field; schemas may leave it out where the name says it all.
+pub(crate) fn sentence(text: &str, name: &str) -> TokenStream {
+    if text.trim().is_empty() { doc(&format!("`{name}`.")) } else { doc(text) }
+}
