@@ -1,1 +1,19 @@
-//! placeholder
+//! Every operation of the catalogue: generated types, checks and dispatch, and the hand-written reference of each.
+//!
+//! `lz_ops::norm_rms(&engine, NormRms::new(x).weight(w))` is the way in; [`OPERATIONS`] lists them all.
+
+#[rustfmt::skip]
+mod generated;
+
+pub use generated::*;
+
+pub mod reference;
+
+use lz_core::Engine;
+
+/// An engine that knows the reference of every operation.
+pub fn reference_engine() -> Engine {
+    let engine = Engine::new();
+    engine.register(generated::reference_kernels::kernels());
+    engine
+}

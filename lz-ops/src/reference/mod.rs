@@ -1,0 +1,3 @@
+//! What the references share. The references themselves are found by their paths and listed in `generated/reference_kernels.rs`.
+
+pub mod index;

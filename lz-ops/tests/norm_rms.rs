@@ -1,0 +1,26 @@
+//! The thin slice: one operation from schema to result and to a refusal that says why.
+
+use lz_core::{ReasonCode, TensorView};
+use lz_ops::{NormRms, norm_rms, reference_engine};
+
+#[test]
+fn a_row_is_divided_by_its_root_mean_square() {
+    let engine = reference_engine();
+    let x = [3.0f32, 4.0, 0.0, 0.0];
+    let args = NormRms::new(TensorView::from_slice(&x, &[1, 1, 4]).unwrap()).eps(1e-12);
+    let result = norm_rms(&engine, args).unwrap();
+    assert_eq!(result.output.shape(), [1, 1, 4]);
+    assert_eq!(result.output.view().as_slice::<f32>().unwrap(), [1.2, 1.6, 0.0, 0.0]);
+}
+
+#[test]
+fn a_wrong_call_lists_every_problem() {
+    let engine = reference_engine();
+    let (x, w) = ([1.0f32; 8], [1.0f32; 3]);
+    let args = NormRms::new(TensorView::from_slice(&x, &[2, 4]).unwrap())
+        .weight(TensorView::from_slice(&w, &[3]).unwrap())
+        .eps(-1.0);
+    let error = norm_rms(&engine, args).unwrap_err();
+    assert!(error.has(ReasonCode::AxisMismatch) && error.has(ReasonCode::ParamOutOfRange), "{error}");
+    println!("{error}");
+}
