@@ -7,6 +7,7 @@ mod aliases;
 mod arguments;
 mod axes;
 mod binding;
+mod definition;
 mod equivalence;
 mod evaluation;
 mod expressions;
@@ -32,6 +33,7 @@ use symbols::Symbols;
 use workloads::Sections;
 
 pub(crate) use names::is_dotted_name;
+pub use names::is_free_name;
 
 /// Checks one operation. The model is there only if nothing at all is wrong with the file.
 pub(crate) fn operation(raw: &RawOperation, reasons: &Reasons, sink: &mut Sink) -> Option<Operation> {
@@ -64,7 +66,7 @@ impl Checker<'_> {
         if !self.sink.diagnostics.is_empty() {
             return None;
         }
-        let operation = Operation {
+        let mut operation = Operation {
             name: raw.operation.as_ref()?.value.clone(),
             version: u32::try_from(raw.version.as_ref()?.value).ok()?,
             summary: raw.summary.as_ref()?.value.clone(),
@@ -84,10 +86,14 @@ impl Checker<'_> {
                 .collect(),
             equivalence: equivalence?,
             workloads,
+            definition: None,
             digest: digest(&self.sink.source.text),
         };
         // Workloads are evaluated, so they need an operation that is otherwise right.
         self.evaluate_workloads(raw, &operation);
+        if let Some(definition) = &raw.definition {
+            operation.definition = self.definition(definition, &operation);
+        }
         self.sink.diagnostics.is_empty().then_some(operation)
     }
 

@@ -3,6 +3,7 @@
 //! This crate knows no tensors, no kernels and no code generation.
 
 mod check;
+pub mod definition;
 pub mod diagnostics;
 pub mod dtype;
 pub mod editor;
@@ -14,6 +15,7 @@ pub mod reasons;
 pub mod set;
 pub mod source;
 
+pub use check::is_free_name;
 pub use diagnostics::Report;
 pub use dtype::DType;
 pub use model::Operation;

@@ -7,6 +7,7 @@
 //! first all axes in order, then all params in order, then one bool a *optional* input in order (`given(input)`).
 //! `expr::Variable::index` is that number.
 
+use crate::definition::Definition;
 use crate::dtype::DType;
 use crate::expr::Typed;
 
@@ -41,6 +42,8 @@ pub struct Operation {
     pub equivalence: Equivalence,
     /// Named shapes of real models.
     pub workloads: Vec<Workload>,
+    /// What the `Definition` that this was imported from says beyond the schema.
+    pub definition: Option<Definition>,
     /// SHA-256 of the file's text with line ends normalised, lower-case hex.
     pub digest: String,
 }

@@ -3,6 +3,7 @@
 //! A declaration (`language.rs`) is the single truth about keys: the reader, the list that "unknown key" suggests from
 //! and the JSON Schema for editors all come from it. Nothing here resolves a name or types an expression.
 
+pub mod definition;
 pub mod language;
 mod leaves;
 

@@ -157,6 +157,11 @@ pub(crate) fn is_dotted_name(name: &str) -> bool {
     name.split('.').all(is_snake)
 }
 
+/// Whether an axis, input, parameter or output may have this name: spelled as names are, and no reserved word.
+pub fn is_free_name(name: &str) -> bool {
+    is_snake(name) && !KEYWORDS.contains(&name) && !WORDS.contains(&name)
+}
+
 fn is_snake(name: &str) -> bool {
     name.starts_with(|first: char| first.is_ascii_lowercase())
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_')

@@ -2,6 +2,7 @@
 //!
 //! The comments here are what editors show.
 
+use super::definition::RawDefinition;
 use super::{
     CategoryWord, Expression, FieldWord, Named, OneOrMany, RawCases, RawFuzz, RawSelect, RawSemantics,
     mapping,
@@ -64,6 +65,8 @@ mapping! {
         required equivalence: RawEquivalence,
         /// Named shapes of real models: a value for every axis and dtype variable, and any params.
         required workloads: Named<RawWorkload>,
+        /// What the FlashInfer-Bench `Definition` that this was imported from says beyond the schema.
+        optional definition: RawDefinition,
     }
 }
 
