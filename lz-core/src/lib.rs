@@ -7,6 +7,7 @@ pub mod args;
 pub mod check;
 pub mod context;
 pub mod device;
+pub mod dynamic;
 pub mod element;
 pub mod engine;
 pub mod error;

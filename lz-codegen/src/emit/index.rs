@@ -14,6 +14,7 @@ pub fn modules(operations: &[Operation]) -> TokenStream {
     let count = operations.len();
     quote! {
         #(#[doc = #docs] pub mod #modules;)*
+        /// The reference of every operation as a kernel.
         pub mod reference_kernels;
 
         #(pub use #modules::*;)*

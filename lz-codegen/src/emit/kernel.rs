@@ -241,7 +241,7 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             ) -> Result<(), ::lz_core::Error> {
                 let call = args.check()?;
                 let out = call.outputs(#(#fields),*)?;
-                dispatch(engine, &call, out)
+                call.run(engine, out)
             }
         }
     };
@@ -295,16 +295,19 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             let call = args.check()?;
             #(#declare)*
             let out = call.outputs(#(#pass),*)?;
-            dispatch(engine, &call, out)?;
+            call.run(engine, out)?;
             Ok(#output { #(#collect,)* })
         }
 
-        #[inline]
-        fn dispatch(engine: &::lz_core::Engine, call: &#call<'_>, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
-            engine.dispatch(&#info, &call.context(), &mut |entry, run| match entry.typed::<#handle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            })
+        impl #call<'_> {
+            /// Runs it with the kernel that the engine chooses.
+            #[inline]
+            pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
+                engine.dispatch(&#info, &self.context(), &mut |entry, run| match entry.typed::<#handle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+                })
+            }
         }
     }
 }

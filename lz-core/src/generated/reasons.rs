@@ -70,6 +70,8 @@ pub enum ReasonCode {
     OperationUnknown,
     /// An implementation was made for another version of the operation.
     OperationVersionMismatch,
+    /// The schema of an operation is not right.
+    SchemaInvalid,
     /// The kernel runs on another platform than that of the tensors.
     PlatformMismatch,
     /// The device lacks a capability that the kernel needs.
@@ -392,7 +394,7 @@ pub enum ReasonCategory {
 }
 impl ReasonCode {
     /// Every code.
-    pub const ALL: [ReasonCode; 174usize] = [
+    pub const ALL: [ReasonCode; 175usize] = [
         ReasonCode::AxisMismatch,
         ReasonCode::RankMismatch,
         ReasonCode::ShapeMismatch,
@@ -426,6 +428,7 @@ impl ReasonCode {
         ReasonCode::NestedTensorUnsupported,
         ReasonCode::OperationUnknown,
         ReasonCode::OperationVersionMismatch,
+        ReasonCode::SchemaInvalid,
         ReasonCode::PlatformMismatch,
         ReasonCode::DeviceCapabilityUnsupported,
         ReasonCode::SmTooOld,
@@ -604,6 +607,7 @@ impl ReasonCode {
             ReasonCode::NestedTensorUnsupported => "NESTED_TENSOR_UNSUPPORTED",
             ReasonCode::OperationUnknown => "OPERATION_UNKNOWN",
             ReasonCode::OperationVersionMismatch => "OPERATION_VERSION_MISMATCH",
+            ReasonCode::SchemaInvalid => "SCHEMA_INVALID",
             ReasonCode::PlatformMismatch => "PLATFORM_MISMATCH",
             ReasonCode::DeviceCapabilityUnsupported => "DEVICE_CAPABILITY_UNSUPPORTED",
             ReasonCode::SmTooOld => "SM_TOO_OLD",
@@ -845,6 +849,7 @@ impl ReasonCode {
             ReasonCode::OperationVersionMismatch => {
                 "An implementation was made for another version of the operation."
             }
+            ReasonCode::SchemaInvalid => "The schema of an operation is not right.",
             ReasonCode::PlatformMismatch => {
                 "The kernel runs on another platform than that of the tensors."
             }
@@ -1318,6 +1323,7 @@ impl ReasonCode {
             ReasonCode::OperationVersionMismatch => {
                 Some("Rebuild the implementation against the current schema.")
             }
+            ReasonCode::SchemaInvalid => Some("Mend what the diagnostics underline."),
             ReasonCode::PlatformMismatch => {
                 Some("Move the tensors, or use a backend for their platform.")
             }
@@ -1565,6 +1571,7 @@ impl ReasonCode {
             ReasonCode::NestedTensorUnsupported => ReasonCategory::Validation,
             ReasonCode::OperationUnknown => ReasonCategory::Validation,
             ReasonCode::OperationVersionMismatch => ReasonCategory::Validation,
+            ReasonCode::SchemaInvalid => ReasonCategory::Validation,
             ReasonCode::PlatformMismatch => ReasonCategory::Hardware,
             ReasonCode::DeviceCapabilityUnsupported => ReasonCategory::Hardware,
             ReasonCode::SmTooOld => ReasonCategory::Hardware,

@@ -356,7 +356,7 @@ pub fn activation_relu_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// The rectified linear unit.
 ///
@@ -371,24 +371,29 @@ pub fn activation_relu(
         call.output_spec(),
     )?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(ActivationReluOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &ActivationReluCall<'_>,
-    mut out: ActivationReluOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ACTIVATION_RELU,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<ActivationReluHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl ActivationReluCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: ActivationReluOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ACTIVATION_RELU,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<ActivationReluHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -401,7 +401,7 @@ pub fn activation_silu_mul_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
 ///
@@ -416,24 +416,29 @@ pub fn activation_silu_mul(
         call.output_spec(),
     )?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(ActivationSiluMulOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &ActivationSiluMulCall<'_>,
-    mut out: ActivationSiluMulOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ACTIVATION_SILU_MUL,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<ActivationSiluMulHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl ActivationSiluMulCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: ActivationSiluMulOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ACTIVATION_SILU_MUL,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<ActivationSiluMulHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

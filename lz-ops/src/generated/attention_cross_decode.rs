@@ -1110,7 +1110,7 @@ pub fn attention_cross_decode_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// One decode step of attention over the keys and values of an encoder.
 ///
@@ -1135,25 +1135,30 @@ pub fn attention_cross_decode(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionCrossDecodeOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionCrossDecodeCall<'_>,
-    mut out: AttentionCrossDecodeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_CROSS_DECODE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionCrossDecodeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionCrossDecodeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionCrossDecodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_CROSS_DECODE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionCrossDecodeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -1557,7 +1557,7 @@ pub fn attention_gqa_prefill_paged_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Grouped-query attention of requests of different lengths over a paged cache.
 ///
@@ -1582,25 +1582,30 @@ pub fn attention_gqa_prefill_paged(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionGqaPrefillPagedOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionGqaPrefillPagedCall<'_>,
-    mut out: AttentionGqaPrefillPagedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_GQA_PREFILL_PAGED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionGqaPrefillPagedHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionGqaPrefillPagedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionGqaPrefillPagedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_GQA_PREFILL_PAGED,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionGqaPrefillPagedHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -1246,7 +1246,7 @@ pub fn attention_gqa_prefill_ragged_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Grouped-query attention of requests of different lengths that lie one after the other without padding.
 ///
@@ -1271,25 +1271,31 @@ pub fn attention_gqa_prefill_ragged(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionGqaPrefillRaggedOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionGqaPrefillRaggedCall<'_>,
-    mut out: AttentionGqaPrefillRaggedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_GQA_PREFILL_RAGGED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionGqaPrefillRaggedHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionGqaPrefillRaggedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionGqaPrefillRaggedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_GQA_PREFILL_RAGGED,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionGqaPrefillRaggedHandle>()
+                {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -779,7 +779,7 @@ pub fn attention_mla_decode_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// One decode step of multi-head latent attention over a contiguous compressed cache.
 ///
@@ -804,25 +804,30 @@ pub fn attention_mla_decode(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionMlaDecodeOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionMlaDecodeCall<'_>,
-    mut out: AttentionMlaDecodeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_MLA_DECODE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionMlaDecodeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionMlaDecodeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionMlaDecodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_MLA_DECODE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionMlaDecodeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -1028,7 +1028,7 @@ pub fn attention_mla_decode_paged_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
@@ -1053,25 +1053,30 @@ pub fn attention_mla_decode_paged(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionMlaDecodePagedOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionMlaDecodePagedCall<'_>,
-    mut out: AttentionMlaDecodePagedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_MLA_DECODE_PAGED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionMlaDecodePagedHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionMlaDecodePagedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionMlaDecodePagedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_MLA_DECODE_PAGED,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionMlaDecodePagedHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

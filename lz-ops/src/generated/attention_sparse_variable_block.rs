@@ -1073,7 +1073,7 @@ pub fn attention_sparse_variable_block_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
 ///
@@ -1100,25 +1100,32 @@ pub fn attention_sparse_variable_block(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionSparseVariableBlockOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionSparseVariableBlockCall<'_>,
-    mut out: AttentionSparseVariableBlockOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_SPARSE_VARIABLE_BLOCK,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionSparseVariableBlockHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionSparseVariableBlockCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionSparseVariableBlockOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_SPARSE_VARIABLE_BLOCK,
+                &self.context(),
+                &mut |entry, run| match entry
+                    .typed::<AttentionSparseVariableBlockHandle>()
+                {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -1414,7 +1414,7 @@ pub fn attention_standard_prefill_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Attention of whole sequences over contiguous keys and values.
 ///
@@ -1439,25 +1439,30 @@ pub fn attention_standard_prefill(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionStandardPrefillOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionStandardPrefillCall<'_>,
-    mut out: AttentionStandardPrefillOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_STANDARD_PREFILL,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionStandardPrefillHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionStandardPrefillCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionStandardPrefillOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_STANDARD_PREFILL,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionStandardPrefillHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

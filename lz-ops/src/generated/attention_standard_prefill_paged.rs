@@ -1531,7 +1531,7 @@ pub fn attention_standard_prefill_paged_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Attention of requests of different lengths over a paged cache.
 ///
@@ -1561,26 +1561,32 @@ pub fn attention_standard_prefill_paged(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionStandardPrefillPagedOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionStandardPrefillPagedCall<'_>,
-    mut out: AttentionStandardPrefillPagedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_STANDARD_PREFILL_PAGED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionStandardPrefillPagedHandle>()
-            {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionStandardPrefillPagedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionStandardPrefillPagedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_STANDARD_PREFILL_PAGED,
+                &self.context(),
+                &mut |entry, run| match entry
+                    .typed::<AttentionStandardPrefillPagedHandle>()
+                {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

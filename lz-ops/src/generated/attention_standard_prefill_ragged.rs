@@ -1220,7 +1220,7 @@ pub fn attention_standard_prefill_ragged_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Attention of requests of different lengths that lie one after the other without padding.
 ///
@@ -1250,26 +1250,32 @@ pub fn attention_standard_prefill_ragged(
             owned_output.view_mut(),
             owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionStandardPrefillRaggedOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionStandardPrefillRaggedCall<'_>,
-    mut out: AttentionStandardPrefillRaggedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_STANDARD_PREFILL_RAGGED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionStandardPrefillRaggedHandle>()
-            {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionStandardPrefillRaggedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionStandardPrefillRaggedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_STANDARD_PREFILL_RAGGED,
+                &self.context(),
+                &mut |entry, run| match entry
+                    .typed::<AttentionStandardPrefillRaggedHandle>()
+                {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

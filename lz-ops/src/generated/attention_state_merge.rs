@@ -571,7 +571,7 @@ pub fn attention_state_merge_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, lse)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
@@ -590,25 +590,30 @@ pub fn attention_state_merge(
         call.lse_spec(),
     )?;
     let out = call.outputs(owned_output.view_mut(), owned_lse.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(AttentionStateMergeOutput {
         output: owned_output,
         lse: owned_lse,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &AttentionStateMergeCall<'_>,
-    mut out: AttentionStateMergeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &ATTENTION_STATE_MERGE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<AttentionStateMergeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl AttentionStateMergeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: AttentionStateMergeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &ATTENTION_STATE_MERGE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<AttentionStateMergeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

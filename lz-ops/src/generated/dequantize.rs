@@ -1136,7 +1136,7 @@ pub fn dequantize_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Turns values of a small integer or float format back into ordinary floats.
 ///
@@ -1148,24 +1148,29 @@ pub fn dequantize(
     let call = args.check()?;
     let mut owned_output = ::lz_core::check::allocate(&DEQUANTIZE, call.output_spec())?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(DequantizeOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &DequantizeCall<'_>,
-    mut out: DequantizeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &DEQUANTIZE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<DequantizeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl DequantizeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: DequantizeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &DEQUANTIZE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<DequantizeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -470,7 +470,7 @@ pub fn embedding_lookup_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Copies the rows of a table that ids name.
 ///
@@ -485,24 +485,29 @@ pub fn embedding_lookup(
         call.output_spec(),
     )?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(EmbeddingLookupOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &EmbeddingLookupCall<'_>,
-    mut out: EmbeddingLookupOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &EMBEDDING_LOOKUP,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<EmbeddingLookupHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl EmbeddingLookupCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: EmbeddingLookupOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &EMBEDDING_LOOKUP,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<EmbeddingLookupHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

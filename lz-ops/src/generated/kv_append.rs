@@ -843,7 +843,7 @@ pub fn kv_append_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs()?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
@@ -854,22 +854,27 @@ pub fn kv_append(
 ) -> Result<KvAppendOutput, ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs()?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(KvAppendOutput {})
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &KvAppendCall<'_>,
-    mut out: KvAppendOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &KV_APPEND,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<KvAppendHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl KvAppendCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: KvAppendOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &KV_APPEND,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<KvAppendHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

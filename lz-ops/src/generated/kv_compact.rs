@@ -755,7 +755,7 @@ pub fn kv_compact_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs()?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Moves whole pages of a paged cache, in place.
 ///
@@ -766,22 +766,27 @@ pub fn kv_compact(
 ) -> Result<KvCompactOutput, ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs()?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(KvCompactOutput {})
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &KvCompactCall<'_>,
-    mut out: KvCompactOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &KV_COMPACT,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<KvCompactHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl KvCompactCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: KvCompactOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &KV_COMPACT,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<KvCompactHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

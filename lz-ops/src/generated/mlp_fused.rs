@@ -674,7 +674,7 @@ pub fn mlp_fused_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// A gated feed-forward block in one step.
 ///
@@ -686,24 +686,29 @@ pub fn mlp_fused(
     let call = args.check()?;
     let mut owned_output = ::lz_core::check::allocate(&MLP_FUSED, call.output_spec())?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(MlpFusedOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &MlpFusedCall<'_>,
-    mut out: MlpFusedOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &MLP_FUSED,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<MlpFusedHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl MlpFusedCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: MlpFusedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &MLP_FUSED,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<MlpFusedHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -618,7 +618,7 @@ pub fn mlp_linear_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// A linear layer with an optional bias and activation.
 ///
@@ -630,24 +630,29 @@ pub fn mlp_linear(
     let call = args.check()?;
     let mut owned_output = ::lz_core::check::allocate(&MLP_LINEAR, call.output_spec())?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(MlpLinearOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &MlpLinearCall<'_>,
-    mut out: MlpLinearOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &MLP_LINEAR,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<MlpLinearHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl MlpLinearCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: MlpLinearOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &MLP_LINEAR,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<MlpLinearHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

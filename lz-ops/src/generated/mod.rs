@@ -80,6 +80,7 @@ pub mod sampling_topp;
 pub mod tokenize_decode;
 /// `tokenize.encode`: Turns texts into token ids.
 pub mod tokenize_encode;
+/// The reference of every operation as a kernel.
 pub mod reference_kernels;
 pub use activation_gelu::*;
 pub use activation_gelu_mul::*;

@@ -831,7 +831,7 @@ pub fn norm_layer_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output, mean, inv_std)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Layer normalisation over the last dimension.
 ///
@@ -856,26 +856,31 @@ pub fn norm_layer(
             owned_mean.as_mut().map(::lz_core::Tensor::view_mut),
             owned_inv_std.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(NormLayerOutput {
         output: owned_output,
         mean: owned_mean,
         inv_std: owned_inv_std,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &NormLayerCall<'_>,
-    mut out: NormLayerOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &NORM_LAYER,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<NormLayerHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl NormLayerCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: NormLayerOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &NORM_LAYER,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<NormLayerHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

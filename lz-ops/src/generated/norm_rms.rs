@@ -577,7 +577,7 @@ pub fn norm_rms_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Root-mean-square normalisation over the last dimension.
 ///
@@ -589,24 +589,29 @@ pub fn norm_rms(
     let call = args.check()?;
     let mut owned_output = ::lz_core::check::allocate(&NORM_RMS, call.output_spec())?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(NormRmsOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &NormRmsCall<'_>,
-    mut out: NormRmsOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &NORM_RMS,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<NormRmsHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl NormRmsCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: NormRmsOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &NORM_RMS,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<NormRmsHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

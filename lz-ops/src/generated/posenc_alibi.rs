@@ -521,7 +521,7 @@ pub fn posenc_alibi_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Adds the linear position bias of ALiBi to attention scores.
 ///
@@ -536,24 +536,29 @@ pub fn posenc_alibi(
         call.output_spec(),
     )?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(PosencAlibiOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &PosencAlibiCall<'_>,
-    mut out: PosencAlibiOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &POSENC_ALIBI,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<PosencAlibiHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl PosencAlibiCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: PosencAlibiOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &POSENC_ALIBI,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<PosencAlibiHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -844,7 +844,7 @@ pub fn posenc_rope_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(output)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Rotary position encoding of queries or keys by tables of cosines and sines.
 ///
@@ -856,24 +856,29 @@ pub fn posenc_rope(
     let call = args.check()?;
     let mut owned_output = ::lz_core::check::allocate(&POSENC_ROPE, call.output_spec())?;
     let out = call.outputs(owned_output.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(PosencRopeOutput {
         output: owned_output,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &PosencRopeCall<'_>,
-    mut out: PosencRopeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &POSENC_ROPE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<PosencRopeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl PosencRopeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: PosencRopeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &POSENC_ROPE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<PosencRopeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -1240,7 +1240,7 @@ pub fn quantize_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(quantized, scale_out)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Rounds a tensor to a small integer or float format with scales.
 ///
@@ -1263,25 +1263,30 @@ pub fn quantize(
             owned_quantized.view_mut(),
             owned_scale_out.as_mut().map(::lz_core::Tensor::view_mut),
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(QuantizeOutput {
         quantized: owned_quantized,
         scale_out: owned_scale_out,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &QuantizeCall<'_>,
-    mut out: QuantizeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &QUANTIZE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<QuantizeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl QuantizeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: QuantizeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &QUANTIZE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<QuantizeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

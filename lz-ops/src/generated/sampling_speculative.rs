@@ -842,7 +842,7 @@ pub fn sampling_speculative_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(tokens, accepted)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
 ///
@@ -861,25 +861,30 @@ pub fn sampling_speculative(
         call.accepted_spec(),
     )?;
     let out = call.outputs(owned_tokens.view_mut(), owned_accepted.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(SamplingSpeculativeOutput {
         tokens: owned_tokens,
         accepted: owned_accepted,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &SamplingSpeculativeCall<'_>,
-    mut out: SamplingSpeculativeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &SAMPLING_SPECULATIVE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<SamplingSpeculativeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl SamplingSpeculativeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: SamplingSpeculativeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &SAMPLING_SPECULATIVE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<SamplingSpeculativeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

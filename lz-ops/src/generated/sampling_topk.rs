@@ -798,7 +798,7 @@ pub fn sampling_topk_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(tokens)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Draws one token a row among the k most likely.
 ///
@@ -813,24 +813,29 @@ pub fn sampling_topk(
         call.tokens_spec(),
     )?;
     let out = call.outputs(owned_tokens.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(SamplingTopkOutput {
         tokens: owned_tokens,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &SamplingTopkCall<'_>,
-    mut out: SamplingTopkOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &SAMPLING_TOPK,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<SamplingTopkHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl SamplingTopkCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: SamplingTopkOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &SAMPLING_TOPK,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<SamplingTopkHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -853,7 +853,7 @@ pub fn sampling_topp_into<'a>(
 ) -> Result<(), ::lz_core::Error> {
     let call = args.check()?;
     let out = call.outputs(tokens)?;
-    dispatch(engine, &call, out)
+    call.run(engine, out)
 }
 /// Draws one token a row among the most likely ones that together reach probability p.
 ///
@@ -868,24 +868,29 @@ pub fn sampling_topp(
         call.tokens_spec(),
     )?;
     let out = call.outputs(owned_tokens.view_mut())?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(SamplingToppOutput {
         tokens: owned_tokens,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &SamplingToppCall<'_>,
-    mut out: SamplingToppOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &SAMPLING_TOPP,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<SamplingToppHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl SamplingToppCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: SamplingToppOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &SAMPLING_TOPP,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<SamplingToppHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

@@ -478,24 +478,29 @@ pub fn tokenize_decode(
     let call = args.check()?;
     let mut owned_texts = None;
     let out = call.outputs(&mut owned_texts)?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(TokenizeDecodeOutput {
         texts: ::lz_core::check::produced(&TOKENIZE_DECODE, "texts", owned_texts)?,
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &TokenizeDecodeCall<'_>,
-    mut out: TokenizeDecodeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &TOKENIZE_DECODE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<TokenizeDecodeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl TokenizeDecodeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: TokenizeDecodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &TOKENIZE_DECODE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<TokenizeDecodeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }

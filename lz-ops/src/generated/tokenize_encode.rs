@@ -507,7 +507,7 @@ pub fn tokenize_encode(
             owned_indptr.view_mut(),
             if wants_offsets { Some(&mut owned_offsets) } else { None },
         )?;
-    dispatch(engine, &call, out)?;
+    call.run(engine, out)?;
     Ok(TokenizeEncodeOutput {
         tokens: ::lz_core::check::produced(&TOKENIZE_ENCODE, "tokens", owned_tokens)?,
         indptr: owned_indptr,
@@ -518,19 +518,24 @@ pub fn tokenize_encode(
         },
     })
 }
-#[inline]
-fn dispatch(
-    engine: &::lz_core::Engine,
-    call: &TokenizeEncodeCall<'_>,
-    mut out: TokenizeEncodeOut<'_>,
-) -> Result<(), ::lz_core::Error> {
-    engine
-        .dispatch(
-            &TOKENIZE_ENCODE,
-            &call.context(),
-            &mut |entry, run| match entry.typed::<TokenizeEncodeHandle>() {
-                Some(handle) => handle.0.run(call, out.reborrow(), run),
-                None => entry.kernel.run(&mut call.to_args(), &mut out.to_args(), run),
-            },
-        )
+impl TokenizeEncodeCall<'_> {
+    /// Runs it with the kernel that the engine chooses.
+    #[inline]
+    pub fn run(
+        &self,
+        engine: &::lz_core::Engine,
+        mut out: TokenizeEncodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
+        engine
+            .dispatch(
+                &TOKENIZE_ENCODE,
+                &self.context(),
+                &mut |entry, run| match entry.typed::<TokenizeEncodeHandle>() {
+                    Some(handle) => handle.0.run(self, out.reborrow(), run),
+                    None => {
+                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
+                    }
+                },
+            )
+    }
 }
