@@ -14,6 +14,7 @@ pub mod error;
 mod generated;
 pub mod kernel;
 pub mod operation;
+pub mod perfdb;
 pub mod reason;
 pub mod run;
 pub mod spec;

@@ -24,6 +24,11 @@ macro_rules! bucket {
                 match self { $($name::$variant => $text,)+ $name::Unknown => "unknown" }
             }
 
+            /// Whether nothing could be read.
+            pub const fn is_unknown(self) -> bool {
+                matches!(self, $name::Unknown)
+            }
+
             fn from_name(name: &str) -> Option<Self> {
                 match name { $($text => Some($name::$variant),)+ "unknown" => Some($name::Unknown), _ => None }
             }

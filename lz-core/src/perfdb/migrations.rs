@@ -1,0 +1,106 @@
+//! The tables, as steps that only go forward. A step that has been released is never edited; a change is a new step.
+
+use rusqlite::{Connection, TransactionBehavior};
+
+/// Marks the file as ours (`LZPD`), so that another program's database is never migrated by mistake.
+pub(super) const APPLICATION_ID: i32 = 0x4c5a_5044;
+
+/// The newest layout that this build knows.
+pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
+
+/// Step `n` leads from version `n` to version `n + 1`.
+///
+/// The primary key starts with what a lookup knows, so that it is the index too.
+pub(super) const STEPS: [&str; 2] = [
+    "CREATE TABLE measurement (
+        operation TEXT NOT NULL,
+        device_uuid TEXT NOT NULL,
+        bucket BLOB NOT NULL,
+        kernel TEXT NOT NULL,
+        kernel_version TEXT NOT NULL,
+        driver TEXT NOT NULL,
+        toolkit TEXT NOT NULL,
+        torch TEXT NOT NULL,
+        layerzero TEXT NOT NULL,
+        dtypes TEXT NOT NULL,
+        capabilities_hash TEXT NOT NULL,
+        environment TEXT NOT NULL,
+        median_ns REAL NOT NULL,
+        p95_ns REAL NOT NULL,
+        variance_ns2 REAL NOT NULL,
+        samples INTEGER NOT NULL CHECK (samples > 0),
+        warmup_ns REAL NOT NULL,
+        measured_at INTEGER NOT NULL,
+        expires_at INTEGER,
+        valid INTEGER NOT NULL DEFAULT 1,
+        PRIMARY KEY (operation, device_uuid, bucket, kernel, kernel_version, driver, toolkit, torch, layerzero,
+                     dtypes, capabilities_hash, environment)
+    ) STRICT, WITHOUT ROWID;",
+    "CREATE TABLE health (
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        version TEXT NOT NULL,
+        device_uuid TEXT NOT NULL,
+        bucket BLOB NOT NULL,
+        state TEXT NOT NULL,
+        failures INTEGER NOT NULL,
+        reopenings INTEGER NOT NULL,
+        last_error TEXT NOT NULL,
+        next_probe_at INTEGER,
+        updated_at INTEGER NOT NULL,
+        PRIMARY KEY (device_uuid, scope, name, version, bucket)
+    ) STRICT, WITHOUT ROWID;",
+];
+
+/// Brings the tables from the version they have to ours, and says from which version. One transaction: all or nothing.
+pub(super) fn migrate(connection: &mut Connection) -> rusqlite::Result<u32> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    // Another process may have migrated while this one waited for the lock, so the version is read inside.
+    let found = version(&transaction)?;
+    for step in STEPS.iter().skip(found as usize) {
+        transaction.execute_batch(step)?;
+    }
+    if found < SCHEMA_VERSION {
+        transaction.pragma_update(None, "application_id", APPLICATION_ID)?;
+        transaction.pragma_update(None, "user_version", SCHEMA_VERSION)?;
+    }
+    transaction.commit()?;
+    Ok(found)
+}
+
+/// The version in the file; a negative one is taken as the newest imaginable, and therefore refused.
+pub(super) fn version(connection: &Connection) -> rusqlite::Result<u32> {
+    let version: i64 = connection.pragma_query_value(None, "user_version", |row| row.get(0))?;
+    Ok(u32::try_from(version).unwrap_or(u32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_older_version_is_brought_forward_and_keeps_its_rows() {
+        for start in 0..SCHEMA_VERSION {
+            let mut connection = Connection::open_in_memory().unwrap();
+            for step in STEPS.iter().take(start as usize) {
+                connection.execute_batch(step).unwrap();
+            }
+            connection.pragma_update(None, "user_version", start).unwrap();
+            if start > 0 {
+                connection
+                    .execute(
+                        "INSERT INTO measurement VALUES
+                         ('o','d',x'','k','1','','','','','','','',1.0,1.0,0.0,1,0.0,0,NULL,1)",
+                        [],
+                    )
+                    .unwrap();
+            }
+            assert_eq!(migrate(&mut connection).unwrap(), start);
+            assert_eq!(migrate(&mut connection).unwrap(), SCHEMA_VERSION, "twice changes nothing");
+            let rows: u32 =
+                connection.query_row("SELECT count(*) FROM measurement", [], |row| row.get(0)).unwrap();
+            assert_eq!(rows, u32::from(start > 0));
+            connection.query_row("SELECT count(*) FROM health", [], |row| row.get::<_, u32>(0)).unwrap();
+        }
+    }
+}

@@ -1,0 +1,29 @@
+//! The performance database: what was measured, under which conditions, and which kernels failed. It outlives the process.
+//!
+//! One SQLite file in WAL mode, shared by any number of processes. It is an adviser, never a dependency: when it cannot be
+//! opened, is damaged, read-only or out of space, reads answer nothing, writes are dropped with a reason, [`PerfDb::status`]
+//! says so, and selection goes on. Nothing here knows how evidence is scored, nor what the words of a bucket mean.
+
+mod bucket;
+mod confidence;
+mod exchange;
+mod filter;
+mod health_rows;
+mod measurements;
+mod migrations;
+mod open;
+mod records;
+mod snapshot;
+mod store;
+
+pub use bucket::{Bucket, MalformedBucket};
+pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence};
+pub use exchange::{EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportReport, RejectedLine};
+pub use filter::{Filter, Invalidation};
+pub use health_rows::{HealthRow, HealthScope, HealthState};
+pub use measurements::Query;
+pub use migrations::SCHEMA_VERSION;
+pub use open::{ClosedReason, OpenStatus, Opened, Options};
+pub use records::{Evidence, EvidenceKey, Measurement, Rejection, Setting, Timing};
+pub use snapshot::OperationEvidence;
+pub use store::{DropReason, Mode, PerfDb, Status, unix_now};

@@ -1,0 +1,248 @@
+//! The handle: one connection behind a lock, and the rule that nothing which goes wrong below gets out as a panic or an error
+//! that a caller must handle to go on.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+
+use super::open::{ClosedReason, OpenStatus, Options, open_backing};
+use super::records::Rejection;
+
+/// Seconds since 1970; 0 on a machine whose clock is before that.
+pub fn unix_now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |elapsed| elapsed.as_secs())
+}
+
+/// Why a write was not stored. Nobody has to act on it: it is counted and kept in [`Status`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DropReason {
+    /// The file can only be read.
+    ReadOnly,
+    /// The disk, or the growth limit, is full. Later writes try again.
+    DiskFull,
+    /// Another process held the file for longer than the busy timeout.
+    Busy,
+    /// The file was found damaged during the call; it has been set aside, and later writes go to a new one.
+    Damaged {
+        /// What the database said.
+        message: String,
+    },
+    /// There is no database.
+    Closed(ClosedReason),
+    /// The record itself is wrong.
+    Rejected(Rejection),
+    /// Anything else.
+    Failed {
+        /// What the database said.
+        message: String,
+    },
+}
+
+impl fmt::Display for DropReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ReadOnly => f.write_str("the performance database is read-only"),
+            Self::DiskFull => f.write_str("no space is left for the performance database"),
+            Self::Busy => f.write_str("another process held the performance database for too long"),
+            Self::Damaged { message } => write!(f, "the performance database is damaged: {message}"),
+            Self::Closed(reason) => write!(f, "there is no performance database: {reason}"),
+            Self::Rejected(rejection) => write!(f, "the record is wrong: {rejection}"),
+            Self::Failed { message } => write!(f, "the performance database failed: {message}"),
+        }
+    }
+}
+
+impl std::error::Error for DropReason {}
+
+impl From<Rejection> for DropReason {
+    fn from(rejection: Rejection) -> Self {
+        DropReason::Rejected(rejection)
+    }
+}
+
+impl From<rusqlite::Error> for DropReason {
+    fn from(error: rusqlite::Error) -> Self {
+        let message = error.to_string();
+        match error.sqlite_error_code() {
+            Some(ErrorCode::ReadOnly | ErrorCode::PermissionDenied) => DropReason::ReadOnly,
+            Some(ErrorCode::DiskFull) => DropReason::DiskFull,
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => DropReason::Busy,
+            Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => DropReason::Damaged { message },
+            _ => DropReason::Failed { message },
+        }
+    }
+}
+
+/// What the database can do now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Mode {
+    /// Reads and writes.
+    Writable,
+    /// Reads only.
+    ReadOnly,
+    /// Nothing.
+    Closed(ClosedReason),
+}
+
+/// What the database can do now, and what it has dropped so far.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Status {
+    /// What it can do.
+    pub mode: Mode,
+    /// How many writes were dropped since it was opened.
+    pub dropped_writes: u64,
+    /// How many reads failed, and answered nothing, since it was opened.
+    pub failed_reads: u64,
+    /// Why the latest of them was.
+    pub last_failure: Option<DropReason>,
+    /// The latest damaged file that was set aside after opening.
+    pub quarantined: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(super) enum Backing {
+    Writable(Connection),
+    ReadOnly(Connection),
+    Closed(ClosedReason),
+}
+
+#[derive(Debug)]
+struct Inner {
+    backing: Backing,
+    dropped_writes: u64,
+    failed_reads: u64,
+    last_failure: Option<DropReason>,
+    quarantined: Option<PathBuf>,
+}
+
+/// The performance database. Shared between threads by reference; calls queue for its one connection.
+#[derive(Debug)]
+pub struct PerfDb {
+    path: PathBuf,
+    options: Options,
+    inner: Mutex<Inner>,
+}
+
+impl PerfDb {
+    pub(super) fn new(path: PathBuf, options: Options, backing: Backing) -> PerfDb {
+        let inner =
+            Inner { backing, dropped_writes: 0, failed_reads: 0, last_failure: None, quarantined: None };
+        PerfDb { path, options, inner: Mutex::new(inner) }
+    }
+
+    /// A database that is not there: reads answer nothing, writes are dropped.
+    pub fn disabled() -> PerfDb {
+        let reason = ClosedReason::Unavailable { message: "switched off".to_owned() };
+        PerfDb::new(PathBuf::new(), Options::default(), Backing::Closed(reason))
+    }
+
+    /// Where it lies.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it can do now, and what it has dropped so far.
+    pub fn status(&self) -> Status {
+        let inner = self.inner();
+        Status {
+            mode: match &inner.backing {
+                Backing::Writable(_) => Mode::Writable,
+                Backing::ReadOnly(_) => Mode::ReadOnly,
+                Backing::Closed(reason) => Mode::Closed(reason.clone()),
+            },
+            dropped_writes: inner.dropped_writes,
+            failed_reads: inner.failed_reads,
+            last_failure: inner.last_failure.clone(),
+            quarantined: inner.quarantined.clone(),
+        }
+    }
+
+    /// A panic elsewhere while the lock was held leaves the connection whole: SQLite rolled the transaction back.
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs a question. A closed database answers nothing; a failing one answers nothing and is counted.
+    pub(super) fn read<T: Default>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
+        let mut inner = self.inner();
+        let result = match &inner.backing {
+            Backing::Writable(connection) | Backing::ReadOnly(connection) => question(connection),
+            Backing::Closed(_) => return T::default(),
+        };
+        result.unwrap_or_else(|error| {
+            inner.failed_reads += 1;
+            self.note(&mut inner, DropReason::from(error));
+            T::default()
+        })
+    }
+
+    /// Runs a change in a transaction of its own that takes the write lock first, so that reading and writing back is atomic
+    /// over all processes.
+    pub(super) fn write<T>(
+        &self,
+        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+    ) -> Result<T, DropReason> {
+        let mut inner = self.inner();
+        let result = match &mut inner.backing {
+            Backing::Writable(connection) => {
+                let outcome = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
+                    |transaction| {
+                        let value = change(&transaction)?;
+                        transaction.commit()?;
+                        Ok(value)
+                    },
+                );
+                outcome.map_err(DropReason::from)
+            }
+            Backing::ReadOnly(_) => Err(DropReason::ReadOnly),
+            Backing::Closed(reason) => Err(DropReason::Closed(reason.clone())),
+        };
+        if let Err(reason) = &result {
+            inner.dropped_writes += 1;
+            self.note(&mut inner, reason.clone());
+        }
+        result
+    }
+
+    /// Counts a record that was refused before it reached the database.
+    pub(super) fn refuse(&self, rejection: Rejection) -> DropReason {
+        let reason = DropReason::from(rejection);
+        let mut inner = self.inner();
+        inner.dropped_writes += 1;
+        self.note(&mut inner, reason.clone());
+        reason
+    }
+
+    /// Remembers a failure; says it once, not for each of a thousand writes; opens anew when the file turned out damaged.
+    fn note(&self, inner: &mut Inner, reason: DropReason) {
+        let path = self.path.display();
+        if inner.last_failure.as_ref() != Some(&reason) && !matches!(reason, DropReason::Closed(_)) {
+            tracing::warn!(%path, %reason, "performance database call failed; selection goes on without it");
+        }
+        if matches!(reason, DropReason::Damaged { .. }) {
+            // The connection must be gone before the file is moved.
+            inner.backing = Backing::Closed(ClosedReason::Damaged { message: reason.to_string() });
+            let (backing, status) = open_backing(&self.path, self.options);
+            if let OpenStatus::Quarantined { kept_as, why } = status {
+                let kept = kept_as.display();
+                tracing::warn!(%path, kept_as = %kept, %why, "performance database was damaged: kept aside, a new one started");
+                inner.quarantined = Some(kept_as);
+            }
+            inner.backing = backing;
+        }
+        inner.last_failure = Some(reason);
+    }
+}
+
+impl Drop for PerfDb {
+    /// Folds the log into the file, so that a copy of the file alone is whole. Best effort: others may still be reading.
+    fn drop(&mut self) {
+        if let Backing::Writable(connection) = &self.inner().backing {
+            let _ = connection.busy_timeout(std::time::Duration::ZERO);
+            let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        }
+    }
+}
