@@ -12,6 +12,7 @@ pub mod element;
 pub mod engine;
 pub mod error;
 mod generated;
+pub mod health;
 pub mod kernel;
 pub mod operation;
 pub mod perfdb;

@@ -1,0 +1,144 @@
+//! What a call says about itself before and after it runs.
+
+use std::fmt;
+use std::time::Duration;
+
+use super::Health;
+
+/// What is about to be called.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Subject<'a> {
+    /// The kernel.
+    pub kernel: &'a str,
+    /// Its version: a new version starts with a clean record.
+    pub kernel_version: &'a str,
+    /// The context bucket, so that one bad shape does not condemn the kernel.
+    pub bucket: &'a [u64],
+    /// The backend it belongs to.
+    pub backend: &'a str,
+    /// The backend's version.
+    pub backend_version: &'a str,
+    /// The device it runs on.
+    pub device: &'a str,
+}
+
+/// What kind of failure it was, which decides whose record it goes into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum FailureKind {
+    /// The kernel returned an error or panicked.
+    Kernel,
+    /// There was not enough memory. It counts like any failure: in this bucket another kernel may need less.
+    OutOfMemory,
+    /// The backend as a whole is unusable: its process died, its library does not fit.
+    BackendFatal,
+    /// The device's context is lost: nothing in this process will run on it again.
+    DeviceLost,
+    /// The caller's own mistake, which says nothing about the kernel.
+    Caller,
+}
+
+/// A failure of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Failure<'a> {
+    /// What kind.
+    pub kind: FailureKind,
+    /// What was said.
+    pub message: &'a str,
+}
+
+/// Whose circuit refused.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum RefusalScope {
+    /// The kernel's, in this bucket.
+    Kernel,
+    /// The backend's.
+    Backend,
+    /// The device's.
+    Device,
+}
+
+/// Why a call may not be made.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Whose circuit refused.
+    pub scope: RefusalScope,
+    /// The kernel, backend or device.
+    pub name: String,
+    /// Failures that are not forgiven.
+    pub failures: u32,
+    /// The text of the latest error.
+    pub last_error: String,
+    /// How long until asking again makes sense; `None` when time does not help.
+    pub retry_in: Option<Duration>,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Refusal { name, last_error, .. } = self;
+        match (self.scope, self.retry_in) {
+            (RefusalScope::Device, _) => write!(
+                f,
+                "the context of device {name} is lost ({last_error}): nothing can run on it until the process is restarted"
+            ),
+            (scope, Some(wait)) => {
+                let what = if scope == RefusalScope::Kernel { "kernel" } else { "backend" };
+                write!(
+                    f,
+                    "the circuit of {what} {name} is open after {} failures ({last_error}); the next probe is in {:.1} s",
+                    self.failures,
+                    wait.as_secs_f64()
+                )
+            }
+            (_, None) => write!(f, "the circuit of {name} is open ({last_error})"),
+        }
+    }
+}
+
+impl std::error::Error for Refusal {}
+
+/// The right to make one call. Say how it went; a permit that is dropped says nothing and gives its probe back.
+#[derive(Debug)]
+#[must_use = "the call that it permits should be made, and its outcome told"]
+pub struct Permit<'h> {
+    health: &'h Health,
+    subject: Subject<'h>,
+    kernel_probe: Option<u64>,
+    backend_probe: Option<u64>,
+    settled: bool,
+}
+
+impl<'h> Permit<'h> {
+    pub(super) fn new(
+        health: &'h Health,
+        subject: Subject<'h>,
+        kernel_probe: Option<u64>,
+        backend_probe: Option<u64>,
+    ) -> Permit<'h> {
+        Permit { health, subject, kernel_probe, backend_probe, settled: false }
+    }
+
+    /// Whether the outcome of this call decides about a circuit.
+    pub fn is_probe(&self) -> bool {
+        self.kernel_probe.is_some() || self.backend_probe.is_some()
+    }
+
+    /// The call went well.
+    pub fn succeeded(mut self) {
+        self.settled = true;
+        self.health.settle_success(&self.subject, self.kernel_probe, self.backend_probe);
+    }
+
+    /// The call failed.
+    pub fn failed(mut self, failure: Failure<'_>) {
+        self.settled = true;
+        self.health.settle_failure(&self.subject, failure, self.kernel_probe, self.backend_probe);
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        if !self.settled && self.is_probe() {
+            self.health.settle_abandoned(&self.subject, self.kernel_probe, self.backend_probe);
+        }
+    }
+}
