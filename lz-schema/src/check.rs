@@ -54,7 +54,7 @@ impl Checker<'_> {
         let mut axes = self.axes(raw);
         let mut types = self.types(raw);
         let params = self.params(raw);
-        let inputs = self.inputs(raw);
+        let inputs = self.inputs(raw, &types);
         let outputs = self.outputs(raw, &inputs);
         let constraints = self.constraints(raw);
         self.bind_axes(&mut axes, &inputs);

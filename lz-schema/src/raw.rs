@@ -6,12 +6,13 @@
 pub mod definition;
 pub mod language;
 mod leaves;
+mod words;
 
 pub(crate) use leaves::unknown_dtype;
-pub use leaves::{
-    CategoryWord, Expression, FieldWord, Named, NamedEntry, OneOrMany, RawCases, RawFuzz, RawSelect,
-    RawSemantics, SEMANTICS, Word,
-};
+pub use leaves::{Expression, Named, NamedEntry, OneOrMany, RawCases, RawFuzz, RawSelect};
+pub use words::{CategoryWord, FieldWord, RawSemantics, SEMANTICS, Word};
+
+use std::collections::HashMap;
 
 use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::source::{Node, Span, Spanned, Value};
@@ -41,6 +42,8 @@ macro_rules! mapping {
         pub struct $name {
             /// Where the mapping was written.
             pub span: $crate::source::Span,
+            /// The keys that were written, also those of which nothing could be made.
+            pub keys: Vec<&'static str>,
             $( $(#[doc = $field_doc])+ pub $field: Option<$ty>, )+
         }
 
@@ -50,9 +53,8 @@ macro_rules! mapping {
             fn read(node: &$crate::source::Node, sink: &mut $crate::diagnostics::Sink) -> Option<Self> {
                 let keys = [$($crate::raw::key_of(stringify!($field))),+];
                 let mut read = $name { span: node.span, ..Default::default() };
-                let mut seen: Vec<&str> = Vec::new();
                 for (key, value) in $crate::raw::entries::<$name>(node, sink)? {
-                    seen.extend(keys.iter().find(|known| **known == key.value));
+                    read.keys.extend(keys.iter().find(|known| **known == key.value));
                     match key.value.as_str() {
                         $(
                             word if word == $crate::raw::key_of(stringify!($field)) => {
@@ -64,7 +66,7 @@ macro_rules! mapping {
                 }
                 $(
                     let key = $crate::raw::key_of(stringify!($field));
-                    if stringify!($need) == "required" && !seen.contains(&key) {
+                    if stringify!($need) == "required" && !read.keys.contains(&key) {
                         $crate::raw::missing_key(sink, node, $what, key);
                     }
                 )+
@@ -127,15 +129,16 @@ fn entries<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<Vec<(Spanned<
         return None;
     };
     let mut entries: Vec<(Spanned<String>, &Node)> = Vec::with_capacity(pairs.len());
+    let mut seen: HashMap<&str, Span> = HashMap::with_capacity(pairs.len());
     for (key, value) in pairs {
         let Value::Scalar(scalar) = &key.value else {
             sink.error(Code::WrongForm, key.span, "a key must be a single word");
             continue;
         };
-        match entries.iter().find(|(earlier, _)| earlier.value == scalar.text) {
-            Some((earlier, _)) => {
+        match seen.insert(&scalar.text, key.span) {
+            Some(earlier) => {
                 sink.error(Code::DuplicateKey, key.span, format!("`{}` is written twice", scalar.text))
-                    .also(earlier.span, "first written here");
+                    .also(earlier, "first written here");
             }
             None => entries.push((Spanned::new(scalar.text.clone(), key.span), value)),
         }
@@ -170,6 +173,7 @@ pub(crate) fn head(node: &Node) -> Span {
 
 fn wrong_form<T: Read>(node: &Node, sink: &mut Sink) {
     let found = match &node.value {
+        Value::Alias => return,
         Value::Scalar(scalar) if scalar.is_null() => "nothing".to_owned(),
         Value::Scalar(scalar) if scalar.plain => format!("`{}`", first_line(&scalar.text)),
         Value::Scalar(_) => "a quoted text".to_owned(),

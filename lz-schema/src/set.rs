@@ -147,7 +147,7 @@ pub(crate) fn report_yaml(issues: &[Spanned<YamlIssue>], sink: &mut Sink) {
                 sink.error(Code::Empty, issue.span, "the file is empty");
             }
             YamlIssue::Unsupported(what) => {
-                sink.error(Code::YamlFeature, issue.span, format!("schemas do not use {what}"));
+                sink.error(Code::YamlFeature, issue.span, format!("schemas do without {what}"));
             }
             YamlIssue::CutAtComma => {
                 let text = sink.source.slice(issue.span).to_owned();

@@ -91,6 +91,8 @@ pub enum Value {
     Sequence(Vec<Node>),
     /// Keys and values in the order of the file, duplicates included.
     Mapping(Vec<(Node, Node)>),
+    /// An alias, which has been reported: nobody should complain of it again.
+    Alias,
 }
 
 /// A single value.
@@ -190,13 +192,12 @@ impl Builder<'_> {
             Event::DocumentStart(..) => {
                 self.documents += 1;
                 if self.documents == 2 {
-                    self.issue(YamlIssue::Unsupported("a second document"), span);
+                    self.issue(YamlIssue::Unsupported("several documents"), span);
                 }
             }
             Event::Alias(_) | Event::UnresolvedAlias(_) => {
-                self.issue(YamlIssue::Unsupported("an alias"), span);
-                let scalar = Scalar { text: String::new(), plain: true, verbatim_at: None };
-                self.add(Node { value: Value::Scalar(scalar), span });
+                self.issue(YamlIssue::Unsupported("aliases"), span);
+                self.add(Node { value: Value::Alias, span });
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.properties(anchor, tag.is_some(), span);
@@ -217,11 +218,13 @@ impl Builder<'_> {
     }
 
     fn properties(&mut self, anchor: usize, tag: bool, span: Span) {
-        if anchor != 0 {
-            self.issue(YamlIssue::Unsupported("an anchor"), span);
-        }
-        if tag {
-            self.issue(YamlIssue::Unsupported("a tag"), span);
+        for (present, mark, what) in [(anchor != 0, '&', "anchors"), (tag, '!', "tags")] {
+            if present {
+                // The mark stands before the value, with nothing but other marks between.
+                let before = self.source.text.get(..span.start).unwrap_or("");
+                let start = before.rfind(mark).unwrap_or(span.start);
+                self.issue(YamlIssue::Unsupported(what), Span::new(start, span.end));
+            }
         }
     }
 
@@ -267,7 +270,8 @@ impl Builder<'_> {
         let mut entries: Vec<(Node, Node)> = Vec::with_capacity(children.len() / 2);
         let mut children = children.into_iter();
         while let (Some(key), Some(value)) = (children.next(), children.next()) {
-            if flow
+            let piece = flow && matches!(&value.value, Value::Scalar(scalar) if scalar.is_null());
+            if piece
                 && let Some((_, cut)) = entries.last_mut().filter(|(_, value)| open_parentheses(value) > 0)
             {
                 // The rest of the cut value is not a key of its own: swallow it, so that it gives one mistake only.
@@ -347,6 +351,7 @@ mod tests {
     fn walk(source: &Source, path: &str, node: &Node, lines: &mut Vec<String>) {
         lines.push(format!("{path}/ {:?}", source.slice(node.span)));
         match &node.value {
+            Value::Alias => {}
             Value::Scalar(scalar) => {
                 if let Some(at) = scalar.verbatim_at {
                     assert_eq!(source.text.get(at..at + scalar.text.len()), Some(scalar.text.as_str()));
@@ -408,21 +413,17 @@ mod tests {
         /a/ "1"
         /b/ "*x"
         /c/ "2"
-        Unsupported("an anchor") "1"
-        Unsupported("an alias") "*x"
-        Unsupported("a tag") "2"
+        Unsupported("anchors") "&x 1"
+        Unsupported("aliases") "*x"
+        Unsupported("tags") "!t 2"
         "#);
         insta::assert_snapshot!(spans("a: 1\n---\nb: 2\n"), @r#"
         / "a: 1"
         /a/ "1"
-        Unsupported("a second document") "---"
+        Unsupported("several documents") "---"
         "#);
-        insta::assert_snapshot!(spans("a: [1\nb: 2\n"), @r#"
-        Syntax("illegal placement of ':' indicator") ":"
-        "#);
-        insta::assert_snapshot!(spans("# nothing\n"), @r#"
-        Empty ""
-        "#);
+        insta::assert_snapshot!(spans("a: [1\nb: 2\n"), @r#"Syntax("illegal placement of ':' indicator") ":""#);
+        insta::assert_snapshot!(spans("# nothing\n"), @r#"Empty """#);
     }
 
     #[test]

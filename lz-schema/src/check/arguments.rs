@@ -4,25 +4,44 @@ use super::Checker;
 use super::expressions::Place;
 use super::symbols::Symbol;
 use super::types::Direction;
-use crate::diagnostics::Code;
+use crate::diagnostics::{Code, listed};
 use crate::dtype::DType;
 use crate::expr::Type;
-use crate::model::{Cases, Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Output, ValueRule};
+use crate::model::{
+    Cases, Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, Output, TypeVariable, ValueRule,
+};
 use crate::raw::language::{Access, RawInput, RawOperation, RawOutput, RawValues};
 use crate::raw::{Expression, RawCases};
 use crate::source::Spanned;
+
+/// Every element type that an argument can have.
+pub(super) fn possible(dtype: &Cases<DTypeRef>, types: &[TypeVariable]) -> Vec<DType> {
+    let mut possible: Vec<DType> = dtype
+        .all()
+        .iter()
+        .flat_map(|dtype| match dtype {
+            DTypeRef::Fixed(dtype) => vec![*dtype],
+            DTypeRef::Variable(index) => {
+                types.get(*index).map(|variable| variable.dtypes.clone()).unwrap_or_default()
+            }
+        })
+        .collect();
+    possible.sort();
+    possible.dedup();
+    possible
+}
 
 /// Shape and dtype of an argument.
 type Form = (Cases<Vec<Dim>>, Cases<DTypeRef>);
 
 impl Checker<'_> {
     /// Every input in order; `None` for one that could not be read.
-    pub(super) fn inputs(&mut self, raw: &RawOperation) -> Vec<Option<Input>> {
+    pub(super) fn inputs(&mut self, raw: &RawOperation, types: &[TypeVariable]) -> Vec<Option<Input>> {
         let entries = raw.inputs.iter().flat_map(|named| &named.entries);
-        entries.map(|entry| self.input(&entry.name, entry.value.as_ref()?)).collect()
+        entries.map(|entry| self.input(&entry.name, entry.value.as_ref()?, types)).collect()
     }
 
-    fn input(&mut self, name: &Spanned<String>, raw: &RawInput) -> Option<Input> {
+    fn input(&mut self, name: &Spanned<String>, raw: &RawInput, types: &[TypeVariable]) -> Option<Input> {
         let kind = raw.kind.as_ref().map_or(Kind::Tensor, |kind| kind.value);
         if kind != Kind::Tensor {
             let present = [
@@ -36,15 +55,16 @@ impl Checker<'_> {
                 self.conflict(name, format!("`{}` is not a tensor, so `{key}` has no meaning", name.value));
             }
         }
-        let form = self.form(name, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Input);
+        let form = self.form(name, &raw.keys, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Input);
         let optional = raw.optional.as_ref().is_some_and(|optional| optional.value);
         let broadcast = raw.broadcast.as_ref().is_some_and(|broadcast| broadcast.value);
         let read_write = raw.access.as_ref().is_some_and(|access| access.value == Access::ReadWrite);
         if broadcast && read_write {
             self.conflict(name, format!("`{}` is broadcast, so it cannot be written to", name.value));
         }
+        let elements = form.as_ref().map(|(_, dtype)| possible(dtype, types)).unwrap_or_default();
         let values = match &raw.values {
-            Some(values) => Some(self.values(name, values)?),
+            Some(values) => Some(self.values(name, values, &elements)?),
             None => None,
         };
         let (shape, dtype) = form?;
@@ -84,7 +104,8 @@ impl Checker<'_> {
             self.sink.error(Code::UnknownWord, word.span, "an output is a `tensor` or a `text`");
             return None;
         }
-        let form = self.form(name, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Output);
+        let form =
+            self.form(name, &raw.keys, kind, raw.shape.as_ref(), raw.dtype.as_ref(), Direction::Output);
         let when = match &raw.when {
             Some(when) => Some(self.expression(when, Place::When, &Type::Bool)?),
             None => None,
@@ -97,6 +118,7 @@ impl Checker<'_> {
     fn form(
         &mut self,
         name: &Spanned<String>,
+        keys: &[&str],
         kind: Kind,
         shape: Option<&RawCases<Spanned<Vec<Expression>>>>,
         dtype: Option<&RawCases<Spanned<String>>>,
@@ -118,11 +140,10 @@ impl Checker<'_> {
                 Some((Cases::One(Vec::new()), bytes))
             }
             Kind::Text => {
-                let Some(shape) = shape else {
+                if !keys.contains(&"shape") {
                     self.missing(name, "shape");
-                    return None;
-                };
-                let shape = self.shape(shape, direction)?;
+                }
+                let shape = self.shape(shape?, direction)?;
                 let one_axis =
                     matches!(&shape, Cases::One(dims) if matches!(dims.as_slice(), [Dim::Axis(_)]));
                 if !one_axis {
@@ -133,10 +154,10 @@ impl Checker<'_> {
                 Some((shape, bytes))
             }
             Kind::Tensor => {
-                if shape.is_none() {
+                if !keys.contains(&"shape") {
                     self.missing(name, "shape");
                 }
-                if dtype.is_none() {
+                if !keys.contains(&"dtype") {
                     self.missing(name, "dtype");
                 }
                 let shape = shape.and_then(|shape| self.shape(shape, direction));
@@ -147,7 +168,7 @@ impl Checker<'_> {
         }
     }
 
-    fn values(&mut self, name: &Spanned<String>, raw: &RawValues) -> Option<ValueRule> {
+    fn values(&mut self, name: &Spanned<String>, raw: &RawValues, elements: &[DType]) -> Option<ValueRule> {
         let written = [
             raw.index_into.is_some(),
             raw.between.is_some(),
@@ -155,13 +176,29 @@ impl Checker<'_> {
             raw.partition_of.is_some(),
         ];
         if written.iter().filter(|written| **written).count() != 1 {
+            if !raw.keys.is_empty() && !written.contains(&true) {
+                // The rule that is there could not be read, which has been reported.
+                return None;
+            }
             let message = format!("`values` of `{}` must hold exactly one rule", name.value);
             self.sink
                 .error(Code::ConflictingKeys, raw.span, message)
                 .note("the rules are `index_into`, `between`, `indptr_of` and `partition_of`");
             return None;
         }
-        let mut size = |expression: &Expression| self.expression(expression, Place::Values, &Type::Int);
+        let floats = elements.iter().filter(|dtype| dtype.is_float()).count();
+        let mixed = floats > 0 && (floats < elements.len() || raw.between.is_none());
+        if mixed || elements.contains(&DType::Bool) {
+            let elements = listed(elements.iter().map(|dtype| dtype.name()));
+            let message =
+                format!("this rule does not fit the elements of `{}`, which can be {elements}", name.value);
+            self.sink
+                .error(Code::ConflictingKeys, raw.span, message)
+                .note("`between` is for integers or for floats, the other rules are for integers");
+            return None;
+        }
+        let bound = if floats > 0 { Type::Float } else { Type::Int };
+        let mut size = |expression: &Expression| self.expression(expression, Place::Values, &bound);
         if let Some(expression) = &raw.index_into {
             return size(expression).map(ValueRule::IndexInto);
         }

@@ -43,10 +43,10 @@ impl Checker<'_> {
                 format!("axis `{}` is known only after the run, so `{key}` has no meaning", name.value);
             self.conflict(name, message);
         }
-        if raw.role.is_none() && !fixed {
+        if !raw.keys.contains(&"role") && !fixed {
             self.missing(name, "role");
         }
-        if raw.fuzz.is_none() && !fixed && !dynamic {
+        if !raw.keys.contains(&"fuzz") && !fixed && !dynamic {
             self.missing(name, "fuzz");
         }
         if let Some(value) = &raw.value

@@ -1,9 +1,10 @@
 //! `equivalence`: exactly one way of judging, and tolerances for exactly the dtypes that can occur.
 
 use super::Checker;
+use super::arguments::possible;
 use crate::diagnostics::{Code, listed};
 use crate::dtype::DType;
-use crate::model::{Cases, DTypeRef, Equivalence, Input, Kind, Output, TypeVariable};
+use crate::model::{Equivalence, Input, Kind, Output, TypeVariable};
 use crate::raw::Named;
 use crate::raw::language::RawOperation;
 use crate::raw::unknown_dtype;
@@ -40,7 +41,9 @@ impl Checker<'_> {
         }
         let close = raw.close.as_ref()?;
         let tolerances = self.tolerances(close);
-        let all_read = inputs.iter().all(Option::is_some) && outputs.iter().all(Option::is_some);
+        let all_read = inputs.iter().all(Option::is_some)
+            && outputs.iter().all(Option::is_some)
+            && types.iter().all(|variable| self.is_known(variable));
         if all_read {
             self.cover(close, &tolerances, &floats(types, inputs, outputs));
         }
@@ -111,17 +114,8 @@ fn floats(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Ou
     let changed = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
     let made =
         outputs.iter().flatten().filter(|output| output.kind == Kind::Tensor).map(|output| &output.dtype);
-    let mut floats: Vec<DType> = made
-        .chain(changed)
-        .flat_map(Cases::all)
-        .flat_map(|dtype| match dtype {
-            DTypeRef::Fixed(dtype) => vec![*dtype],
-            DTypeRef::Variable(index) => {
-                types.get(*index).map(|variable| variable.dtypes.clone()).unwrap_or_default()
-            }
-        })
-        .filter(|dtype| dtype.is_float())
-        .collect();
+    let all = made.chain(changed).flat_map(|dtype| possible(dtype, types));
+    let mut floats: Vec<DType> = all.filter(|dtype| dtype.is_float()).collect();
     floats.sort();
     floats.dedup();
     floats

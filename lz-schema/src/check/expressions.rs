@@ -68,8 +68,10 @@ impl Checker<'_> {
     fn expression_error(&mut self, written: &Expression, place: Place, error: &ExprError) {
         let span = written.place(error.span.start, error.span.end);
         let whole = error.span.start == 0 && error.span.end >= written.text.trim_end().len();
+        // What to write instead is said beside the underlined text.
         let full = error.kind.to_string();
-        let sentence = full.split("; did you mean `").next().unwrap_or(&full).to_owned();
+        let sentence = full.split("; did you mean `").next().unwrap_or(&full);
+        let sentence = sentence.split("; write `").next().unwrap_or(sentence).to_owned();
         let (code, message) = match &error.kind {
             ExprErrorKind::UnknownName { name, .. } if place == Place::Shape => {
                 return self.undefined_axis(name, span);
@@ -88,8 +90,9 @@ impl Checker<'_> {
             {
                 (place.wrong_type(), format!("{} must be {expected}, but this is {found}", place.name()))
             }
-            ExprErrorKind::DifferentTypes { left, right, .. } => {
-                (Code::IllTyped, format!("{} is compared with {}", with_article(left), with_article(right)))
+            ExprErrorKind::DifferentTypes { place: operator, left, right } if is_comparison(operator) => {
+                let (left, right) = (with_article(left), with_article(right));
+                (Code::IllTyped, format!("`{}` compares {left} with {right}", error.span.of(&written.text)))
             }
             kind if kind.is_syntax() => (Code::BadExpression, sentence),
             _ => (Code::IllTyped, sentence),
@@ -152,6 +155,11 @@ impl Checker<'_> {
         self.sink.error(Code::NotVisibleHere, span, format!("{} {complaint}", place.name()));
         false
     }
+}
+
+/// Whether an error's place is an operator of comparison, in backticks.
+fn is_comparison(place: &str) -> bool {
+    ["`==`", "`!=`", "`<`", "`<=`", "`>`", "`>=`"].contains(&place)
 }
 
 fn with_article(ty: &Type) -> String {

@@ -12,141 +12,20 @@ use crate::source::{Span, Spanned};
 
 /// Words that generated Rust, Python or C++ could not use as a name. The exact list of each language is merged into one,
 /// so that a name that works in one binding works in all.
+#[rustfmt::skip]
 const KEYWORDS: &[&str] = &[
-    "abstract",
-    "alignas",
-    "alignof",
-    "and",
-    "and_eq",
-    "as",
-    "asm",
-    "assert",
-    "async",
-    "auto",
-    "await",
-    "become",
-    "bitand",
-    "bitor",
-    "bool",
-    "box",
-    "break",
-    "case",
-    "catch",
-    "char",
-    "class",
-    "compl",
-    "concept",
-    "const",
-    "const_cast",
-    "consteval",
-    "constexpr",
-    "constinit",
-    "continue",
-    "crate",
-    "decltype",
-    "def",
-    "default",
-    "del",
-    "delete",
-    "do",
-    "double",
-    "dyn",
-    "elif",
-    "else",
-    "enum",
-    "except",
-    "explicit",
-    "export",
-    "extern",
-    "false",
-    "final",
-    "finally",
-    "float",
-    "fn",
-    "for",
-    "friend",
-    "from",
-    "gen",
-    "global",
-    "goto",
-    "if",
-    "impl",
-    "import",
-    "in",
-    "inline",
-    "int",
-    "is",
-    "lambda",
-    "let",
-    "long",
-    "loop",
-    "macro",
-    "match",
-    "mod",
-    "move",
-    "mut",
-    "mutable",
-    "namespace",
-    "new",
-    "noexcept",
-    "nonlocal",
-    "not",
-    "not_eq",
-    "nullptr",
-    "operator",
-    "or",
-    "or_eq",
-    "override",
-    "pass",
-    "priv",
-    "private",
-    "protected",
-    "pub",
-    "public",
-    "raise",
-    "ref",
-    "register",
-    "reinterpret_cast",
-    "requires",
-    "return",
-    "self",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "static_assert",
-    "static_cast",
-    "struct",
-    "super",
-    "switch",
-    "template",
-    "this",
-    "thread_local",
-    "throw",
-    "trait",
-    "true",
-    "try",
-    "type",
-    "typedef",
-    "typeid",
-    "typename",
-    "typeof",
-    "union",
-    "unsafe",
-    "unsigned",
-    "unsized",
-    "use",
-    "using",
-    "virtual",
-    "void",
-    "volatile",
-    "wchar_t",
-    "where",
-    "while",
-    "with",
-    "xor",
-    "xor_eq",
-    "yield",
+    "abstract", "alignas", "alignof", "and", "and_eq", "as", "asm", "assert", "async", "auto", "await", "become",
+    "bitand", "bitor", "bool", "box", "break", "case", "catch", "char", "class", "compl", "concept", "const",
+    "const_cast", "consteval", "constexpr", "constinit", "continue", "crate", "decltype", "def", "default", "del",
+    "delete", "do", "double", "dyn", "elif", "else", "enum", "except", "explicit", "export", "extern", "false",
+    "final", "finally", "float", "fn", "for", "friend", "from", "gen", "global", "goto", "if", "impl", "import",
+    "in", "inline", "int", "is", "lambda", "let", "long", "loop", "macro", "match", "mod", "move", "mut",
+    "mutable", "namespace", "new", "noexcept", "nonlocal", "not", "not_eq", "nullptr", "operator", "or", "or_eq",
+    "override", "pass", "priv", "private", "protected", "pub", "public", "raise", "ref", "register",
+    "reinterpret_cast", "requires", "return", "self", "short", "signed", "sizeof", "static", "static_assert",
+    "static_cast", "struct", "super", "switch", "template", "this", "thread_local", "throw", "trait", "true",
+    "try", "type", "typedef", "typeid", "typename", "typeof", "union", "unsafe", "unsigned", "unsized", "use",
+    "using", "virtual", "void", "volatile", "wchar_t", "where", "while", "with", "xor", "xor_eq", "yield",
 ];
 
 /// Words that mean something in a schema: functions of expressions, and keys that stand beside free names.
@@ -197,7 +76,7 @@ impl Checker<'_> {
     pub(super) fn names(&mut self, raw: &RawOperation) {
         let mut taken: HashMap<String, (&'static str, Span)> = HashMap::new();
         for entry in raw.axes.iter().flat_map(|named| &named.entries) {
-            self.claim(&mut taken, "axis", &entry.name);
+            self.claim(&mut taken, "an axis", &entry.name);
             let flag = |flag: Option<&Spanned<bool>>| flag.is_some_and(|flag| flag.value);
             let axis = entry.value.as_ref();
             self.symbols.axes.push(AxisSymbol {
@@ -206,11 +85,17 @@ impl Checker<'_> {
                 pack: flag(axis.and_then(|axis| axis.pack.as_ref())),
                 dynamic: flag(axis.and_then(|axis| axis.dynamic.as_ref())),
                 fixed: axis.is_some_and(|axis| axis.value.is_some()),
+                broken: axis.is_none_or(|axis| {
+                    let broken = |key, read: bool| axis.keys.contains(&key) && !read;
+                    broken("pack", axis.pack.is_some())
+                        || broken("dynamic", axis.dynamic.is_some())
+                        || broken("value", axis.value.is_some())
+                }),
                 used: None,
             });
         }
         for entry in raw.inputs.iter().flat_map(|named| &named.entries) {
-            self.claim(&mut taken, "input", &entry.name);
+            self.claim(&mut taken, "an input", &entry.name);
             let optional = entry.value.as_ref().and_then(|input| input.optional.as_ref());
             if optional.is_some_and(|optional| optional.value) {
                 self.symbols.given.push(entry.name.value.clone());
@@ -219,7 +104,7 @@ impl Checker<'_> {
             }
         }
         for entry in raw.params.iter().flat_map(|named| &named.entries) {
-            self.claim(&mut taken, "param", &entry.name);
+            self.claim(&mut taken, "a parameter", &entry.name);
             let ty = entry.value.as_ref().and_then(expression_type);
             self.symbols.params.push(ParamSymbol {
                 name: entry.name.value.clone(),
@@ -228,7 +113,7 @@ impl Checker<'_> {
             });
         }
         for entry in raw.outputs.iter().flat_map(|named| &named.entries) {
-            self.claim(&mut taken, "output", &entry.name);
+            self.claim(&mut taken, "an output", &entry.name);
         }
         for values in
             raw.params.iter().flat_map(|named| &named.entries).filter_map(|entry| entry.value.as_ref())
@@ -252,7 +137,7 @@ impl Checker<'_> {
             });
         }
         for named in raw.workloads.iter().flat_map(|named: &Named<_>| &named.entries) {
-            self.spelling("workload", &named.name);
+            self.spelling("a workload", &named.name);
         }
     }
 
@@ -267,8 +152,8 @@ impl Checker<'_> {
         }
         match taken.get(&name.value) {
             Some((other, span)) => {
-                let message = format!("{what} `{}` has the name of an {other}", name.value);
-                let message = message.replace("an param", "a parameter").replace("param `", "parameter `");
+                let bare = what.split(' ').next_back().unwrap_or(what);
+                let message = format!("{bare} `{}` has the name of {other}", name.value);
                 self.sink
                     .error(Code::NameClash, name.span, message)
                     .also(*span, "first used here")
@@ -291,13 +176,13 @@ impl Checker<'_> {
         }
         if KEYWORDS.contains(&text.as_str()) {
             self.sink
-                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of an {what}"))
+                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of {what}"))
                 .label("a keyword of Rust, Python or C++");
             return false;
         }
         if WORDS.contains(&text.as_str()) {
             self.sink
-                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of an {what}"))
+                .error(Code::ReservedName, name.span, format!("`{text}` cannot be the name of {what}"))
                 .label("a word of the schema language");
             return false;
         }
@@ -317,8 +202,7 @@ impl Checker<'_> {
                 .error(Code::ReservedName, case.span, format!("`{text}` cannot be the name of a case"))
                 .label("a word of the schema language");
         } else if let Some((other, span)) = taken.get(text) {
-            let message =
-                format!("case `{text}` has the name of an {other}").replace("an param", "a parameter");
+            let message = format!("case `{text}` has the name of {other}");
             self.sink
                 .error(Code::NameClash, case.span, message)
                 .also(*span, "first used here")

@@ -77,7 +77,13 @@ impl Checker<'_> {
         written: &Expression,
     ) -> Option<Typed> {
         let parts: Vec<&str> = written.text.split(" and ").map(str::trim).collect();
-        let fine = parts.len() <= 2 && parts.iter().all(|part| is_comparison(part, ty));
+        let fine = parts.len() <= 2 && parts.iter().all(|part| comparison(part, ty).is_some());
+        if fine && is_empty_range(&parts, ty) {
+            let message = format!("no value lies in the range `{}`", written.text);
+            self.sink.error(Code::BadRange, written.span, message);
+            return None;
+        }
+
         let rewritten =
             parts.iter().map(|part| format!("{} {part}", name.value)).collect::<Vec<_>>().join(" and ");
         let typed =
@@ -216,15 +222,37 @@ fn describe(ty: &ParamType) -> String {
     }
 }
 
-/// Whether a part of a range is one comparison with a constant of the right type.
-fn is_comparison(part: &str, ty: &ParamType) -> bool {
-    let operator =
-        ["<=", ">=", "==", "!=", "<", ">"].into_iter().find_map(|operator| part.strip_prefix(operator));
-    operator
-        .and_then(|constant| {
-            expr::check_expecting(constant, &VariableTable::new(), &expression_type(ty)).ok()
-        })
-        .is_some_and(|constant| constant.fold_constant().is_some())
+/// A part of a range as its operator and constant, if it is one comparison with a constant of the right type.
+fn comparison(part: &str, ty: &ParamType) -> Option<(&'static str, f64)> {
+    let operators = ["<=", ">=", "==", "!=", "<", ">"];
+    let (operator, constant) =
+        operators.into_iter().find_map(|operator| Some((operator, part.strip_prefix(operator)?)))?;
+    let typed = expr::check_expecting(constant, &VariableTable::new(), &expression_type(ty)).ok()?;
+    match typed.fold_constant()? {
+        Value::Int(value) => Some((operator, value as f64)),
+        Value::Float(value) => Some((operator, value)),
+        Value::Bool(_) | Value::Enum(_) => None,
+    }
+}
+
+/// Whether no value lies between the bounds of a range, each an operator with its constant.
+fn is_empty_range(parts: &[&str], ty: &ParamType) -> bool {
+    let mut low = (f64::NEG_INFINITY, false);
+    let mut high = (f64::INFINITY, false);
+    for part in parts {
+        let Some((operator, bound)) = comparison(part, ty) else { continue };
+        // For integers a strict bound is the next integer.
+        let step = if *ty == ParamType::Int { 1.0 } else { 0.0 };
+        let strict = *ty != ParamType::Int;
+        match operator {
+            ">" => low = (bound + step, strict),
+            ">=" => low = (bound, false),
+            "<" => high = (bound - step, strict),
+            "<=" => high = (bound, false),
+            _ => {}
+        }
+    }
+    low.0 > high.0 || (low.0 == high.0 && (low.1 || high.1))
 }
 
 /// The range without the parameter's name, as it was written.

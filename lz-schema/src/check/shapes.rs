@@ -85,6 +85,9 @@ impl Checker<'_> {
         let symbol = self.symbols.axes.get_mut(axis)?;
         symbol.used.get_or_insert(written.span);
         let (name, defined) = (symbol.name.clone(), symbol.span);
+        if symbol.broken {
+            return None;
+        }
         if symbol.dynamic && direction == Direction::Input {
             let message = format!("axis `{name}` is known only after the run, so no input can have it");
             self.sink.error(Code::DynamicAxis, written.span, message).also(defined, "it is `dynamic`");
@@ -119,6 +122,9 @@ impl Checker<'_> {
         symbol.used.get_or_insert(written.span);
         if symbol.pack {
             return Some(Dim::Pack(axis));
+        }
+        if symbol.broken {
+            return None;
         }
         let defined = symbol.span;
         self.sink

@@ -25,6 +25,8 @@ pub(super) struct AxisSymbol {
     pub pack: bool,
     pub dynamic: bool,
     pub fixed: bool,
+    /// What it is could not be read, so its uses are not judged.
+    pub broken: bool,
     /// Where a shape or expression first uses it.
     pub used: Option<Span>,
 }

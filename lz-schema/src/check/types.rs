@@ -1,7 +1,7 @@
 //! `types`, and the dtypes that inputs and outputs name.
 
 use super::Checker;
-use crate::diagnostics::{Code, nearest};
+use crate::diagnostics::{Code, Diagnostic, nearest};
 use crate::dtype::DType;
 use crate::model::{Cases, DTypeRef, Input, TypeVariable};
 use crate::raw::language::RawOperation;
@@ -33,6 +33,12 @@ impl Checker<'_> {
             types.push(TypeVariable { name: entry.name.value.clone(), dtypes, bound_by: None });
         }
         types
+    }
+
+    /// Whether every dtype that the variable may be could be read.
+    pub(super) fn is_known(&self, variable: &TypeVariable) -> bool {
+        let broken = |diagnostic: &Diagnostic| diagnostic.code == Code::UnknownDtype;
+        !variable.dtypes.is_empty() && !self.sink.diagnostics.iter().any(broken)
     }
 
     /// A dtype or a variable by its name.

@@ -25,8 +25,9 @@ impl Checker<'_> {
         let entries = raw.workloads.iter().flat_map(|named| &named.entries);
         entries
             .filter_map(|entry| {
-                let read = self.workload(&entry.name, entry.value.as_ref()?, sections);
-                self.complete(&entry.name, &read, sections);
+                let raw = entry.value.as_ref()?;
+                let read = self.workload(&entry.name, raw, sections);
+                self.complete(&entry.name, raw, &read, sections);
                 Some(read)
             })
             .collect()
@@ -44,6 +45,8 @@ impl Checker<'_> {
                 .map(|input| input.as_ref().is_none_or(|input| input.optional.is_none()))
                 .collect(),
         };
+        // An input that could not be read may have bound anything.
+        let all_read = sections.inputs.iter().all(Option::is_some);
         // Which optional inputs are passed decides which axes may be named, so it is read first.
         for entry in raw.entries.iter().filter(|entry| entry.name.value == "given") {
             self.given(entry, sections, &mut read.given);
@@ -53,7 +56,11 @@ impl Checker<'_> {
                 continue;
             };
             if let Some(axis) = self.symbols.axis(&entry.name.value) {
-                read.axes[axis] = self.sizes(&sections.axes[axis], &entry.name, value, &read.given);
+                if self.symbols.axes.get(axis).is_some_and(|symbol| symbol.broken) {
+                    continue;
+                }
+                let passed = |input: usize| !all_read || read.given.get(input).copied().unwrap_or(true);
+                read.axes[axis] = self.sizes(&sections.axes[axis], &entry.name, value, &passed);
             } else if let Some(variable) = self.symbols.type_variable(&entry.name.value) {
                 read.types[variable] = self.type_choice(&sections.types[variable], value);
             } else if let Some(param) = self.symbols.param(&entry.name.value) {
@@ -122,7 +129,7 @@ impl Checker<'_> {
         axis: &Axis,
         name: &Spanned<String>,
         value: &OneOrMany,
-        given: &[bool],
+        passed: &dyn Fn(usize) -> bool,
     ) -> Option<Vec<i64>> {
         let fixed = axis.value.map(|value| vec![value]);
         if axis.dynamic {
@@ -131,7 +138,7 @@ impl Checker<'_> {
             return None;
         }
         if let Some(binding) = &axis.bound_by
-            && !given.get(binding.input).copied().unwrap_or(true)
+            && !passed(binding.input)
         {
             let message = format!(
                 "axis `{}` is bound by an optional input that this workload does not pass",
@@ -190,7 +197,7 @@ impl Checker<'_> {
             OneOrMany::Many(_) => "a list",
         };
         let choice = variable.dtypes.iter().find(|dtype| dtype.name() == text);
-        if choice.is_none() {
+        if choice.is_none() && self.is_known(variable) {
             let message = format!("`{}` is one of {}, not `{text}`", variable.name, listed(choices()));
             self.sink.error(Code::WorkloadValue, value.span(), message).suggest(nearest(text, choices()));
         }
@@ -198,13 +205,13 @@ impl Checker<'_> {
     }
 
     /// Reports what a call would lack.
-    fn complete(&mut self, name: &Spanned<String>, read: &Workload, sections: &Sections<'_>) {
-        let said = |what: &str| {
-            // A value that is there but wrong has been reported.
-            self.sink.diagnostics.iter().any(|diagnostic| {
-                diagnostic.code == Code::WorkloadValue && diagnostic.message.contains(&format!("`{what}`"))
-            })
-        };
+    fn complete(
+        &mut self,
+        name: &Spanned<String>,
+        raw: &RawWorkload,
+        read: &Workload,
+        sections: &Sections<'_>,
+    ) {
         let passed = |input: usize| read.given.get(input).copied().unwrap_or(false);
         let mut missing: Vec<&str> = Vec::new();
         for (axis, sizes) in sections.axes.iter().zip(&read.axes) {
@@ -231,7 +238,8 @@ impl Checker<'_> {
                 missing.push(&param.name);
             }
         }
-        missing.retain(|name| !said(name));
+        // A value that is there but wrong has been reported.
+        missing.retain(|missing| !raw.entries.iter().any(|entry| entry.name.value == *missing));
         if !missing.is_empty() {
             let verb = if missing.len() == 1 { "is" } else { "are" };
             let message = format!("workload `{}` does not say what {} {verb}", name.value, listed(missing));
