@@ -4,7 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lz_schema::model::{DTypeRef, Dim, Operation};
-use lz_schema::{Reasons, SchemaSet};
+use lz_schema::source::{self, Node, Source, Value};
+use lz_schema::{Reasons, SchemaSet, editor};
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -44,6 +45,95 @@ fn load() -> SchemaSet {
 
 fn get<'a>(set: &'a SchemaSet, name: &str) -> &'a Operation {
     set.get(name).unwrap_or_else(|| panic!("`{name}` is not in the catalogue"))
+}
+
+/// A YAML value as JSON, for the editors' view of a file: scalars are what YAML's core schema makes of them.
+fn to_json(node: &Node) -> serde_json::Value {
+    match &node.value {
+        Value::Scalar(scalar) if scalar.plain => {
+            serde_json::from_str(&scalar.text).unwrap_or_else(|_| scalar.text.clone().into())
+        }
+        Value::Scalar(scalar) => scalar.text.clone().into(),
+        Value::Sequence(items) => items.iter().map(to_json).collect(),
+        Value::Mapping(entries) => {
+            let key = |node: &Node| to_json(node).as_str().expect("keys are words").to_owned();
+            serde_json::Value::Object(
+                entries.iter().map(|(name, value)| (key(name), to_json(value))).collect(),
+            )
+        }
+        Value::Alias => serde_json::Value::Null,
+    }
+}
+
+/// The part of JSON Schema that our schemas use, so that no validator needs to be a dependency.
+fn fits(root: &serde_json::Value, schema: &serde_json::Value, value: &serde_json::Value) -> bool {
+    if let Some(reference) = schema["$ref"].as_str() {
+        return fits(root, root.pointer(reference.trim_start_matches('#')).expect("it is defined"), value);
+    }
+    let is = |name: &str| match name {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "integer" => value.is_i64(),
+        "number" => value.is_number(),
+        other => panic!("{other} is not used"),
+    };
+    let typed = match &schema["type"] {
+        serde_json::Value::String(name) => is(name),
+        serde_json::Value::Array(names) => names.iter().any(|name| is(name.as_str().expect("a name"))),
+        _ => true,
+    };
+    let every =
+        |key: &str| schema[key].as_array().is_none_or(|all| all.iter().all(|one| fits(root, one, value)));
+    let any = schema["anyOf"].as_array().is_none_or(|all| all.iter().any(|one| fits(root, one, value)));
+    let listed = schema["enum"].as_array().is_none_or(|values| values.contains(value));
+    let items = value.as_array().is_none_or(|items| {
+        schema.get("items").is_none_or(|schema| items.iter().all(|item| fits(root, schema, item)))
+    });
+    let properties = value.as_object().is_none_or(|object| {
+        object.iter().all(|(key, value)| {
+            match (schema["properties"].get(key), &schema["additionalProperties"]) {
+                (Some(schema), _) => fits(root, schema, value),
+                (None, serde_json::Value::Bool(allowed)) => *allowed,
+                (None, serde_json::Value::Null) => true,
+                (None, schema) => fits(root, schema, value),
+            }
+        })
+    });
+    let required = schema["required"]
+        .as_array()
+        .is_none_or(|keys| keys.iter().all(|key| value.get(key.as_str().expect("a key")).is_some()));
+    typed && every("allOf") && any && listed && items && properties && required
+}
+
+#[test]
+fn editors_accept_what_the_checker_accepts() {
+    let schema = editor::operation_schema();
+    let mut files = catalogue();
+    let everything = "lz-schema/tests/ui/pass/everything.yaml";
+    files.push((everything.to_owned(), read(&root().join(everything))));
+    for (path, text) in files {
+        let (node, issues) = source::parse(&Source::new(path.as_str(), &text));
+        assert!(issues.is_empty(), "{path}: {issues:?}");
+        let mut value = to_json(&node.expect("it was read"));
+        assert!(fits(&schema, &schema, &value), "{path} does not fit the editors' schema");
+        value["oparation"] = "x".into();
+        assert!(!fits(&schema, &schema, &value), "{path}: an unknown key fits the editors' schema");
+    }
+    let schema = editor::reasons_schema();
+    let text = read(&root().join("schemas/reasons.yaml"));
+    let (node, _) = source::parse(&Source::new("schemas/reasons.yaml", &text));
+    assert!(fits(&schema, &schema, &to_json(&node.expect("it was read"))));
+}
+
+#[test]
+fn editor_schemas_are_draft_seven_and_describe_every_key() {
+    for schema in [editor::operation_schema(), editor::reasons_schema()] {
+        assert_eq!(schema["$schema"], "http://json-schema.org/draft-07/schema#");
+        let properties = schema["properties"].as_object().expect("an object");
+        assert!(properties.values().all(|property| property["description"].is_string()), "{properties:#?}");
+    }
 }
 
 #[test]
