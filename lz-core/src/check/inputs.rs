@@ -1,5 +1,6 @@
 //! Inputs: kinds, dtypes, shapes, memory and the values of index tensors.
 
+use lz_schema::expr::Value;
 use lz_schema::model::{Contiguous, DTypeRef, DeviceRule, Dim, Input, Kind, ValueRule};
 
 use super::{Checker, Origin, values};
@@ -396,15 +397,22 @@ impl<'c> Checker<'c, '_> {
             }
             let what = format!("the values of {}", input.name);
             let mut int = |expression| match self.evaluate(expression, &what) {
-                Some(lz_schema::expr::Value::Int(value)) => Some(value),
+                Some(Value::Int(value)) => Some(value),
                 _ => None,
             };
             let problem = match rule {
                 ValueRule::IndexInto(end) => int(end).and_then(|end| values::index_problem(&view, end)),
-                ValueRule::Between(low, high) => match (int(low), int(high)) {
-                    (Some(low), Some(high)) => values::range_problem(&view, low, high),
-                    _ => None,
-                },
+                ValueRule::Between(low, high) => {
+                    match (self.evaluate(low, &what), self.evaluate(high, &what)) {
+                        (Some(Value::Int(low)), Some(Value::Int(high))) => {
+                            values::range_problem(&view, low, high)
+                        }
+                        (Some(Value::Float(low)), Some(Value::Float(high))) => {
+                            values::range_problem(&view, low, high)
+                        }
+                        _ => None,
+                    }
+                }
                 ValueRule::IndptrOf(total) => {
                     int(total).and_then(|total| values::indptr_problem(&view, total))
                 }

@@ -39,15 +39,54 @@ pub fn index_problem(view: &TensorView<'_>, end: i64) -> Option<Reason> {
     )
 }
 
-/// `low <= v <= high` for all.
+/// A bound of values: whole numbers for integer tensors, floats for floating ones, so that 1.5 is not taken for 1.
+pub trait Bound: Copy + PartialOrd + std::fmt::Display {
+    /// The element at an index, as a number of the bound's kind.
+    fn at(view: &TensorView<'_>, index: &[i64]) -> Self;
+
+    /// Whether all elements are right.
+    fn all(view: &TensorView<'_>, right: impl Fn(Self) -> bool) -> bool;
+}
+
+impl Bound for i64 {
+    #[inline]
+    fn at(view: &TensorView<'_>, index: &[i64]) -> i64 {
+        view.int_at(index)
+    }
+
+    #[inline]
+    fn all(view: &TensorView<'_>, right: impl Fn(i64) -> bool) -> bool {
+        all(view, right)
+    }
+}
+
+impl Bound for f64 {
+    #[inline]
+    fn at(view: &TensorView<'_>, index: &[i64]) -> f64 {
+        view.at(index)
+    }
+
+    #[inline]
+    fn all(view: &TensorView<'_>, right: impl Fn(f64) -> bool) -> bool {
+        if let Some(values) = view.as_slice::<f32>() {
+            return values.iter().all(|&value| right(f64::from(value)));
+        }
+        Indices::new(view.shape()).all(|index| right(view.at(&index)))
+    }
+}
+
+/// `low <= v <= high` for all; a NaN is in no range.
 #[inline]
-pub fn range_ok(view: &TensorView<'_>, low: i64, high: i64) -> bool {
-    !view.place().is_host() || all(view, |value| value >= low && value <= high)
+pub fn range_ok<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> bool {
+    !view.place().is_host() || B::all(view, |value| (low..=high).contains(&value))
 }
 
 /// Where a value is out of range.
-pub fn range_problem(view: &TensorView<'_>, low: i64, high: i64) -> Option<Reason> {
-    let (index, value) = first(view, |value| value < low || value > high)?;
+pub fn range_problem<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> Option<Reason> {
+    let (index, value) = Indices::new(view.shape()).find_map(|index| {
+        let value = B::at(view, &index);
+        (!(low..=high).contains(&value)).then(|| (index.to_vec(), value))
+    })?;
     Some(
         Reason::new(ReasonCode::ValueOutOfRange)
             .required(format!("{low} <= value <= {high}"))
@@ -140,4 +179,27 @@ pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
         }
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn floats_are_held_to_their_range_as_floats() {
+        let view = |values: &'static [f32]| TensorView::from_slice(values, &[3]).expect("three values");
+        assert!(range_ok(&view(&[0.0, 0.5, 1.0]), 0.0, 1.0));
+        for wrong in [&[0.0, 1.5, 1.0], &[0.0, -0.5, 1.0], &[0.0, f32::NAN, 1.0]] {
+            assert!(!range_ok(&view(wrong), 0.0, 1.0));
+            let reason = range_problem(&view(wrong), 0.0, 1.0).expect("the second value is outside");
+            assert!(reason.to_string().contains("[1] is"), "{reason}");
+        }
+    }
+
+    #[test]
+    fn integers_are_held_to_their_range() {
+        let view = TensorView::from_slice(&[0i32, 4, 9], &[3]).expect("three values");
+        assert!(range_ok(&view, 0, 9) && range_problem(&view, 0, 9).is_none());
+        assert!(!range_ok(&view, 0, 8) && range_problem(&view, 0, 8).is_some());
+    }
 }

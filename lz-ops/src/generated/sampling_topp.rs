@@ -500,14 +500,14 @@ impl<'a> SamplingTopp<'a> {
             if !::lz_core::check::values::range_ok(
                 view,
                 (::core::result::Result::Ok::<
-                    i64,
+                    f64,
                     ::lz_core::expr::arith::EvalError,
-                >(0i64))
+                >(0.0f64))
                     .ok()?,
                 (::core::result::Result::Ok::<
-                    i64,
+                    f64,
                     ::lz_core::expr::arith::EvalError,
-                >(1i64))
+                >(1.0f64))
                     .ok()?,
             ) {
                 return None;
