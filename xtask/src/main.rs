@@ -1,21 +1,44 @@
 //! The commands of the workspace: `cargo xtask <command>`.
 
 mod codegen;
+mod command;
+mod new_op;
 mod onnx;
+mod scaffold;
+mod test;
+#[cfg(test)]
+mod tests;
+mod tour;
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+
+const HELP: &str = "\
+cargo xtask <command>
+
+  run                         set everything up and take a short tour
+  test [STEP]...              everything that must hold; the steps are named as it runs
+  test --op NAME              what concerns one operation
+  codegen [--check | --diff]  write what is generated from schemas/, or only look
+  new-op NAME                 start an operation: attention.linear.decode
+  onnx-data                   fetch the ONNX node tests and print their folder
+  help                        this text";
 
 fn main() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace has no root")?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
+        ["run"] => tour::run(root)?,
+        ["test", "--op", name] => test::one_operation(root, name)?,
+        ["test", steps @ ..] => test::run(root, steps)?,
         ["codegen"] => codegen::run(root, codegen::Mode::Write)?,
         ["codegen", "--check"] => codegen::run(root, codegen::Mode::Check)?,
         ["codegen", "--diff"] => codegen::run(root, codegen::Mode::Diff)?,
+        ["new-op", name] => print!("{}", new_op::run(root, name)?),
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
-        _ => bail!("unknown command: cargo xtask {}", words.join(" ")),
+        [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
+        _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),
     }
     Ok(())
 }

@@ -1,0 +1,100 @@
+//! `cargo xtask test`: everything that must hold before a change lands, quick checks first.
+//!
+//! All steps build in the same profile and the same target folder, so nothing is built twice. The steps with runners of
+//! their own come last: what they count stands at the end of the output.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail};
+use lz_schema::diagnostics::{listed, nearest};
+
+use crate::codegen::{self, Mode};
+use crate::command;
+use crate::{onnx, scaffold};
+
+/// One thing that must hold.
+struct Step {
+    name: &'static str,
+    run: fn(&Path) -> Result<()>,
+}
+
+const STEPS: [Step; 6] = [
+    Step { name: "format", run: format },
+    Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
+    Step { name: "clippy", run: clippy },
+    Step { name: "new-op", run: scaffold::check },
+    Step { name: "onnx-data", run: |root| onnx::ensure_onnx_data(root).map(drop) },
+    Step { name: "rust", run: rust },
+];
+
+/// Runs the named steps, or all of them; the first that fails ends the run.
+pub fn run(root: &Path, names: &[&str]) -> Result<()> {
+    for name in names {
+        if !STEPS.iter().any(|step| step.name == *name) {
+            bail!("`{name}` is not a step; there are {}", listed(STEPS.iter().map(|step| step.name)));
+        }
+    }
+    let start = Instant::now();
+    let mut times = Vec::new();
+    for step in STEPS.iter().filter(|step| names.is_empty() || names.contains(&step.name)) {
+        let seconds = timed(step.name, || (step.run)(root))
+            .with_context(|| format!("failed; to see it alone: cargo xtask test {}", step.name))?;
+        times.push(format!("{} {seconds:.1} s", step.name));
+    }
+    println!("\nall hold after {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
+    Ok(())
+}
+
+/// What concerns one operation: its generated code is fresh, and every test that bears its name passes.
+pub fn one_operation(root: &Path, name: &str) -> Result<()> {
+    let catalogue = codegen::load(root)?;
+    let Some(operation) = catalogue.set.get(name) else {
+        let names = catalogue.set.operations.iter().map(|operation| operation.name.as_str());
+        let hint = nearest(name, names).map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
+        bail!("there is no operation `{name}`{hint}");
+    };
+    timed("codegen", || codegen::run(root, Mode::Check))?;
+    let mut arguments = vec!["test", "--package", "lz-ops"];
+    // The suite over all kernels is a package of its own, named here so that only it is built.
+    if root.join("tests/conformance/Cargo.toml").is_file() {
+        arguments.extend(["--package", "lz-conformance"]);
+    }
+    let filter = operation.flat_name();
+    arguments.extend(["--", &filter]);
+    timed("rust", || command::run(root, "cargo", &arguments))?;
+    Ok(())
+}
+
+/// Says what begins and how long it took.
+fn timed(name: &str, run: impl FnOnce() -> Result<()>) -> Result<f64> {
+    println!("\n== {name}");
+    let start = Instant::now();
+    run()?;
+    let seconds = start.elapsed().as_secs_f64();
+    println!("== {name}: {seconds:.1} s");
+    Ok(seconds)
+}
+
+/// `cargo fmt` does not reach the references: they are declared inside generated modules, which it skips.
+fn format(root: &Path) -> Result<()> {
+    command::run(root, "cargo", &["fmt", "--all", "--check"])?;
+    let references = codegen::walk(&root.join("lz-ops/src/reference"))?;
+    let files: Vec<String> = references
+        .iter()
+        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
+        .map(|path| path.display().to_string())
+        .collect();
+    let arguments = ["--check", "--edition", "2024"].into_iter().chain(files.iter().map(String::as_str));
+    command::run(root, "rustfmt", &arguments.collect::<Vec<_>>())
+        .context("the references are formatted with `rustfmt --edition 2024 FILE`")
+}
+
+fn clippy(root: &Path) -> Result<()> {
+    let arguments = ["clippy", "--quiet", "--workspace", "--all-targets", "--", "--deny", "warnings"];
+    command::run(root, "cargo", &arguments)
+}
+
+fn rust(root: &Path) -> Result<()> {
+    command::run(root, "cargo", &["test", "--workspace"])
+}

@@ -1,0 +1,4 @@
+//! What holds of the repository as a whole.
+
+mod freshness;
+mod house;
