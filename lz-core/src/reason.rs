@@ -111,3 +111,5 @@ impl fmt::Display for Reason {
         write!(f, "[{}] {}", self.code, self.sentence())
     }
 }
+
+impl std::error::Error for Reason {}
