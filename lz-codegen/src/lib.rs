@@ -63,6 +63,20 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             format!("lz-ops/src/generated/{}.rs", source.operation.flat_name()),
             rust_file(source.path, quote! { #allow #rust }),
         );
+        let python = emit::python::tokens(source.operation);
+        files.insert(
+            format!("bindings/python/src/generated/{}.rs", source.operation.flat_name()),
+            rust_file(
+                source.path,
+                quote! {
+                    #![allow(unused_imports, unused_mut, clippy::all, reason = "schemas differ in what they use")]
+                    use lz_ops::*;
+                    use pyo3::prelude::*;
+                    use crate::import::Import;
+                    #python
+                },
+            ),
+        );
         files.insert(
             format!("docs/ops/{}.md", source.operation.name),
             emit::docs::page(source.operation, source.path),
@@ -77,6 +91,11 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         "lz-ops/src/generated/reference_kernels.rs".to_owned(),
         rust_file(every, emit::index::references(&operations)),
     );
+    files.insert(
+        "bindings/python/src/generated/mod.rs".to_owned(),
+        rust_file(every, emit::python::index(&operations)),
+    );
+    files.insert("bindings/python/python/layerzero/ops.pyi".to_owned(), emit::stub::file(&operations));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
     files.insert(
         "lz-core/src/generated/reasons.rs".to_owned(),

@@ -4,6 +4,7 @@ mod codegen;
 mod command;
 mod new_op;
 mod onnx;
+mod python;
 mod scaffold;
 mod test;
 #[cfg(test)]

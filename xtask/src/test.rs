@@ -11,7 +11,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{onnx, scaffold};
+use crate::{onnx, python, scaffold};
 
 /// One thing that must hold.
 struct Step {
@@ -19,13 +19,14 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     Step { name: "format", run: format },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
     Step { name: "new-op", run: scaffold::check },
     Step { name: "onnx-data", run: |root| onnx::ensure_onnx_data(root).map(drop) },
     Step { name: "rust", run: rust },
+    Step { name: "python", run: python::test },
 ];
 
 /// Runs the named steps, or all of them; the first that fails ends the run.

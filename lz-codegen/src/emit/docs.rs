@@ -180,6 +180,16 @@ fn cell(text: &str) -> String {
     text.trim().replace('\n', " ").replace('|', "\\|")
 }
 
+/// A shape in words, with its cases.
+pub fn shape_cases(operation: &Operation, shape: &Cases<Vec<Dim>>) -> String {
+    cases(operation, shape, shape_text)
+}
+
+/// A dtype in words, with its cases.
+pub fn dtype_cases(operation: &Operation, dtype: &Cases<DTypeRef>) -> String {
+    cases(operation, dtype, dtype_text)
+}
+
 fn cases<T>(operation: &Operation, cases: &Cases<T>, show: impl Fn(&Operation, &T) -> String) -> String {
     match cases {
         Cases::One(only) => show(operation, only),

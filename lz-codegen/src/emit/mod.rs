@@ -6,7 +6,9 @@ pub mod expressions;
 pub mod index;
 pub mod kernel;
 pub mod op;
+pub mod python;
 pub mod reasons;
+pub mod stub;
 pub mod validate;
 
 use proc_macro2::TokenStream;

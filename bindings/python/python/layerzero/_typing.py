@@ -1,0 +1,19 @@
+"""Types that stubs use; nothing here is needed at run time."""
+
+from typing import Any, Protocol
+
+
+class Tensor(Protocol):
+    """A torch tensor, a numpy array, or anything with ``__dlpack__``."""
+
+    @property
+    def shape(self) -> Any: ...
+    @property
+    def dtype(self) -> Any: ...
+
+
+class Tokenizer(Protocol):
+    """A tokenizer that LayerZero made, ``layerzero.Tokenizer``."""
+
+    @property
+    def digest(self) -> str: ...

@@ -1,0 +1,82 @@
+//! The DLPack structures as the specification lays them out. Only layout here, no behaviour.
+
+use std::ffi::c_void;
+
+/// Where memory is.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DLDevice {
+    /// 1 is the CPU, 2 CUDA, 3 pinned host memory, 10 ROCm, 13 CUDA managed.
+    pub device_type: i32,
+    /// Number of the device.
+    pub device_id: i32,
+}
+
+/// Element type.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct DLDataType {
+    /// Kind of number.
+    pub code: u8,
+    /// Bits of one lane.
+    pub bits: u8,
+    /// Lanes.
+    pub lanes: u16,
+}
+
+/// A borrowed tensor.
+#[repr(C)]
+pub struct DLTensor {
+    /// Start of the allocation.
+    pub data: *mut c_void,
+    /// Where it is.
+    pub device: DLDevice,
+    /// Number of dimensions.
+    pub ndim: i32,
+    /// Element type.
+    pub dtype: DLDataType,
+    /// Sizes.
+    pub shape: *mut i64,
+    /// Strides in elements; null for dense row-major.
+    pub strides: *mut i64,
+    /// Bytes from `data` to the first element.
+    pub byte_offset: u64,
+}
+
+/// A tensor with its owner, before version 1.0.
+#[repr(C)]
+pub struct DLManagedTensor {
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+    /// The owner's.
+    pub manager_ctx: *mut c_void,
+    /// Gives it back.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
+}
+
+/// Version of the structures.
+#[repr(C)]
+pub struct DLPackVersion {
+    /// Changes break.
+    pub major: u32,
+    /// Changes add.
+    pub minor: u32,
+}
+
+/// A tensor with its owner, from version 1.0.
+#[repr(C)]
+pub struct DLManagedTensorVersioned {
+    /// Version.
+    pub version: DLPackVersion,
+    /// The owner's.
+    pub manager_ctx: *mut c_void,
+    /// Gives it back.
+    pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
+    /// Bit 0: read-only.
+    pub flags: u64,
+    /// The tensor.
+    pub dl_tensor: DLTensor,
+}
+
+/// The flag of memory that may not be written.
+pub const FLAG_READ_ONLY: u64 = 1;

@@ -1,0 +1,138 @@
+//! Errors of the engine as Python exceptions with their reasons as objects.
+
+use pyo3::exceptions::{PyException, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple, PyType};
+
+use lz_core::{Error, Reason};
+
+/// One reason, as data.
+#[pyclass(name = "Reason", module = "layerzero", frozen, get_all)]
+#[derive(Clone)]
+pub struct PyReason {
+    code: &'static str,
+    argument: Option<String>,
+    axis: Option<String>,
+    required: Option<String>,
+    found: Option<String>,
+    message: String,
+}
+
+#[pymethods]
+impl PyReason {
+    fn __repr__(&self) -> String {
+        format!("Reason({}: {})", self.code, self.message)
+    }
+}
+
+impl From<&Reason> for PyReason {
+    fn from(reason: &Reason) -> PyReason {
+        PyReason {
+            code: reason.code.as_str(),
+            argument: reason.argument.clone(),
+            axis: reason.axis.clone(),
+            required: reason.required.clone(),
+            found: reason.found.clone(),
+            message: reason.sentence(),
+        }
+    }
+}
+
+struct Exceptions {
+    base: Py<PyType>,
+    validation: Py<PyType>,
+    no_kernel: Py<PyType>,
+    graph: Py<PyType>,
+    execution: Py<PyType>,
+    configuration: Py<PyType>,
+}
+
+static EXCEPTIONS: PyOnceLock<Exceptions> = PyOnceLock::new();
+
+fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
+    EXCEPTIONS.get_or_try_init(py, || {
+        let make = |name: &str, doc: &str, bases: Bound<'_, PyTuple>| -> PyResult<Py<PyType>> {
+            let namespace = PyDict::new(py);
+            namespace.set_item("__module__", "layerzero")?;
+            namespace.set_item("__doc__", doc)?;
+            let ty = py.get_type::<PyType>().call1((name, bases, namespace))?;
+            Ok(ty.cast_into::<PyType>()?.unbind())
+        };
+        let exception = py.get_type::<PyException>();
+        let base = make(
+            "LayerZeroError",
+            "Something went wrong; `.reasons` says what.",
+            PyTuple::new(py, [exception])?,
+        )?;
+        let bound = base.bind(py).clone();
+        let value_error = py.get_type::<PyValueError>();
+        Ok(Exceptions {
+            validation: make(
+                "ValidationError",
+                "The call itself is wrong.",
+                PyTuple::new(py, [bound.clone(), value_error.clone()])?,
+            )?,
+            no_kernel: make(
+                "NoKernelFoundError",
+                "No kernel can run the call.",
+                PyTuple::new(py, [bound.clone()])?,
+            )?,
+            graph: make(
+                "CudaGraphUnsafeError",
+                "No kernel is known to be safe inside a graph capture.",
+                PyTuple::new(py, [bound.clone()])?,
+            )?,
+            execution: make(
+                "KernelExecutionError",
+                "A kernel ran and failed.",
+                PyTuple::new(py, [bound.clone()])?,
+            )?,
+            configuration: make(
+                "ConfigurationError",
+                "A schema, policy or descriptor is wrong.",
+                PyTuple::new(py, [bound, value_error])?,
+            )?,
+            base,
+        })
+    })
+}
+
+/// Adds the exception classes and `Reason`.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    let py = module.py();
+    let all = exceptions(py)?;
+    module.add("LayerZeroError", &all.base)?;
+    module.add("ValidationError", &all.validation)?;
+    module.add("NoKernelFoundError", &all.no_kernel)?;
+    module.add("CudaGraphUnsafeError", &all.graph)?;
+    module.add("KernelExecutionError", &all.execution)?;
+    module.add("ConfigurationError", &all.configuration)?;
+    module.add_class::<PyReason>()
+}
+
+/// The exception for an error of the engine.
+#[cold]
+pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    let build = || -> PyResult<PyErr> {
+        let all = exceptions(py)?;
+        let class = match error {
+            Error::Validation { .. } => &all.validation,
+            Error::NoKernel { .. } | Error::Locked { .. } => &all.no_kernel,
+            Error::CudaGraphUnsafe { .. } => &all.graph,
+            Error::KernelExecution { .. } => &all.execution,
+            Error::Configuration { .. } => &all.configuration,
+        };
+        let value = class.bind(py).call1((error.to_string(),))?;
+        let reasons: Vec<PyReason> = error.reasons().into_iter().map(PyReason::from).collect();
+        value.setattr("reasons", reasons)?;
+        Ok(PyErr::from_value(value))
+    };
+    build().unwrap_or_else(|error| error)
+}
+
+/// A wrong argument, found before the engine saw the call.
+#[cold]
+pub fn refuse(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {
+    raise(py, &Error::Validation { operation: operation.to_owned(), reasons: vec![reason] })
+}

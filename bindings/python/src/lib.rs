@@ -1,0 +1,26 @@
+//! The native half of the Python package. It turns Python objects into views, calls the engine, and turns answers back;
+//! what an operation is comes from generated code, what a kernel does from backends.
+
+mod call;
+mod dlpack;
+mod engine;
+mod error;
+#[rustfmt::skip]
+mod generated;
+mod import;
+mod output;
+mod text;
+
+use pyo3::prelude::*;
+
+/// `layerzero._native`.
+#[pymodule]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    error::add(module)?;
+    engine::add(module)?;
+    let ops = PyModule::new(module.py(), "ops")?;
+    generated::add(&ops)?;
+    module.add_submodule(&ops)?;
+    Ok(())
+}

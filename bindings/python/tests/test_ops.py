@@ -1,0 +1,83 @@
+"""The thin slice from Python: results, out=, refusals, other kinds of arrays."""
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+
+
+def rms(x, w, eps):
+    x = x.astype(np.float64)
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
+
+
+def test_result_is_numpy_and_right():
+    x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
+    w = np.linspace(0.5, 1.5, 8, dtype=np.float32)
+    y = lz.ops.norm_rms(x, w, eps=1e-5)
+    assert isinstance(y, np.ndarray) and y.shape == x.shape and y.dtype == x.dtype
+    np.testing.assert_allclose(y, rms(x, w, 1e-5), rtol=1e-5)
+
+
+def test_strided_and_transposed_inputs():
+    base = np.random.default_rng(1).normal(size=(8, 6, 4)).astype(np.float32)
+    for x in (base[::2], base[:, ::-1], base.transpose(2, 1, 0), base[..., 1:3]):
+        np.testing.assert_allclose(lz.ops.norm_rms(x), rms(x, 1.0, 1e-6), rtol=1e-5)
+
+
+def test_out_is_written_and_returned():
+    x = np.ones((2, 4), np.float32)
+    out = np.zeros_like(x)
+    assert lz.ops.norm_rms(x, out=out) is out
+    np.testing.assert_allclose(out, 1.0, rtol=1e-5)
+
+
+def test_overlapping_and_read_only_out_are_refused():
+    x = np.ones((2, 4), np.float32)
+    with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
+        lz.ops.norm_rms(x, out=x)
+    out = np.zeros_like(x)
+    out.flags.writeable = False
+    with pytest.raises(lz.ValidationError, match="READ_ONLY_OUTPUT"):
+        lz.ops.norm_rms(x, out=out)
+    x.flags.writeable = False
+    lz.ops.norm_rms(x)
+
+
+def test_a_wrong_call_says_what_where_and_why():
+    with pytest.raises(lz.ValidationError) as caught:
+        lz.ops.attention_mla_decode(
+            np.zeros((4, 2, 8), np.float32),
+            np.zeros((4, 2, 4), np.float16),
+            np.zeros((6, 1, 8), np.float32),
+            np.zeros((5, 1, 4), np.float32),
+            sm_scale=0.1,
+        )
+    error = caught.value
+    assert isinstance(error, ValueError) and isinstance(error, lz.LayerZeroError)
+    codes = {reason.code: reason for reason in error.reasons}
+    assert set(codes) == {"AXIS_MISMATCH", "DTYPE_MISMATCH"}
+    axis = codes["AXIS_MISMATCH"]
+    assert (axis.argument, axis.axis, axis.required, axis.found) == ("kpe", "kv_len", "6", "5")
+    assert "kpe.shape[0] (kv_len) is 5, but ckv.shape[0] bound kv_len to 6" in str(error)
+
+
+def test_wrong_kinds_are_refused():
+    with pytest.raises(lz.ValidationError, match="ARGUMENT_KIND"):
+        lz.ops.norm_rms("text")
+    zeros = np.zeros((1, 2, 2, 4), np.float32)
+    with pytest.raises(lz.ValidationError, match="one of BSHD, BHSD"):
+        lz.ops.attention_standard_prefill(zeros, zeros, zeros, layout="SBHD")
+
+
+def test_bfloat16_of_ml_dtypes():
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = np.arange(1, 9, dtype=np.float32).reshape(2, 4).astype(ml_dtypes.bfloat16)
+    y = lz.ops.norm_rms(x)
+    assert y.dtype == x.dtype
+    np.testing.assert_allclose(y.astype(np.float32), rms(x, 1.0, 1e-6), rtol=1e-2)
+
+
+def test_every_operation_is_there():
+    assert {name.replace(".", "_") for name in lz.list_operations()} == set(dir(lz.ops))
+    assert "Root-mean-square" in lz.ops.norm_rms.__doc__
