@@ -32,8 +32,13 @@ pub fn install(root: &Path) -> Result<PathBuf> {
     let python = ensure_venv(root)?;
     let folder = root.join("bindings/python");
     let arguments = ["-m", "maturin", "develop", "--quiet"];
-    command::run_with(&folder, &python.to_string_lossy(), &arguments, &[("VIRTUAL_ENV", &root.join(".venv"))])
-        .context("building the Python package")?;
+    command::run_with(
+        &folder,
+        &python.to_string_lossy(),
+        &arguments,
+        &[("VIRTUAL_ENV", &root.join(".venv"))],
+    )
+    .context("building the Python package")?;
     Ok(python)
 }
 
