@@ -1,3 +1,4 @@
 //! What the references share. The references themselves are found by their paths and listed in `generated/reference_kernels.rs`.
 
+pub mod attention_core;
 pub mod index;

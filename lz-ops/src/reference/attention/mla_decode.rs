@@ -1,10 +1,22 @@
-//! `attention.mla.decode`, plainly.
+//! `attention.mla.decode`, plainly: latents are keys and values at once, the rotary part is added to the scores.
 
 use lz_core::KernelError;
 
+use crate::reference::attention_core::{Row, dot, gather, places};
 use crate::{AttentionMlaDecodeCall, AttentionMlaDecodeOut};
 
 /// Runs it.
-pub fn run(_call: &AttentionMlaDecodeCall<'_>, _out: AttentionMlaDecodeOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &AttentionMlaDecodeCall<'_>, mut out: AttentionMlaDecodeOut<'_>) -> Result<(), KernelError> {
+    let axes = &call.axes;
+    for [t, h] in places([axes.tokens, axes.heads]) {
+        let nope = gather(axes.dim_ckv, |d| call.q_nope.at(&[t, h, d]));
+        let pe = gather(axes.dim_kpe, |d| call.q_pe.at(&[t, h, d]));
+        let row = Row::new(0..axes.kv_len, |j| {
+            let latent = dot(&nope, |d| call.ckv.at(&[j, 0, d]));
+            let rotary = dot(&pe, |d| call.kpe.at(&[j, 0, d]));
+            (latent + rotary) * f64::from(call.sm_scale)
+        });
+        row.write(&mut out.output, out.lse.as_mut(), &[t, h], axes.dim_ckv, |j, d| call.ckv.at(&[j, 0, d]));
+    }
+    Ok(())
 }

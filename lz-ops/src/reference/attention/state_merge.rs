@@ -1,10 +1,26 @@
-//! `attention.state.merge`, plainly.
+//! `attention.state.merge`, plainly: states are keys whose scores are their lse.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
+use crate::reference::attention_core::Row;
+use crate::reference::index::{join, with};
 use crate::{AttentionStateMergeCall, AttentionStateMergeOut};
 
 /// Runs it.
-pub fn run(_call: &AttentionStateMergeCall<'_>, _out: AttentionStateMergeOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(
+    call: &AttentionStateMergeCall<'_>,
+    mut out: AttentionStateMergeOut<'_>,
+) -> Result<(), KernelError> {
+    let axes = &call.axes;
+    for row in Indices::new(&axes.rows_dims) {
+        for h in 0..axes.heads {
+            let merged = Row::new(0..axes.states, |t| call.s.at(&join(&[&row, &[t, h]])));
+            let place = with(row, h);
+            merged.write(&mut out.output, Some(&mut out.lse), &place, axes.head_dim, |t, d| {
+                call.v.at(&join(&[&row, &[t, h, d]]))
+            });
+        }
+    }
+    Ok(())
 }
