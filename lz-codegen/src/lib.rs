@@ -2,6 +2,7 @@
 //!
 //! [`tokens`] is one operation as Rust, for the proc-macro; [`render`] is every file of the repository that is generated.
 
+pub mod definition;
 pub mod emit;
 pub mod expr;
 pub mod names;

@@ -66,6 +66,8 @@ pub struct DefinitionAxis {
     pub constant: Option<bool>,
     /// The constant.
     pub value: Option<i64>,
+    /// Shapes name it, but the `Definition` does not define it, as happens in the second dialect.
+    pub undefined: bool,
     /// What it says about itself.
     pub description: Option<String>,
 }

@@ -2,6 +2,7 @@
 
 mod codegen;
 mod command;
+mod definition;
 mod new_op;
 mod onnx;
 mod python;
@@ -37,6 +38,8 @@ fn main() -> Result<()> {
         ["codegen", "--check"] => codegen::run(root, codegen::Mode::Check)?,
         ["codegen", "--diff"] => codegen::run(root, codegen::Mode::Diff)?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
+        ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
+        ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

@@ -84,6 +84,7 @@ impl Checker<'_> {
                 axis: stated,
                 constant,
                 value: axis.value.as_ref().map(|value| value.value),
+                undefined: axis.undefined.as_ref().is_some_and(|undefined| undefined.value),
                 description: text(axis.description.as_ref()),
             })
         });

@@ -84,6 +84,8 @@ mapping! {
         optional type_: Spanned<String>,
         /// The constant.
         optional value: Spanned<i64>,
+        /// `true`: shapes name it, but the `Definition` does not define it.
+        optional undefined: Spanned<bool>,
         /// What it says about itself.
         optional description: Verbatim,
     }

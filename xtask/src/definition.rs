@@ -1,0 +1,93 @@
+//! `cargo xtask import-definition` and `export-definition`: FlashInfer-Bench definitions from and to files.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, anyhow, bail};
+use lz_codegen::definition::{Choice, export, import};
+use lz_schema::{DType, Operation, Reasons, load_one};
+
+use crate::codegen;
+
+/// `import-definition FILE [--output SCHEMA.yaml]`: the schema goes to the file, or is printed.
+pub fn run_import(root: &Path, words: &[&str]) -> Result<()> {
+    let (file, output) = match words {
+        [file] => (*file, None),
+        [file, "--output", output] | ["--output", output, file] => (*file, Some(*output)),
+        _ => bail!("usage: cargo xtask import-definition FILE [--output SCHEMA.yaml]"),
+    };
+    let text = fs::read_to_string(file).with_context(|| format!("cannot read {file}"))?;
+    let imported = import(&text, file)?;
+    let shown = format!("{}.yaml", imported.operation);
+    // What we hand out passes our own checks, so a mistake here is one of the importer.
+    load_one(&shown, &imported.yaml, &reasons(root)?).map_err(|report| {
+        anyhow!("the schema made of {file} is wrong, which is a mistake of the importer:\n{report}")
+    })?;
+    imported.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    match output {
+        Some(output) => {
+            fs::write(output, &imported.yaml).with_context(|| format!("cannot write {output}"))?
+        }
+        None => print!("{}", imported.yaml),
+    }
+    Ok(())
+}
+
+/// `export-definition OP --axes head_dim=128,... [--dtypes T=bf16] [--params layout=NHD]`: the definition is printed.
+///
+/// `OP` is an operation of the catalogue, or the path of a schema.
+pub fn run_export(root: &Path, words: &[&str]) -> Result<()> {
+    let usage = "usage: cargo xtask export-definition OP|SCHEMA.yaml [--axes head_dim=128,...] [--dtypes T=bf16,...] [--params layout=NHD,...]";
+    let [name, options @ ..] = words else { bail!(usage) };
+    let mut choice = Choice::default();
+    for option in options.chunks(2) {
+        match option {
+            ["--axes", list] => {
+                for (axis, size) in pairs(list)? {
+                    let parsed =
+                        size.parse().with_context(|| format!("`{size}` is not a size for `{axis}`"))?;
+                    choice.axes.insert(axis, parsed);
+                }
+            }
+            ["--dtypes", list] => {
+                for (variable, dtype) in pairs(list)? {
+                    let parsed = DType::parse(&dtype).with_context(|| format!("`{dtype}` is not a dtype"))?;
+                    choice.dtypes.insert(variable, parsed);
+                }
+            }
+            ["--params", list] => choice.cases.extend(pairs(list)?),
+            _ => bail!(usage),
+        }
+    }
+    print!("{}", export(&operation(root, name)?, &choice).with_context(|| format!("cannot export {name}"))?);
+    Ok(())
+}
+
+fn reasons(root: &Path) -> Result<Reasons> {
+    let path = "schemas/reasons.yaml";
+    let text = fs::read_to_string(root.join(path)).with_context(|| format!("cannot read {path}"))?;
+    Reasons::load(path, &text).map_err(|report| anyhow!("{report}"))
+}
+
+fn operation(root: &Path, name: &str) -> Result<Operation> {
+    if name.ends_with(".yaml") {
+        let text = fs::read_to_string(name).with_context(|| format!("cannot read {name}"))?;
+        return load_one(name, &text, &reasons(root)?).map_err(|report| anyhow!("{report}"));
+    }
+    let set = codegen::load(root)?.set;
+    let known = set.operations.iter().map(|operation| operation.name.as_str());
+    let near = lz_schema::diagnostics::nearest(name, known).map(|near| format!("; did you mean `{near}`?"));
+    let unknown = || format!("there is no operation `{name}`{}", near.unwrap_or_default());
+    set.get(name).cloned().with_context(unknown)
+}
+
+fn pairs(list: &str) -> Result<Vec<(String, String)>> {
+    let parts = list.split(',').map(str::trim).filter(|part| !part.is_empty());
+    parts
+        .map(|part| {
+            let (name, value) =
+                part.split_once('=').with_context(|| format!("`{part}` is not `name=value`"))?;
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        })
+        .collect()
+}
