@@ -12,10 +12,9 @@ mod shapes;
 use std::collections::BTreeMap;
 
 use lz_schema::definition::{DefinitionArgument, DefinitionShape, Stated};
-use lz_schema::diagnostics::nearest;
 use lz_schema::dtype::DType;
 use lz_schema::expr::{Program, Typed, Value};
-use lz_schema::model::{Cases, Constant, DTypeRef, Kind, Operation, ParamType, Slot, ValueRule};
+use lz_schema::model::{Cases, DTypeRef, Kind, Operation, ParamType, Slot};
 
 use super::error::ExportError;
 use super::format::{self, Argument, Axis, Definition};

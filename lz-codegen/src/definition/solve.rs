@@ -83,8 +83,11 @@ pub(super) fn sizes(mentioned: &[i64]) -> Vec<Value> {
     sizes.into_iter().map(Value::Int).collect()
 }
 
-/// How many assignments one search may try: enough for every definition seen, little enough to never be felt.
+/// How many steps one search may take: enough for every definition seen, little enough to never be felt.
 const BUDGET: usize = 50_000;
+
+/// How many values one search looks for at once; it bounds the recursion.
+const MOST_UNKNOWNS: usize = 256;
 
 /// Values that satisfy as many conditions as possible, taken greedily in their order, and which those are.
 pub(super) fn solve(
@@ -117,17 +120,36 @@ fn search(unknowns: &[Unknown], start: &[Value], conditions: &[&Condition]) -> O
             given.push((*slot, program, reads));
         }
     }
-    let free: Vec<&Unknown> =
-        unknowns.iter().filter(|unknown| !given.iter().any(|(slot, ..)| *slot == unknown.slot)).collect();
+    // What nothing reads keeps its first value, so that only what matters is searched.
+    let read = |slot: usize| {
+        conditions.iter().any(|condition| condition.slots.contains(&slot))
+            || given.iter().any(|(_, _, reads)| reads.contains(&slot))
+    };
+    let searched = unknowns.iter().filter(|unknown| !given.iter().any(|(slot, ..)| *slot == unknown.slot));
+    let free: Vec<&Unknown> = searched.filter(|unknown| read(unknown.slot)).collect();
+    if free.len() > MOST_UNKNOWNS {
+        return None;
+    }
     let mut values = start.to_vec();
     let mut budget = BUDGET;
     descend(&free, &given, conditions, &mut values, &mut budget).then_some(values)
 }
 
+/// Whether what an equation reads depends on the slot that it would give.
 fn leads_to(reads: &[usize], slot: usize, given: &[(usize, &Program, &[usize])]) -> bool {
-    reads.iter().any(|read| {
-        *read == slot || given.iter().any(|(known, _, reads)| known == read && leads_to(reads, slot, given))
-    })
+    let mut seen: Vec<usize> = Vec::new();
+    let mut waiting: Vec<usize> = reads.to_vec();
+    while let Some(read) = waiting.pop() {
+        if read == slot {
+            return true;
+        }
+        if !seen.contains(&read) {
+            seen.push(read);
+            let further = given.iter().filter(|(known, ..)| *known == read);
+            waiting.extend(further.flat_map(|(_, _, reads)| reads.iter().copied()));
+        }
+    }
+    false
 }
 
 fn descend(
@@ -138,13 +160,10 @@ fn descend(
     budget: &mut usize,
 ) -> bool {
     let Some((first, rest)) = free.split_first() else {
+        *budget = budget.saturating_sub(conditions.len());
         return fill(given, values) && conditions.iter().all(|condition| condition.holds(values));
     };
-    // A slot that nothing reads is not worth a second try.
-    let read = conditions.iter().any(|condition| condition.slots.contains(&first.slot))
-        || given.iter().any(|(_, _, reads)| reads.contains(&first.slot));
-    let tries = if read { first.candidates.len() } else { 1 };
-    for candidate in first.candidates.iter().take(tries) {
+    for candidate in &first.candidates {
         if *budget == 0 {
             return false;
         }
@@ -199,7 +218,7 @@ mod tests {
         let conditions: Vec<Condition> =
             constraints.iter().map(|text| Condition::new(text, &table).expect("it makes sense")).collect();
         let unknowns: Vec<Unknown> = (0..4).map(|slot| Unknown { slot, candidates: sizes(&[]) }).collect();
-        let (values, holds) = solve(&unknowns, &[Value::Int(0); 4], &conditions);
+        let (values, holds) = solve(&unknowns, &[Value::Int(4); 4], &conditions);
         let ints = values.iter().map(|value| if let Value::Int(value) = value { *value } else { -1 });
         (ints.collect(), holds)
     }
@@ -211,6 +230,23 @@ mod tests {
         assert_eq!(solved(&["a == b + 1", "b == a - 1"]).1, [true, true]);
         assert_eq!(solved(&["a % b == 0", "b > 4", "a > b"]).1, [true; 3]);
         assert_eq!(solved(&["(a + 1) // 2 == b", "a > 9"]).1, [true, true]);
+    }
+
+    #[test]
+    fn equations_that_meet_again_and_again_are_solved() {
+        let mut table = VariableTable::new();
+        let names: Vec<String> = (0..60).map(|number| format!("a{number}")).collect();
+        names.iter().for_each(|name| _ = table.add(name.clone(), Type::Int));
+        let texts: Vec<String> = names
+            .windows(3)
+            .map(|three| format!("{} == {} + {} - 1", three[2], three[1], three[0]))
+            .collect();
+        let conditions: Vec<Condition> =
+            texts.iter().filter_map(|text| Condition::new(text, &table)).collect();
+        let unknowns: Vec<Unknown> =
+            (0..names.len()).map(|slot| Unknown { slot, candidates: sizes(&[]) }).collect();
+        let (_, holds) = solve(&unknowns, &vec![Value::Int(1); names.len()], &conditions);
+        assert!(holds.len() == 58 && holds.iter().all(|holds| *holds));
     }
 
     #[test]
