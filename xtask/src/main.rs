@@ -23,6 +23,8 @@ cargo xtask <command>
   test --op NAME              what concerns one operation
   codegen [--check | --diff]  write what is generated from schemas/, or only look
   new-op NAME                 start an operation: attention.linear.decode
+  import-definition FILE      a FlashInfer-Bench definition as a schema
+  export-definition OP        an operation as a definition: --axes head_dim=128,...
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
