@@ -12,7 +12,7 @@
 pub static ATTENTION_MLA_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.decode",
     1u32,
-    "a75d64054188b90730d6f225107fb666ccfc72a87f71b3720a0a92e0fda71048",
+    "efc052bef5ee21fde2976dbc35655255401771e5796e5ec6d3809103e8dec6df",
     "schemas/ops/attention/mla/decode.yaml",
     include_str!("../../../schemas/ops/attention/mla/decode.yaml"),
     &FIELDS,
@@ -29,7 +29,9 @@ pub static ATTENTION_MLA_DECODE: ::lz_core::OperationInfo = ::lz_core::Operation
 ///     lse[t,h]    = log Σ_j exp(s[t,h,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. With an empty cache the output is 0 and lse is -∞.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaDecode<'a> {
     /// Queries without position, already multiplied by W_UK.

@@ -12,7 +12,7 @@
 pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.decode.paged",
     1u32,
-    "9a780516d83848a0154c21a7a33be82de90b327b357fcce64642a56fb38d6471",
+    "8115831986673e1fc456b57326e14014d043bbf6c027b7e5c066bb5de7a2503e",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
@@ -30,8 +30,9 @@ pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::Ope
 ///     lse[b,h]    = log Σ_j exp(s[b,h,j])
 ///
 /// ```
-/// in exact arithmetic, rounded once at the end. A request of length 0 gives output 0 and lse -∞. Requests may
-/// share pages. Places beyond the length are never read.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN. Requests may share pages. Places beyond the length are never read.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaDecodePaged<'a> {
     /// Queries without position, already multiplied by W_UK.

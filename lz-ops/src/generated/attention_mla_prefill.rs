@@ -12,7 +12,7 @@
 pub static ATTENTION_MLA_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.prefill",
     1u32,
-    "87f15f806ac6909844b8e9295d4270ac8dae2565ae4c9976926909fc5629216c",
+    "26d857b23447225456f2f316fc1b91df6fb7690d81d9dc73e38839d1850f04d6",
     "schemas/ops/attention/mla/prefill.yaml",
     include_str!("../../../schemas/ops/attention/mla/prefill.yaml"),
     &FIELDS,
@@ -30,7 +30,9 @@ pub static ATTENTION_MLA_PREFILL: ::lz_core::OperationInfo = ::lz_core::Operatio
 ///
 /// ```
 /// in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-/// when j ≤ i + causal_offset. A query that sees no key gives output 0 and lse -∞.
+/// when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
+/// without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+/// the row NaN.
 #[derive(Clone, Copy)]
 pub struct AttentionMlaPrefill<'a> {
     /// Queries without position, already multiplied by W_UK.

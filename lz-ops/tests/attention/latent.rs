@@ -104,6 +104,24 @@ fn nan_latents_spoil_the_rows_that_see_them() {
 }
 
 #[test]
+fn a_latent_whose_score_is_minus_infinity_takes_no_part() {
+    let mut latent = Latent::new(1, 2, 1, 209);
+    latent.q_nope.fill(1.0);
+    let one = Latent {
+        whole: Problem { keys: 1, ..latent.whole.clone() },
+        q_nope: latent.q_nope.clone(),
+        q_pe: latent.q_pe.clone(),
+        ckv: latent.ckv[..CKV].to_vec(),
+        kpe: latent.kpe[..KPE].to_vec(),
+    };
+    latent.ckv[CKV..].fill(f32::NEG_INFINITY);
+    latent.decode().must_equal(&one.decode());
+    latent.prefill(true, None).must_equal(&one.prefill(false, None));
+    latent.ckv.fill(f32::NEG_INFINITY);
+    latent.decode().must_equal(&Answer { output: vec![0.0; CKV], lse: vec![f64::NEG_INFINITY] });
+}
+
+#[test]
 fn paged_decode_is_decode_of_each_request() {
     for page_size in [1, 2, 5] {
         let requests: Vec<Latent> =

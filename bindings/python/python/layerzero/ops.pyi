@@ -473,7 +473,9 @@ def attention_mla_decode(
         output[t,h] = Σ_j p[t,h,j] ckv[j]
         lse[t,h]    = log Σ_j exp(s[t,h,j])
 
-    in exact arithmetic, rounded once at the end. With an empty cache the output is 0 and lse is -∞.
+    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+    makes the row NaN.
 
     Args:
         q_nope: `[tokens, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
@@ -508,8 +510,9 @@ def attention_mla_decode_paged(
         output[b,h] = Σ_j p[b,h,j] ckv[b,j]
         lse[b,h]    = log Σ_j exp(s[b,h,j])
 
-    in exact arithmetic, rounded once at the end. A request of length 0 gives output 0 and lse -∞. Requests may
-    share pages. Places beyond the length are never read.
+    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+    makes the row NaN. Requests may share pages. Places beyond the length are never read.
 
     Args:
         q_nope: `[batch, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
@@ -546,7 +549,9 @@ def attention_mla_prefill(
         lse[i,h]    = log Σ_j exp(s[i,h,j])
 
     in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-    when j ≤ i + causal_offset. A query that sees no key gives output 0 and lse -∞.
+    when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
+    without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+    the row NaN.
 
     Args:
         q_nope: `[seq_q, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.

@@ -19,7 +19,9 @@ use crate::import::Import;
 ///     output[t,h] = Σ_j p[t,h,j] ckv[j]
 ///     lse[t,h]    = log Σ_j exp(s[t,h,j])
 ///
-/// in exact arithmetic, rounded once at the end. With an empty cache the output is 0 and lse is -∞.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN.
 #[pyfunction]
 #[pyo3(signature = (q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse = None, out = None))]
 #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]

@@ -20,8 +20,9 @@ use crate::import::Import;
 ///     output[b,h] = Σ_j p[b,h,j] ckv[b,j]
 ///     lse[b,h]    = log Σ_j exp(s[b,h,j])
 ///
-/// in exact arithmetic, rounded once at the end. A request of length 0 gives output 0 and lse -∞. Requests may
-/// share pages. Places beyond the length are never read.
+/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+/// makes the row NaN. Requests may share pages. Places beyond the length are never read.
 #[pyfunction]
 #[pyo3(
     signature = (

@@ -20,7 +20,9 @@ use crate::import::Import;
 ///     lse[i,h]    = log Σ_j exp(s[i,h,j])
 ///
 /// in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-/// when j ≤ i + causal_offset. A query that sees no key gives output 0 and lse -∞.
+/// when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
+/// without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+/// the row NaN.
 #[pyfunction]
 #[pyo3(
     signature = (
