@@ -212,6 +212,18 @@ pub fn largest_finite(dtype: DType) -> f64 {
     }
 }
 
+/// To f32, where an inexact value becomes the neighbour with an odd last bit. Rounding that to a format of far fewer bits is
+/// the same as rounding the f64 itself; going through the nearest f32 would round twice.
+fn to_odd_f32(value: f64) -> f32 {
+    let nearest = value as f32;
+    let back = f64::from(nearest);
+    if back == value || value.is_nan() {
+        return nearest;
+    }
+    let toward_zero = nearest.to_bits() - u32::from(back.abs() > value.abs());
+    f32::from_bits(toward_zero | 1)
+}
+
 /// Loads one element as f64. A packed pair of nibbles loads its low one.
 ///
 /// # Safety
@@ -269,8 +281,8 @@ pub unsafe fn store_f64(dtype: DType, address: *mut u8, value: f64) {
         match dtype {
             DType::F64 => address.cast::<f64>().write_unaligned(value),
             DType::F32 => address.cast::<f32>().write_unaligned(value as f32),
-            DType::F16 => address.cast::<f16>().write_unaligned(f16::from_f64(value)),
-            DType::BF16 => address.cast::<bf16>().write_unaligned(bf16::from_f64(value)),
+            DType::F16 => address.cast::<f16>().write_unaligned(f16::from_f32(to_odd_f32(value))),
+            DType::BF16 => address.cast::<bf16>().write_unaligned(bf16::from_f32(to_odd_f32(value))),
             DType::F8E4M3 => address.write(f64_to_f8_e4m3(value)),
             DType::F8E5M2 => address.write(f64_to_f8_e5m2(value)),
             DType::F8E8M0 => address.write(f64_to_f8_e8m0(value)),
@@ -333,6 +345,36 @@ mod tests {
         assert_eq!(largest_finite(DType::F8E4M3), 448.0);
         assert_eq!(largest_finite(DType::F8E5M2), 57344.0);
         assert_eq!(largest_finite(DType::F4E2M1x2), 6.0);
+    }
+
+    #[test]
+    fn half_floats_are_rounded_once() {
+        let stored = |dtype, value| {
+            let mut bytes = [0u8; 2];
+            // SAFETY: both dtypes take two bytes.
+            unsafe { store_f64(dtype, bytes.as_mut_ptr(), value) };
+            u16::from_le_bytes(bytes)
+        };
+        let tiny = 2f64.powi(-50);
+        for (dtype, bits) in [(DType::F16, 10), (DType::BF16, 7)] {
+            let one = stored(dtype, 1.0);
+            let half_step = 2f64.powi(-(bits + 1));
+            assert_eq!(stored(dtype, 1.0 + half_step), one, "a tie goes to even");
+            assert_eq!(stored(dtype, 1.0 + half_step + tiny), one + 1, "just above a tie goes up");
+            assert_eq!(stored(dtype, -(1.0 + half_step + tiny)), (one + 1) | 0x8000);
+            assert_eq!(stored(dtype, 1.0 + 3.0 * half_step - tiny), one + 1, "just below a tie goes down");
+            assert_eq!(stored(dtype, 1.0 + 3.0 * half_step), one + 2);
+            assert_eq!(stored(dtype, 1e-300), 0);
+        }
+        assert_eq!(stored(DType::F16, 65520.0 - 1e-9), f16::MAX.to_bits());
+        assert_eq!(stored(DType::F16, 65520.0), f16::INFINITY.to_bits());
+        assert_eq!(stored(DType::BF16, f64::MAX), bf16::INFINITY.to_bits());
+        assert_eq!(
+            stored(DType::F16, 2f64.powi(-25) * 1.000_000_001),
+            1,
+            "the smallest subnormal is nearer than 0"
+        );
+        assert!(f16::from_bits(stored(DType::F16, f64::NAN)).is_nan());
     }
 
     #[test]

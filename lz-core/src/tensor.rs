@@ -258,6 +258,17 @@ impl Layout {
         Some(offset as isize)
     }
 
+    /// The same layout over integers that are as wide as the elements and that `int_at` and `set_int` carry without loss.
+    fn as_bits(self) -> Layout {
+        let dtype = match self.dtype.size() {
+            1 => DType::U8,
+            2 => DType::U16,
+            4 => DType::U32,
+            _ => DType::I64,
+        };
+        Layout { dtype, ..self }
+    }
+
     /// Whether two indices of this layout may name the same memory (stride 0, or strides that cross).
     pub fn overlaps_itself(&self) -> bool {
         if self.shape.contains(&0) {
@@ -438,6 +449,12 @@ impl<'a> TensorView<'a> {
         Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
     }
 
+    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    #[inline]
+    pub fn bits(&self) -> TensorView<'a> {
+        TensorView { layout: self.layout.as_bits(), ..*self }
+    }
+
     /// The address of the first element, for kernels.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
@@ -544,6 +561,12 @@ impl<'a> TensorMut<'a> {
             return None;
         }
         Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
+    }
+
+    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    #[inline]
+    pub fn bits_mut(&mut self) -> TensorMut<'_> {
+        TensorMut { data: self.data, layout: self.layout.as_bits(), memory: PhantomData }
     }
 
     /// The address of the first element, for kernels.
@@ -819,6 +842,18 @@ mod tests {
         assert!(layout(&[4, 3], &[0, 1], DType::F32).overlaps_itself());
         assert!(layout(&[4, 3], &[2, 1], DType::F32).overlaps_itself());
         assert!(!layout(&[4, 3], &[1, 4], DType::F32).overlaps_itself());
+    }
+
+    #[test]
+    fn bits_survive_a_copy_that_numbers_would_not() {
+        let signalling = [f32::from_bits(0x7f80_0001), f32::from_bits(0xffc1_2345), -0.0];
+        let mut copy = [0f32; 3];
+        let view = TensorView::from_slice(&signalling, &[3]).unwrap().bits();
+        let mut target = TensorMut::from_slice(&mut copy, &[3]).unwrap();
+        for index in 0..3 {
+            target.bits_mut().set_int(&[index], view.int_at(&[index]));
+        }
+        assert_eq!(copy.map(f32::to_bits), signalling.map(f32::to_bits));
     }
 
     #[test]
