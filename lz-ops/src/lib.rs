@@ -8,6 +8,7 @@ mod generated;
 pub use generated::*;
 
 pub mod reference;
+pub mod tokenizer;
 
 use lz_core::Engine;
 

@@ -12,7 +12,7 @@
 pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topk",
     1u32,
-    "28e0ad9b42f0a454d6700bc3ef7ab1b7b561598c0e44b56da434cb9a09ecbb5d",
+    "dded170bb16b84f25a0e432820c5bb056bd2985fbef3b3c4932becd2e452d179",
     "schemas/ops/sampling/topk.yaml",
     include_str!("../../../schemas/ops/sampling/topk.yaml"),
     &FIELDS,
@@ -26,7 +26,8 @@ pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
 /// ```
-/// and the candidates are sorted by logit, larger first, lower index first among equals.
+/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// first among equals.
 ///
 /// **Kept** are the first k candidates, or all of them where k is larger than their number.
 ///

@@ -12,7 +12,7 @@
 pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topp",
     1u32,
-    "6170554ac7bd10b53fa33adc7f91ebf7ddd0c0f6798ea5bc976585ce6487ee2b",
+    "d54e11c5414bc99a76ec36f5dc85684dd96473b78172245472213a1646ccc8de",
     "schemas/ops/sampling/topp.yaml",
     include_str!("../../../schemas/ops/sampling/topp.yaml"),
     &FIELDS,
@@ -26,7 +26,8 @@ pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
 /// ```
-/// and the candidates are sorted by logit, larger first, lower index first among equals.
+/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// first among equals.
 ///
 /// **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
 /// sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is

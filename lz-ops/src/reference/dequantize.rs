@@ -1,10 +1,40 @@
-//! `dequantize`, plainly.
+//! `dequantize`, plainly: every stored value by its scale. Each step is rounded to f32, as the schema says.
 
 use lz_core::KernelError;
+use lz_core::element::f4_e2m1_to_f64;
+use lz_core::tensor::Indices;
 
-use crate::{DequantizeCall, DequantizeOut};
+use crate::reference::groups::{Groups, nibble};
+use crate::{DequantizeCall, DequantizeFormat as Format, DequantizeGranularity, DequantizeOut};
 
 /// Runs it.
-pub fn run(_call: &DequantizeCall<'_>, _out: DequantizeOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &DequantizeCall<'_>, mut out: DequantizeOut<'_>) -> Result<(), KernelError> {
+    let groups = match call.granularity {
+        DequantizeGranularity::Tensor => Groups::Tensor,
+        DequantizeGranularity::Channel | DequantizeGranularity::Head => Groups::Channel,
+        DequantizeGranularity::Block => Groups::Block(call.block_size),
+    };
+    let global_scale = call.global_scale.map_or(1.0, |tensor| tensor.at(&[]) as f32);
+    let shape = out.output.layout().shape;
+    for element in Indices::new(&shape) {
+        let group = groups.of(&element);
+        let scale = call.scale.at(&group) as f32;
+        let zero_point = call.zero_point.map_or(0, |tensor| tensor.int_at(&group));
+        let value = match call.format {
+            Format::Int8 => (call.quantized.int_at(&element) - zero_point) as f32 * scale,
+            Format::Int4 => (sign_extended(nibble(&call.quantized, &element)) - zero_point) as f32 * scale,
+            Format::Fp8E4m3 | Format::Fp8E5m2 => call.quantized.at(&element) as f32 * scale,
+            Format::Mxfp4 => f4_e2m1_to_f64(nibble(&call.quantized, &element)) as f32 * scale,
+            Format::Nvfp4 => {
+                f4_e2m1_to_f64(nibble(&call.quantized, &element)) as f32 * (scale / global_scale)
+            }
+        };
+        out.output.set(&element, f64::from(value));
+    }
+    Ok(())
+}
+
+/// Four bits as a two's complement number.
+fn sign_extended(code: u8) -> i64 {
+    if code < 8 { i64::from(code) } else { i64::from(code) - 16 }
 }

@@ -1,4 +1,8 @@
 //! What the references share. The references themselves are found by their paths and listed in `generated/reference_kernels.rs`.
 
+pub mod activation;
 pub mod attention_core;
+pub mod draw;
+pub mod groups;
 pub mod index;
+pub mod philox;

@@ -1,10 +1,19 @@
-//! `activation.gelu`, plainly.
+//! `activation.gelu`, plainly: each element times its normal probability, in f64.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
-use crate::{ActivationGeluCall, ActivationGeluOut};
+use crate::reference::activation::{gelu, gelu_tanh};
+use crate::{ActivationGeluApproximate, ActivationGeluCall, ActivationGeluOut};
 
 /// Runs it.
-pub fn run(_call: &ActivationGeluCall<'_>, _out: ActivationGeluOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &ActivationGeluCall<'_>, mut out: ActivationGeluOut<'_>) -> Result<(), KernelError> {
+    let activation = match call.approximate {
+        ActivationGeluApproximate::None => gelu,
+        ActivationGeluApproximate::Tanh => gelu_tanh,
+    };
+    for index in Indices::new(call.x.shape()) {
+        out.output.set(&index, activation(call.x.at(&index)));
+    }
+    Ok(())
 }

@@ -1,10 +1,19 @@
-//! `activation.gelu_mul`, plainly.
+//! `activation.gelu_mul`, plainly: the gate times its normal probability times the other tensor, in f64.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
-use crate::{ActivationGeluMulCall, ActivationGeluMulOut};
+use crate::reference::activation::{gelu, gelu_tanh};
+use crate::{ActivationGeluMulApproximate, ActivationGeluMulCall, ActivationGeluMulOut};
 
 /// Runs it.
-pub fn run(_call: &ActivationGeluMulCall<'_>, _out: ActivationGeluMulOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &ActivationGeluMulCall<'_>, mut out: ActivationGeluMulOut<'_>) -> Result<(), KernelError> {
+    let activation = match call.approximate {
+        ActivationGeluMulApproximate::None => gelu,
+        ActivationGeluMulApproximate::Tanh => gelu_tanh,
+    };
+    for index in Indices::new(call.gate.shape()) {
+        out.output.set(&index, activation(call.gate.at(&index)) * call.up.at(&index));
+    }
+    Ok(())
 }

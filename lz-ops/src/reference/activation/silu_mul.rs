@@ -1,10 +1,15 @@
-//! `activation.silu_mul`, plainly.
+//! `activation.silu_mul`, plainly: the gate times its sigmoid times the other tensor, in f64.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
+use crate::reference::activation::silu;
 use crate::{ActivationSiluMulCall, ActivationSiluMulOut};
 
 /// Runs it.
-pub fn run(_call: &ActivationSiluMulCall<'_>, _out: ActivationSiluMulOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &ActivationSiluMulCall<'_>, mut out: ActivationSiluMulOut<'_>) -> Result<(), KernelError> {
+    for index in Indices::new(call.gate.shape()) {
+        out.output.set(&index, silu(call.gate.at(&index)) * call.up.at(&index));
+    }
+    Ok(())
 }

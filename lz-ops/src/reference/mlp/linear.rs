@@ -1,10 +1,30 @@
-//! `mlp.linear`, plainly.
+//! `mlp.linear`, plainly: one sum of products in f64 for each output.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
-use crate::{MlpLinearCall, MlpLinearOut};
+use crate::reference::activation::{gelu, gelu_tanh, identity, relu, silu};
+use crate::reference::index::join;
+use crate::{MlpLinearActivation, MlpLinearCall, MlpLinearOut};
 
 /// Runs it.
-pub fn run(_call: &MlpLinearCall<'_>, _out: MlpLinearOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &MlpLinearCall<'_>, mut out: MlpLinearOut<'_>) -> Result<(), KernelError> {
+    let activation = match call.activation {
+        MlpLinearActivation::None => identity,
+        MlpLinearActivation::Relu => relu,
+        MlpLinearActivation::Silu => silu,
+        MlpLinearActivation::Gelu => gelu,
+        MlpLinearActivation::GeluTanh => gelu_tanh,
+    };
+    let shape = out.output.layout().shape;
+    for index in Indices::new(&shape) {
+        let [row @ .., o] = &*index else { continue };
+        let mut sum = 0.0;
+        for i in 0..call.axes.in_features {
+            sum += call.x.at(&join(&[row, &[i]])) * call.weight.at(&[*o, i]);
+        }
+        let bias = call.bias.map_or(0.0, |bias| bias.at(&[*o]));
+        out.output.set(&index, activation(sum + bias));
+    }
+    Ok(())
 }

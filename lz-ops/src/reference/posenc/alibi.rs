@@ -1,10 +1,16 @@
-//! `posenc.alibi`, plainly.
+//! `posenc.alibi`, plainly: each score plus its head's slope times the distance of key and query.
 
 use lz_core::KernelError;
+use lz_core::tensor::Indices;
 
 use crate::{PosencAlibiCall, PosencAlibiOut};
 
 /// Runs it.
-pub fn run(_call: &PosencAlibiCall<'_>, _out: PosencAlibiOut<'_>) -> Result<(), KernelError> {
-    Err(KernelError::failed("not written yet"))
+pub fn run(call: &PosencAlibiCall<'_>, mut out: PosencAlibiOut<'_>) -> Result<(), KernelError> {
+    for index in Indices::new(call.scores.shape()) {
+        let [_, head, query, key] = *index else { continue };
+        let distance = key as f64 - (query as f64 + call.causal_offset as f64);
+        out.output.set(&index, call.scores.at(&index) + call.slopes.at(&[head]) * distance);
+    }
+    Ok(())
 }

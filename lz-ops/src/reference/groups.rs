@@ -1,0 +1,104 @@
+//! Groups of elements that share a scale, and four-bit values inside bytes: what `quantize` and `dequantize` have in common.
+
+use lz_core::tensor::{Dims, TensorMut, TensorView};
+
+use crate::reference::index::join;
+
+/// Which elements share a scale.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Groups {
+    /// All of them.
+    Tensor,
+    /// Those of one index of the second-last dimension.
+    Channel,
+    /// Runs of this many neighbours of the last dimension.
+    Block(i64),
+}
+
+impl Groups {
+    /// Where the scale of an element lies in the tensor of scales.
+    pub fn of(self, element: &[i64]) -> Dims {
+        match (self, element) {
+            (Groups::Channel, [.., channel, _]) => join(&[&[*channel]]),
+            (Groups::Block(size), [leading @ .., last]) => join(&[leading, &[*last / size.max(1)]]),
+            _ => Dims::EMPTY,
+        }
+    }
+
+    /// The first element of a group and how far the group reaches along each dimension, in a tensor of this shape.
+    pub fn reach(self, group: &[i64], shape: &[i64]) -> (Vec<i64>, Vec<i64>) {
+        let mut start = vec![0; shape.len()];
+        let mut sizes = shape.to_vec();
+        match (self, group) {
+            (Groups::Channel, [channel]) => {
+                if let ([.., start, _], [.., size, _]) = (start.as_mut_slice(), sizes.as_mut_slice()) {
+                    (*start, *size) = (*channel, 1);
+                }
+            }
+            (Groups::Block(length), _) => {
+                for (place, (start, size)) in group.iter().zip(start.iter_mut().zip(&mut sizes)) {
+                    (*start, *size) = (*place, 1);
+                }
+                if let (Some(start), Some(size), Some(inner)) =
+                    (start.last_mut(), sizes.last_mut(), shape.last())
+                {
+                    *start *= length;
+                    *size = length.min(*inner - *start);
+                }
+            }
+            _ => {}
+        }
+        (start, sizes)
+    }
+}
+
+/// Where element `i` of a row of four-bit values lies: the byte's index, and whether it is the high nibble.
+fn nibble_place(element: &[i64]) -> (Dims, bool) {
+    match element {
+        [leading @ .., i] => (join(&[leading, &[*i / 2]]), i % 2 == 1),
+        [] => (Dims::EMPTY, false),
+    }
+}
+
+/// Reads the four bits of an element; `bytes` are its rows, two elements a byte, low nibble first.
+pub fn nibble(bytes: &TensorView<'_>, element: &[i64]) -> u8 {
+    let (place, high) = nibble_place(element);
+    let byte = bytes.bits().int_at(&place) as u8;
+    if high { byte >> 4 } else { byte & 15 }
+}
+
+/// Writes the four bits of an element. The low nibble clears the high one, so that rows are to be written in order.
+pub fn set_nibble(bytes: &mut TensorMut<'_>, element: &[i64], code: u8) {
+    let (place, high) = nibble_place(element);
+    let mut bytes = bytes.bits_mut();
+    let byte = if high {
+        bytes.as_view().int_at(&place) & 15 | i64::from(code & 15) << 4
+    } else {
+        i64::from(code & 15)
+    };
+    bytes.set_int(&place, byte);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_element_is_in_exactly_the_group_that_reaches_it() {
+        let shape = [2, 3, 7];
+        let cases: [(Groups, Vec<i64>); 3] =
+            [(Groups::Tensor, vec![]), (Groups::Channel, vec![3]), (Groups::Block(3), vec![2, 3, 3])];
+        for (groups, places) in cases {
+            let mut seen = 0;
+            for group in lz_core::tensor::Indices::new(&places) {
+                let (start, sizes) = groups.reach(&group, &shape);
+                for inside in lz_core::tensor::Indices::new(&sizes) {
+                    let element: Vec<i64> = start.iter().zip(inside.iter()).map(|(a, b)| a + b).collect();
+                    assert_eq!(*groups.of(&element), *group, "{groups:?} {element:?}");
+                    seen += 1;
+                }
+            }
+            assert_eq!(seen, 42, "{groups:?}");
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The one file that names the `tokenizers` crate. It must not know tensors.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{Token, TokenizerError};
+
+/// A parsed `tokenizer.json`.
+pub struct Definition(tokenizers::Tokenizer);
+
+impl Definition {
+    /// Parses it. Truncation and padding are settings of a caller, not of the tokenizer: they are dropped.
+    pub fn parse(json: &[u8]) -> Result<Definition, TokenizerError> {
+        guarded(|| {
+            let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)
+                .map_err(|error| TokenizerError::Definition { message: error.to_string() })?;
+            tokenizer.with_padding(None);
+            tokenizer.with_truncation(None).map_err(failed)?;
+            Ok(Definition(tokenizer))
+        })
+    }
+
+    /// Tokens and the bytes they came from.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
+        guarded(|| {
+            // This form of the call gives offsets in bytes; another one would give characters.
+            let encoding = self.0.encode(text, add_special_tokens).map_err(failed)?;
+            let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+            Ok(tokens.map(|(&id, &(start, end))| Token { id, bytes: start..end }).collect())
+        })
+    }
+
+    /// The decoder's text.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
+        let kept: Vec<u32> = ids.iter().copied().filter(|&id| self.keeps(id, skip_special_tokens)).collect();
+        // Some decoders cannot do with nothing.
+        if kept.is_empty() {
+            return Ok(String::new());
+        }
+        guarded(|| self.0.decode(&kept, skip_special_tokens).map_err(failed))
+    }
+
+    /// Whether an id contributes to a text.
+    fn keeps(&self, id: u32, skip_special_tokens: bool) -> bool {
+        match self.0.id_to_token(id) {
+            Some(token) => !(skip_special_tokens && self.0.get_added_vocabulary().is_special_token(&token)),
+            None => false,
+        }
+    }
+}
+
+fn failed(error: tokenizers::Error) -> TokenizerError {
+    TokenizerError::Failed { message: error.to_string() }
+}
+
+/// Definitions come from outside, and the crate panics on some of those that contradict themselves. Nothing that a panic
+/// could leave half done is used again: parsing makes a new value, encoding and decoding change only caches.
+fn guarded<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|panic| Err(TokenizerError::Failed { message: panic_text(&*panic).to_owned() }))
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    panic
+        .downcast_ref::<String>()
+        .map(String::as_str)
+        .or_else(|| panic.downcast_ref::<&str>().copied())
+        .unwrap_or("a panic without a message")
+}

@@ -1,0 +1,154 @@
+//! Tokenizers as handles: a `tokenizer.json` in the Hugging Face format, its digest, and what it makes of texts.
+//!
+//! What a definition means is the business of the `tokenizers` crate, behind the feature of that name. Without the feature
+//! no handle can be made, and everything else of this crate works as before.
+
+mod digest;
+
+#[cfg(not(feature = "tokenizers"))]
+#[path = "absent.rs"]
+mod definition;
+#[cfg(feature = "tokenizers")]
+mod definition;
+
+use std::any::Any;
+use std::fmt;
+use std::ops::Range;
+use std::path::Path;
+
+use definition::Definition;
+use lz_core::{Handle, KernelError, Reason, ReasonCode};
+
+/// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it.
+pub struct Tokenizer {
+    definition: Definition,
+    json: Box<[u8]>,
+    digest: [u8; 32],
+}
+
+/// One token of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Its id.
+    pub id: u32,
+    /// The bytes of the text, before normalisation, that it came from; `0..0` if it came from none.
+    pub bytes: Range<usize>,
+}
+
+/// Why a tokenizer cannot be made or used.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TokenizerError {
+    /// The file cannot be read.
+    Unreadable {
+        /// Its path.
+        path: String,
+        /// What the system says.
+        message: String,
+    },
+    /// The text is not JSON.
+    Json {
+        /// What is wrong, and where.
+        message: String,
+    },
+    /// The JSON is not a tokenizer.
+    Definition {
+        /// What is wrong.
+        message: String,
+    },
+    /// The definition leaves out merges at random, so that it names no one sequence of tokens.
+    Random {
+        /// The probability of leaving out a merge.
+        dropout: String,
+    },
+    /// The definition failed on a text or on ids.
+    Failed {
+        /// What it says.
+        message: String,
+    },
+    /// This build has no tokenizers.
+    NotBuilt,
+}
+
+impl fmt::Display for TokenizerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TokenizerError::Unreadable { path, message } => write!(f, "cannot read `{path}`: {message}"),
+            TokenizerError::Json { message } => write!(f, "the tokenizer is not JSON: {message}"),
+            TokenizerError::Definition { message } => write!(f, "the JSON is not a tokenizer: {message}"),
+            TokenizerError::Random { dropout } => {
+                write!(f, "a tokenizer with dropout {dropout} is random; set `dropout` to null")
+            }
+            TokenizerError::Failed { message } => write!(f, "the tokenizer failed: {message}"),
+            TokenizerError::NotBuilt => f.write_str("lz-ops was built without its feature `tokenizers`"),
+        }
+    }
+}
+
+impl std::error::Error for TokenizerError {}
+
+impl Tokenizer {
+    /// Reads the content of a `tokenizer.json`.
+    pub fn from_json(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        let value: serde_json::Value = serde_json::from_slice(json)
+            .map_err(|error| TokenizerError::Json { message: error.to_string() })?;
+        let dropout =
+            value.pointer("/model/dropout").filter(|dropout| dropout.as_f64().is_some_and(|p| p != 0.0));
+        if let Some(dropout) = dropout {
+            return Err(TokenizerError::Random { dropout: dropout.to_string() });
+        }
+        Ok(Tokenizer { definition: Definition::parse(json)?, json: json.into(), digest: digest::of(&value) })
+    }
+
+    /// Reads a `tokenizer.json`.
+    pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
+        let path = path.as_ref();
+        let json = std::fs::read(path).map_err(|error| TokenizerError::Unreadable {
+            path: path.display().to_string(),
+            message: error.to_string(),
+        })?;
+        Tokenizer::from_json(&json)
+    }
+
+    /// The tokenizer behind a handle, or why kernels that know only this type cannot use it.
+    pub fn from_handle(handle: &dyn Handle) -> Result<&Tokenizer, KernelError> {
+        handle.as_any().downcast_ref().ok_or_else(|| {
+            KernelError::because(
+                Reason::new(ReasonCode::TokenizerIdMismatch)
+                    .argument("tokenizer")
+                    .required("a handle of type lz_ops::tokenizer::Tokenizer")
+                    .found("a handle of another type"),
+            )
+        })
+    }
+
+    /// The tokens of a text, with those of the post-processor if asked for. Nothing is truncated or padded.
+    pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
+        self.definition.encode(text, add_special_tokens)
+    }
+
+    /// The text of some ids; ids that it does not have contribute nothing.
+    pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
+        self.definition.decode(ids, skip_special_tokens)
+    }
+
+    /// What it was made from, for kernels that read definitions themselves.
+    pub fn json(&self) -> &[u8] {
+        &self.json
+    }
+}
+
+impl Handle for Tokenizer {
+    fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+impl fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer").field("digest", &self.digest).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,176 @@
+//! Quantised values with given scales: every code of every format, rounding, saturation, packing, NaN and infinities.
+
+use half::bf16;
+use lz_core::element::{F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, f8_e4m3_to_f64, f8_e5m2_to_f64};
+use lz_core::{ReasonCode, Tensor, TensorView};
+use lz_ops::{
+    Dequantize, DequantizeFormat, DequantizeGranularity, DequantizeOutputDtype, Quantize, QuantizeFormat,
+    QuantizeGranularity, dequantize, quantize, reference_engine,
+};
+
+use crate::{strided, values, view};
+
+const ONE: [f32; 1] = [1.0];
+
+/// Quantises one row with a scale for all of it.
+fn by_scale(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Option<i32>) -> Tensor {
+    let scale = [scale];
+    let zero_point = zero_point.map(|zero_point| [zero_point]);
+    let mut args = Quantize::new(view(x, &[1, x.len() as i64]), format, QuantizeGranularity::Tensor)
+        .scale(view(&scale, &[]));
+    if let Some(zero_point) = &zero_point {
+        args = args.zero_point(view(zero_point, &[]));
+    }
+    let result = quantize(&reference_engine(), args).unwrap();
+    assert!(result.scale_out.is_none());
+    result.quantized
+}
+
+/// Dequantises one row with a scale of 1.
+fn back(quantized: TensorView<'_>, format: DequantizeFormat) -> Vec<f32> {
+    let args = Dequantize::new(quantized, view(&ONE, &[]), format, DequantizeGranularity::Tensor);
+    values(&dequantize(&reference_engine(), args).unwrap().output)
+}
+
+#[test]
+fn every_code_of_fp8_goes_there_and_back() {
+    let codes: Vec<u8> = (0..=255).collect();
+    let e4m3: Vec<F8E4M3> = codes.iter().copied().map(F8E4M3).collect();
+    let numbers = back(view(&e4m3, &[1, 256]), DequantizeFormat::Fp8E4m3);
+    let again = by_scale(&numbers, QuantizeFormat::Fp8E4m3, 1.0, None);
+    for (code, (number, again)) in codes.iter().zip(numbers.iter().zip(values::<F8E4M3>(&again))) {
+        let exact = f8_e4m3_to_f64(*code);
+        if exact.is_nan() {
+            assert!(number.is_nan() && f8_e4m3_to_f64(again.0).is_nan(), "{code:#x}");
+        } else {
+            assert_eq!((f64::from(*number), again.0), (exact, *code));
+        }
+    }
+    let e5m2: Vec<F8E5M2> = codes.iter().copied().map(F8E5M2).collect();
+    let numbers = back(view(&e5m2, &[1, 256]), DequantizeFormat::Fp8E5m2);
+    let again = by_scale(&numbers, QuantizeFormat::Fp8E5m2, 1.0, None);
+    for (code, (number, again)) in codes.iter().zip(numbers.iter().zip(values::<F8E5M2>(&again))) {
+        let exact = f8_e5m2_to_f64(*code);
+        if exact.is_nan() {
+            assert!(number.is_nan() && f8_e5m2_to_f64(again.0).is_nan(), "{code:#x}");
+        } else if exact.is_infinite() {
+            // Infinities can be read, and saturate when they are written.
+            assert_eq!(f64::from(*number), exact);
+            assert_eq!(f8_e5m2_to_f64(again.0), 57344f64.copysign(exact));
+        } else {
+            assert_eq!((f64::from(*number), again.0), (exact, *code));
+        }
+    }
+}
+
+#[test]
+fn every_pair_of_nibbles_goes_there_and_back() {
+    let bytes: Vec<u8> = (0..=255).collect();
+    let numbers = back(view(&bytes, &[1, 256]), DequantizeFormat::Int4);
+    assert_eq!(numbers[2 * 0x8f..2 * 0x8f + 2], [-1.0, -8.0], "the low nibble is the first element");
+    assert_eq!(values::<u8>(&by_scale(&numbers, QuantizeFormat::Int4, 1.0, None)), bytes);
+
+    let packed: Vec<F4E2M1x2> = bytes.iter().copied().map(F4E2M1x2).collect();
+    let scales = [F8E8M0(127); 16];
+    let args = Dequantize::new(
+        view(&packed, &[1, 256]),
+        view(&scales, &[1, 16]),
+        DequantizeFormat::Mxfp4,
+        DequantizeGranularity::Block,
+    );
+    let numbers = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
+    assert_eq!(numbers[2 * 0xf1..2 * 0xf1 + 2], [0.5, -6.0]);
+    let first: Vec<f32> = (0..8u8).map(|code| numbers[2 * usize::from(code)]).collect();
+    assert_eq!(first, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
+    let args = Quantize::new(view(&numbers, &[1, 512]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
+        .scale(view(&scales, &[1, 16]));
+    assert_eq!(values::<F4E2M1x2>(&quantize(&reference_engine(), args).unwrap().quantized), packed);
+}
+
+#[test]
+fn integers_round_half_to_even_and_saturate() {
+    let x =
+        [0.5f32, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 1e30, -128.5, -129.0, f32::INFINITY, f32::NEG_INFINITY];
+    let found = values::<i8>(&by_scale(&x, QuantizeFormat::Int8, 1.0, None));
+    assert_eq!(found, [0, 2, 2, 0, -2, 126, 127, 127, -128, -128, 127, -128]);
+    let found = values::<i8>(&by_scale(&[10.0, -10.0, f32::NAN, 0.0], QuantizeFormat::Int8, 0.5, Some(100)));
+    assert_eq!(found, [120, 80, 100, 100], "NaN counts as 0, which the zero point moves");
+    let found = values::<i8>(&by_scale(&[1e30, -1e30, 5.0], QuantizeFormat::Int8, 1.0, Some(i32::MIN)));
+    assert_eq!(found, [127, -128, -128]);
+    let found = values::<i8>(&by_scale(&[1.0, -1.0, 0.0], QuantizeFormat::Int8, 0.0, None));
+    assert_eq!(found, [127, -128, 0], "a scale of 0 gives infinities and 0/0");
+}
+
+#[test]
+fn the_quotient_is_rounded_to_f32_before_it_is_rounded_to_the_format() {
+    // 0.1 / 0.04 is 2.5 in f32 and just above it in exact arithmetic on these f32 values.
+    let (x, scale) = (0.1f32, 0.04f32);
+    assert!(f64::from(x) / f64::from(scale) != 2.5 && x / scale == 2.5);
+    assert_eq!(values::<i8>(&by_scale(&[x], QuantizeFormat::Int8, scale, None)), [2]);
+}
+
+#[test]
+fn small_floats_saturate_and_only_fp8_keeps_nan() {
+    let x = [1e9f32, f32::NEG_INFINITY, f32::NAN, 464.0, 17.0, 19.0];
+    let found = values::<F8E4M3>(&by_scale(&x, QuantizeFormat::Fp8E4m3, 1.0, None));
+    let found: Vec<f64> = found.iter().map(|code| f8_e4m3_to_f64(code.0)).collect();
+    assert_eq!(found[..2], [448.0, -448.0]);
+    assert!(found[2].is_nan());
+    assert_eq!(found[3..], [448.0, 16.0, 20.0], "ties go to the even mantissa");
+
+    // 0.25, 0.75, 1.25, 1.75, 2.5, 3.5 and 5 are the ties of e2m1.
+    let x = [0.25f32, 0.75, 1.25, 1.75, 2.5, 3.5, 5.0, 7.0, -1e9, f32::NAN, f32::INFINITY];
+    let scales = [F8E8M0(127)];
+    let args = Quantize::new(view(&x, &[1, 11]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
+        .scale(view(&scales, &[1, 1]));
+    let packed = values::<F4E2M1x2>(&quantize(&reference_engine(), args).unwrap().quantized);
+    let bytes: Vec<u8> = packed.iter().map(|pair| pair.0).collect();
+    assert_eq!(bytes, [0x20, 0x42, 0x64, 0x76, 0x0f, 0x07], "0 1 1 2 2 4 4 6 -6 0 6, then an empty nibble");
+}
+
+#[test]
+fn an_odd_row_ends_in_an_empty_nibble() {
+    let x = [1.0f32, -2.0, 3.0, -4.0, 5.0, -6.0];
+    let scale = [1.0f32, 2.0];
+    let args = Quantize::new(view(&x, &[2, 3]), QuantizeFormat::Int4, QuantizeGranularity::Channel)
+        .scale(view(&scale, &[2]));
+    let result = quantize(&reference_engine(), args).unwrap();
+    assert_eq!(result.quantized.shape(), [2, 2]);
+    // -4 / 2, 5 / 2 (a tie) and -6 / 2.
+    assert_eq!(values::<u8>(&result.quantized), [0xe1, 0x03, 0x2e, 0x0d]);
+    let quantized = result.quantized.view();
+    let scale = view(&scale, &[2]);
+    let args =
+        Dequantize::new(quantized, scale, DequantizeFormat::Int4, DequantizeGranularity::Channel).inner(3);
+    let result = dequantize(&reference_engine(), args).unwrap();
+    assert_eq!(values::<f32>(&result.output), [1.0, -2.0, 3.0, -4.0, 4.0, -6.0]);
+    let args =
+        Dequantize::new(quantized, scale, DequantizeFormat::Int4, DequantizeGranularity::Channel).inner(5);
+    assert!(dequantize(&reference_engine(), args).unwrap_err().has(ReasonCode::ShapeMismatch));
+}
+
+#[test]
+fn zero_points_and_narrow_outputs_on_the_way_back() {
+    let stored = [-128i8, 0, 127, 3];
+    let (scale, zero_point) = ([0.1f32, 2.0], [-128i32, 1]);
+    let args = Dequantize::new(
+        view(&stored, &[2, 2]),
+        view(&scale, &[2]),
+        DequantizeFormat::Int8,
+        DequantizeGranularity::Head,
+    )
+    .zero_point(view(&zero_point, &[2]))
+    .output_dtype(DequantizeOutputDtype::Bf16);
+    let result = dequantize(&reference_engine(), args).unwrap();
+    assert_eq!(values::<bf16>(&result.output), [0.0, 12.8, 252.0, 4.0].map(bf16::from_f32));
+}
+
+#[test]
+fn strided_inputs_are_followed() {
+    let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
+    let args =
+        Quantize::new(strided(&x, 0, &[3, 2], &[1, 3]), QuantizeFormat::Int8, QuantizeGranularity::Tensor)
+            .scale(view(&ONE, &[]));
+    let result = quantize(&reference_engine(), args).unwrap();
+    assert_eq!(values::<i8>(&result.quantized), [1, 4, 2, 5, 3, 6]);
+}

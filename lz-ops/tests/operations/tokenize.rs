@@ -1,0 +1,123 @@
+//! Tokenisation by a small byte-level BPE whose byte tokens have the byte's value as their id.
+
+use std::any::Any;
+
+use lz_core::Handle;
+use lz_ops::tokenizer::{Tokenizer, TokenizerError};
+use lz_ops::{
+    TokenizeDecode, TokenizeEncode, TokenizeEncodeOutput, reference_engine, tokenize_decode, tokenize_encode,
+};
+use proptest::prelude::*;
+
+use crate::{values, view};
+
+const JSON: &str = include_str!("../data/byte_level_bpe.json");
+
+fn tokenizer() -> Tokenizer {
+    Tokenizer::from_json(JSON.as_bytes()).unwrap()
+}
+
+fn encode(texts: &[&str], special: bool) -> TokenizeEncodeOutput {
+    let tokenizer = tokenizer();
+    let args = TokenizeEncode::new(texts, &tokenizer).add_special_tokens(special).return_offsets(true);
+    tokenize_encode(&reference_engine(), args).unwrap()
+}
+
+fn decode(ids: &[i32], indptr: &[i64], skip: bool) -> Vec<String> {
+    let tokenizer = tokenizer();
+    let args =
+        TokenizeDecode::new(view(ids, &[ids.len() as i64]), view(indptr, &[indptr.len() as i64]), &tokenizer)
+            .skip_special_tokens(skip);
+    tokenize_decode(&reference_engine(), args).unwrap().texts
+}
+
+#[test]
+fn merges_added_tokens_and_the_post_processor() {
+    let result = encode(&["hello world", "", "hell<tool>é<|end|>"], true);
+    // The file asks for truncation to 3 and padding to 8; neither happens.
+    assert_eq!(values::<i64>(&result.indptr), [0, 3, 4, 10]);
+    let wanted = [266, 259, 264, 266, 266, 258, 267, 0xc3, 0xa9, 265];
+    assert_eq!(values::<i32>(&result.tokens), wanted);
+    // Offsets are bytes: both halves of é come from the same two bytes.
+    let offsets = values::<i64>(&result.offsets.unwrap());
+    let pairs: Vec<(i64, i64)> = offsets.chunks(2).map(|pair| (pair[0], pair[1])).collect();
+    assert_eq!(pairs[..4], [(0, 0), (0, 5), (5, 11), (0, 0)]);
+    assert_eq!(pairs[4..], [(0, 0), (0, 4), (4, 10), (10, 12), (10, 12), (12, 19)]);
+    let plain = encode(&["hello world"], false);
+    assert_eq!(values::<i32>(&plain.tokens), [259, 264]);
+    assert_eq!(encode(&[], true).tokens.shape(), [0]);
+}
+
+#[test]
+fn offsets_are_only_there_when_asked_for() {
+    let tokenizer = tokenizer();
+    let result = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["hello"], &tokenizer)).unwrap();
+    assert!(result.offsets.is_none());
+}
+
+#[test]
+fn decoding_skips_what_it_should() {
+    let ids = [266, 259, 264, 265, 5000, 0xc3, 0xa9, 0xc3];
+    assert_eq!(decode(&ids, &[0, 5, 5, 7, 8], true), ["hello world", "", "é", "\u{fffd}"]);
+    assert_eq!(decode(&ids, &[0, 4, 8], false), ["<|begin|>hello world<|end|>", "é\u{fffd}"]);
+    assert_eq!(decode(&[265, 266], &[0, 2], true), [""]);
+    assert_eq!(decode(&[], &[0], true), Vec::<String>::new());
+}
+
+#[test]
+fn the_digest_tells_definitions_apart() {
+    let digest = tokenizer().digest();
+    let other = JSON.replace("\"l d\"", "\"l e\"").replace("\"ld\"", "\"le\"").replace("Ġwor ld", "Ġwor le");
+    let other = Tokenizer::from_json(other.replace("Ġworld", "Ġworle").as_bytes()).unwrap();
+    assert_ne!(digest, other.digest());
+    let untruncated = JSON.replace("\"max_length\": 3", "\"max_length\": 4");
+    assert_ne!(untruncated, JSON);
+    assert_eq!(digest, Tokenizer::from_json(untruncated.as_bytes()).unwrap().digest());
+    assert_eq!(tokenizer().json(), JSON.as_bytes());
+}
+
+#[test]
+fn what_is_not_a_tokenizer_is_refused() {
+    let error = |json: &str| Tokenizer::from_json(json.as_bytes()).unwrap_err();
+    assert!(matches!(error("{"), TokenizerError::Json { .. }));
+    assert!(matches!(error("{}"), TokenizerError::Definition { .. } | TokenizerError::Failed { .. }));
+    assert!(matches!(error("[1]"), TokenizerError::Definition { .. }));
+    let random = JSON.replace("\"dropout\": null", "\"dropout\": 0.1");
+    assert_eq!(error(&random), TokenizerError::Random { dropout: "0.1".to_owned() });
+    assert!(matches!(
+        Tokenizer::from_file("/nowhere/tokenizer.json"),
+        Err(TokenizerError::Unreadable { .. })
+    ));
+}
+
+#[test]
+fn a_handle_of_another_type_is_declined() {
+    struct Stranger;
+    impl Handle for Stranger {
+        fn digest(&self) -> [u8; 32] {
+            [0; 32]
+        }
+        fn as_any(&self) -> &dyn Any {
+            self
+        }
+    }
+    let error = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["a"], &Stranger)).unwrap_err();
+    assert!(error.to_string().contains("lz_ops::tokenizer::Tokenizer"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn every_text_comes_back(texts in proptest::collection::vec("\\PC*|(hello| world|<tool>|é|\n)*", 0..4)) {
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        let result = encode(&texts, true);
+        let (tokens, indptr) = (values::<i32>(&result.tokens), values::<i64>(&result.indptr));
+        prop_assert_eq!(decode(&tokens, &indptr, true), texts.clone());
+        let offsets = values::<i64>(&result.offsets.unwrap());
+        for (b, text) in texts.iter().enumerate() {
+            for t in indptr[b] as usize..indptr[b + 1] as usize {
+                let (start, end) = (offsets[2 * t] as usize, offsets[2 * t + 1] as usize);
+                prop_assert!(text.get(start..end).is_some(), "{start}..{end} of {text:?}");
+            }
+        }
+    }
+}
