@@ -224,18 +224,6 @@ fn to_odd_f32(value: f64) -> f32 {
     f32::from_bits(toward_zero | 1)
 }
 
-/// Narrows to f32 so that narrowing once more gives what one rounding would: what is inexact gets an odd last bit
-/// (rounding to odd), so that no later rounding mistakes it for a tie. `half` itself narrows in two roundings.
-fn to_f32_odd(value: f64) -> f32 {
-    let nearest = value as f32;
-    if f64::from(nearest) == value || value.is_nan() {
-        return nearest;
-    }
-    let bits = nearest.to_bits();
-    let truncated = if f64::from(nearest).abs() > value.abs() { bits - 1 } else { bits };
-    f32::from_bits(truncated | 1)
-}
-
 /// Loads one element as f64. A packed pair of nibbles loads its low one.
 ///
 /// # Safety
@@ -387,29 +375,6 @@ mod tests {
             "the smallest subnormal is nearer than 0"
         );
         assert!(f16::from_bits(stored(DType::F16, f64::NAN)).is_nan());
-    }
-
-    #[test]
-    fn half_precision_is_rounded_once() {
-        let store = |dtype, value: f64| {
-            let mut bytes = [0u8; 2];
-            // SAFETY: two bytes are one element of either dtype.
-            unsafe {
-                store_f64(dtype, bytes.as_mut_ptr(), value);
-                load_f64(dtype, bytes.as_ptr())
-            }
-        };
-        let just_above_tie = |bits: i32| 1.0 + 2f64.powi(-bits - 1) + 2f64.powi(-40);
-        assert_eq!(store(DType::F16, just_above_tie(10)), 1.0 + 2f64.powi(-10));
-        assert_eq!(store(DType::BF16, just_above_tie(7)), 1.0 + 2f64.powi(-7));
-        assert_eq!(store(DType::F16, -just_above_tie(10)), -1.0 - 2f64.powi(-10));
-        assert_eq!(store(DType::F16, 65519.999), 65504.0);
-        assert_eq!(store(DType::F16, 65520.0), f64::INFINITY);
-        assert_eq!(store(DType::BF16, 1e300), f64::INFINITY);
-        assert_eq!(store(DType::BF16, f64::NEG_INFINITY), f64::NEG_INFINITY);
-        assert!(store(DType::BF16, f64::NAN).is_nan());
-        assert_eq!(store(DType::F16, 2f64.powi(-25) * 1.0000001), 2f64.powi(-24));
-        assert_eq!(store(DType::F16, 2f64.powi(-25)), 0.0);
     }
 
     #[test]
