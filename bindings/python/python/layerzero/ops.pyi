@@ -1369,7 +1369,8 @@ def sampling_topk(
 
         w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 
-    and the candidates are sorted by logit, larger first, lower index first among equals.
+    (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+    first among equals.
 
     **Kept** are the first k candidates, or all of them where k is larger than their number.
 
@@ -1415,7 +1416,8 @@ def sampling_topp(
 
         w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 
-    and the candidates are sorted by logit, larger first, lower index first among equals.
+    (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+    first among equals.
 
     **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
     sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is

@@ -16,7 +16,8 @@ use crate::import::Import;
 ///
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
-/// and the candidates are sorted by logit, larger first, lower index first among equals.
+/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// first among equals.
 ///
 /// **Kept** are the first k candidates, or all of them where k is larger than their number.
 ///

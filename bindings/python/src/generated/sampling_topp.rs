@@ -16,7 +16,8 @@ use crate::import::Import;
 ///
 ///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
 ///
-/// and the candidates are sorted by logit, larger first, lower index first among equals.
+/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+/// first among equals.
 ///
 /// **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
 /// sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
