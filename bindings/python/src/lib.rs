@@ -19,6 +19,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::add(module)?;
     engine::add(module)?;
+    module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;
     generated::add(&ops)?;
     module.add_submodule(&ops)?;

@@ -1,8 +1,11 @@
 //! Strings and tokenizers as arguments.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use lz_core::{Handle, Reason, ReasonCode};
+use lz_ops::tokenizer::Tokenizer;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 
@@ -35,11 +38,26 @@ impl Texts {
 /// A tokenizer, known by the digest of everything that can change its tokens.
 #[pyclass(name = "Tokenizer", module = "layerzero", frozen)]
 pub struct PyTokenizer {
-    handle: Arc<dyn Handle>,
+    handle: Arc<Tokenizer>,
 }
 
 #[pymethods]
 impl PyTokenizer {
+    /// From the path of a `tokenizer.json`.
+    #[staticmethod]
+    fn from_file(path: PathBuf) -> PyResult<PyTokenizer> {
+        let handle = Tokenizer::from_file(&path).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyTokenizer { handle: Arc::new(handle) })
+    }
+
+    /// From the text of a `tokenizer.json`.
+    #[staticmethod]
+    fn from_json(text: &str) -> PyResult<PyTokenizer> {
+        let handle = Tokenizer::from_json(text.as_bytes())
+            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyTokenizer { handle: Arc::new(handle) })
+    }
+
     /// SHA-256 of everything that can change tokens, in hex.
     #[getter]
     fn digest(&self) -> String {
@@ -48,7 +66,7 @@ impl PyTokenizer {
 }
 
 /// The tokenizer behind an argument.
-pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Arc<dyn Handle>> {
+pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Arc<Tokenizer>> {
     match object.cast::<PyTokenizer>() {
         Ok(tokenizer) => Ok(Arc::clone(&tokenizer.get().handle)),
         Err(_) => {

@@ -1,5 +1,7 @@
 """The thin slice from Python: results, out=, refusals, other kinds of arrays."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -81,3 +83,22 @@ def test_bfloat16_of_ml_dtypes():
 def test_every_operation_is_there():
     assert {name.replace(".", "_") for name in lz.list_operations()} == set(dir(lz.ops))
     assert "Root-mean-square" in lz.ops.norm_rms.__doc__
+
+
+def test_tokens_and_back():
+    path = Path(__file__).parents[3] / "lz-ops/tests/data/byte_level_bpe.json"
+    tokenizer = lz.Tokenizer.from_file(path)
+    assert len(tokenizer.digest) == 64
+    texts = ["hello world", "", "héllo"]
+    tokens, indptr, offsets = lz.ops.tokenize_encode(texts, tokenizer, return_offsets=True)
+    assert indptr.tolist()[0] == 0 and indptr.tolist()[-1] == len(tokens) == len(offsets)
+    assert lz.ops.tokenize_decode(tokens, indptr, tokenizer) == texts
+
+
+def test_in_place_update_of_a_cache():
+    cache = np.zeros((2, 4, 1, 2), np.float32)
+    values = np.ones((3, 1, 2), np.float32)
+    result = lz.ops.kv_append(values, values * 2, cache, other := cache.copy(), np.array([0, 5, -1]))
+    assert result is None
+    assert cache.reshape(8, 2).tolist()[0] == [1, 1] and other.reshape(8, 2).tolist()[5] == [2, 2]
+    assert cache.sum() == 4
