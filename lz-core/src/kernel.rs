@@ -29,6 +29,8 @@ pub struct KernelError {
     pub reason: Reason,
     /// How far the damage goes.
     pub severity: Severity,
+    /// Nothing was written: even an operation that changes its inputs may be tried with another kernel.
+    pub untouched: bool,
 }
 
 /// How far the damage of a failure goes.
@@ -48,6 +50,7 @@ impl KernelError {
         KernelError {
             reason: Reason::new(ReasonCode::KernelFailed).message(message),
             severity: Severity::Call,
+            untouched: false,
         }
     }
 
@@ -58,12 +61,27 @@ impl KernelError {
             reason: reason
                 .unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string())),
             severity: Severity::Call,
+            untouched: true,
         }
     }
 
     /// With a reason of its own.
     pub fn because(reason: Reason) -> KernelError {
-        KernelError { reason, severity: Severity::Call }
+        KernelError { reason, severity: Severity::Call, untouched: false }
+    }
+
+    /// Says that nothing was written before it failed.
+    #[must_use]
+    pub fn before_writing(mut self) -> KernelError {
+        self.untouched = true;
+        self
+    }
+
+    /// Says how far the damage goes.
+    #[must_use]
+    pub fn severity(mut self, severity: Severity) -> KernelError {
+        self.severity = severity;
+        self
     }
 }
 
@@ -82,12 +100,21 @@ pub struct KernelEntry {
     pub spec: Arc<crate::spec::KernelSpec>,
     /// How it runs.
     pub kernel: Arc<dyn Kernel>,
+    /// Its operation, where the maker of the entry knows it; otherwise the registry finds it by the spec's name.
+    pub operation: Option<&'static crate::operation::OperationInfo>,
 }
 
 impl KernelEntry {
     /// Joins the two.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
-        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel) }
+        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel), operation: None }
+    }
+
+    /// Says which operation it is a kernel of, so that the registry need not know the operation beforehand.
+    #[must_use]
+    pub fn of(mut self, operation: &'static crate::operation::OperationInfo) -> KernelEntry {
+        self.operation = Some(operation);
+        self
     }
 
     /// The generated handle of a typed kernel.

@@ -4,20 +4,31 @@
 //! that were read at run time come with dynamic arguments and go through the same rooms.
 
 pub mod args;
+pub mod bucket;
+mod cache;
 pub mod check;
+mod compiled;
 pub mod context;
 pub mod device;
 pub mod dynamic;
 pub mod element;
 pub mod engine;
 pub mod error;
+pub mod evidence;
+mod filter;
 mod generated;
 pub mod health;
 pub mod kernel;
+pub mod mode;
 pub mod operation;
 pub mod perfdb;
+pub mod plan;
+pub mod policy;
 pub mod reason;
+pub mod registry;
 pub mod run;
+pub mod scope;
+pub mod score;
 pub mod spec;
 pub mod tensor;
 
@@ -30,6 +41,8 @@ pub use engine::Engine;
 pub use error::Error;
 pub use kernel::{Kernel, KernelEntry, KernelError};
 pub use operation::OperationInfo;
+pub use plan::Plan;
+pub use policy::Policy;
 pub use reason::{Reason, ReasonCode};
 pub use run::Run;
 pub use spec::KernelSpec;

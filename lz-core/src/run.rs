@@ -1,6 +1,7 @@
 //! What a running kernel may use: scratch memory, a stream, a number of threads.
 
 use crate::kernel::KernelError;
+use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Tensor;
 use lz_schema::DType;
@@ -12,6 +13,8 @@ pub struct Run<'a> {
     declared: u64,
     /// The caller's stream on its device, as the driver's handle; 0 on the host.
     pub stream: usize,
+    /// What the kernel's adapter has to convert for this call, as the plan says.
+    pub transforms: Transforms,
 }
 
 /// Scratch memory that is kept between the calls of one thread.
@@ -23,7 +26,7 @@ pub struct Scratch {
 impl<'a> Run<'a> {
     /// For one call of a kernel that declared this much workspace.
     pub fn new(scratch: &'a mut Scratch, declared: u64, stream: usize) -> Run<'a> {
-        Run { scratch, declared, stream }
+        Run { scratch, declared, stream, transforms: Transforms::NONE }
     }
 
     /// Scratch memory, 64-byte aligned, with undefined content. More than the kernel declared is refused, so that what it declares stays true.

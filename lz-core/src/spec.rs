@@ -3,6 +3,7 @@
 use lz_schema::DType;
 
 use crate::device::Platform;
+use crate::plan::TransformKind;
 use crate::reason::ReasonCode;
 
 /// The spec of one kernel.
@@ -63,8 +64,12 @@ pub struct KernelSpec {
     pub grid: Option<[String; 3]>,
     /// Threads a block, an int expression.
     pub block: Option<String>,
-    /// What a layout or dtype transform would cost it, in points of score.
+    /// What its adapter converts by itself before the kernel proper runs; what is not listed is declined.
+    pub adapts: Vec<TransformKind>,
+    /// What each such conversion costs, in points of score.
     pub transform_cost: u32,
+    /// Digest of the capability descriptor that it came from; empty for kernels that are compiled in.
+    pub capabilities_hash: String,
 }
 
 /// One condition.
@@ -137,7 +142,9 @@ impl KernelSpec {
             workspace: None,
             grid: None,
             block: None,
+            adapts: Vec::new(),
             transform_cost: 0,
+            capabilities_hash: String::new(),
         }
     }
 

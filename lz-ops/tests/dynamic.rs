@@ -63,7 +63,7 @@ fn an_operation_read_at_run_time_is_checked_selected_and_run() {
     let operation = dynamic::read_operation("scale.yaml", SCALE).unwrap();
     let engine = Engine::new();
     let spec = KernelSpec::new("demo.scale.plain", "demo.scale", "demo", "1", Platform::Cpu);
-    engine.register([KernelEntry::new(spec, Scale)]);
+    engine.register([KernelEntry::new(spec, Scale).of(operation)]).unwrap();
     let x = [1.0f32, 2.0, 3.0, 4.0];
     let mut args = [Arg::Tensor(TensorView::from_slice(&x, &[2, 2]).unwrap()), Arg::Absent];
     let results = dynamic::call(&engine, operation, &mut args).unwrap();

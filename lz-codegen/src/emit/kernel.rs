@@ -19,7 +19,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
 }
 
 fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
-    let OperationNames { kernel, call, out, handle, entry, args, .. } = names;
+    let OperationNames { kernel, call, out, handle, entry, args, info, .. } = names;
     let title = format!(" A kernel of `{}`.", operation.name);
     let entry_doc = format!(" A registry entry for a kernel of `{}`.", operation.name);
     let rebuild = rebuild_out(operation);
@@ -53,7 +53,7 @@ fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
 
         #[doc = #entry_doc]
         pub fn #entry(spec: ::lz_core::KernelSpec, kernel: impl #kernel) -> ::lz_core::KernelEntry {
-            ::lz_core::KernelEntry::new(spec, #handle(Box::new(kernel)))
+            ::lz_core::KernelEntry::new(spec, #handle(Box::new(kernel))).of(&#info)
         }
     }
 }

@@ -358,6 +358,7 @@ pub fn activation_gelu_kernel(
     kernel: impl ActivationGeluKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, ActivationGeluHandle(Box::new(kernel)))
+        .of(&ACTIVATION_GELU)
 }
 impl<'c> ActivationGeluCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -404,6 +404,7 @@ pub fn activation_gelu_mul_kernel(
     kernel: impl ActivationGeluMulKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, ActivationGeluMulHandle(Box::new(kernel)))
+        .of(&ACTIVATION_GELU_MUL)
 }
 impl<'c> ActivationGeluMulCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

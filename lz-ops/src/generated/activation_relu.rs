@@ -282,6 +282,7 @@ pub fn activation_relu_kernel(
     kernel: impl ActivationReluKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, ActivationReluHandle(Box::new(kernel)))
+        .of(&ACTIVATION_RELU)
 }
 impl<'c> ActivationReluCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -333,6 +333,7 @@ pub fn activation_silu_kernel(
     kernel: impl ActivationSiluKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, ActivationSiluHandle(Box::new(kernel)))
+        .of(&ACTIVATION_SILU)
 }
 impl<'c> ActivationSiluCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -323,6 +323,7 @@ pub fn activation_silu_mul_kernel(
     kernel: impl ActivationSiluMulKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, ActivationSiluMulHandle(Box::new(kernel)))
+        .of(&ACTIVATION_SILU_MUL)
 }
 impl<'c> ActivationSiluMulCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -898,6 +898,7 @@ pub fn attention_cross_decode_kernel(
     kernel: impl AttentionCrossDecodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionCrossDecodeHandle(Box::new(kernel)))
+        .of(&ATTENTION_CROSS_DECODE)
 }
 impl<'c> AttentionCrossDecodeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -946,6 +946,7 @@ pub fn attention_cross_prefill_kernel(
     kernel: impl AttentionCrossPrefillKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionCrossPrefillHandle(Box::new(kernel)))
+        .of(&ATTENTION_CROSS_PREFILL)
 }
 impl<'c> AttentionCrossPrefillCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -987,6 +987,7 @@ pub fn attention_gqa_decode_kernel(
     kernel: impl AttentionGqaDecodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionGqaDecodeHandle(Box::new(kernel)))
+        .of(&ATTENTION_GQA_DECODE)
 }
 impl<'c> AttentionGqaDecodeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

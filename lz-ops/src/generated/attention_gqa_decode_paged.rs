@@ -1138,6 +1138,7 @@ pub fn attention_gqa_decode_paged_kernel(
     kernel: impl AttentionGqaDecodePagedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionGqaDecodePagedHandle(Box::new(kernel)))
+        .of(&ATTENTION_GQA_DECODE_PAGED)
 }
 impl<'c> AttentionGqaDecodePagedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

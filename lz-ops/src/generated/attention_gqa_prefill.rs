@@ -1178,6 +1178,7 @@ pub fn attention_gqa_prefill_kernel(
     kernel: impl AttentionGqaPrefillKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionGqaPrefillHandle(Box::new(kernel)))
+        .of(&ATTENTION_GQA_PREFILL)
 }
 impl<'c> AttentionGqaPrefillCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -1313,6 +1313,7 @@ pub fn attention_gqa_prefill_paged_kernel(
     kernel: impl AttentionGqaPrefillPagedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionGqaPrefillPagedHandle(Box::new(kernel)))
+        .of(&ATTENTION_GQA_PREFILL_PAGED)
 }
 impl<'c> AttentionGqaPrefillPagedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -1024,6 +1024,7 @@ pub fn attention_gqa_prefill_ragged_kernel(
     kernel: impl AttentionGqaPrefillRaggedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionGqaPrefillRaggedHandle(Box::new(kernel)))
+        .of(&ATTENTION_GQA_PREFILL_RAGGED)
 }
 impl<'c> AttentionGqaPrefillRaggedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

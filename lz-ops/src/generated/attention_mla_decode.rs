@@ -603,6 +603,7 @@ pub fn attention_mla_decode_kernel(
     kernel: impl AttentionMlaDecodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionMlaDecodeHandle(Box::new(kernel)))
+        .of(&ATTENTION_MLA_DECODE)
 }
 impl<'c> AttentionMlaDecodeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -821,6 +821,7 @@ pub fn attention_mla_decode_paged_kernel(
     kernel: impl AttentionMlaDecodePagedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionMlaDecodePagedHandle(Box::new(kernel)))
+        .of(&ATTENTION_MLA_DECODE_PAGED)
 }
 impl<'c> AttentionMlaDecodePagedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

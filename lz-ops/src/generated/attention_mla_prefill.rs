@@ -691,6 +691,7 @@ pub fn attention_mla_prefill_kernel(
     kernel: impl AttentionMlaPrefillKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionMlaPrefillHandle(Box::new(kernel)))
+        .of(&ATTENTION_MLA_PREFILL)
 }
 impl<'c> AttentionMlaPrefillCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -853,6 +853,7 @@ pub fn attention_sparse_block_kernel(
     kernel: impl AttentionSparseBlockKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionSparseBlockHandle(Box::new(kernel)))
+        .of(&ATTENTION_SPARSE_BLOCK)
 }
 impl<'c> AttentionSparseBlockCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

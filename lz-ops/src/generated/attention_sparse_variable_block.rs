@@ -867,9 +867,10 @@ pub fn attention_sparse_variable_block_kernel(
     kernel: impl AttentionSparseVariableBlockKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(
-        spec,
-        AttentionSparseVariableBlockHandle(Box::new(kernel)),
-    )
+            spec,
+            AttentionSparseVariableBlockHandle(Box::new(kernel)),
+        )
+        .of(&ATTENTION_SPARSE_VARIABLE_BLOCK)
 }
 impl<'c> AttentionSparseVariableBlockCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

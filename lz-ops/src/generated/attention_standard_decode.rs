@@ -957,6 +957,7 @@ pub fn attention_standard_decode_kernel(
     kernel: impl AttentionStandardDecodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionStandardDecodeHandle(Box::new(kernel)))
+        .of(&ATTENTION_STANDARD_DECODE)
 }
 impl<'c> AttentionStandardDecodeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

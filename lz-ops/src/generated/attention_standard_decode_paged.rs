@@ -1112,9 +1112,10 @@ pub fn attention_standard_decode_paged_kernel(
     kernel: impl AttentionStandardDecodePagedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(
-        spec,
-        AttentionStandardDecodePagedHandle(Box::new(kernel)),
-    )
+            spec,
+            AttentionStandardDecodePagedHandle(Box::new(kernel)),
+        )
+        .of(&ATTENTION_STANDARD_DECODE_PAGED)
 }
 impl<'c> AttentionStandardDecodePagedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -1148,6 +1148,7 @@ pub fn attention_standard_prefill_kernel(
     kernel: impl AttentionStandardPrefillKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionStandardPrefillHandle(Box::new(kernel)))
+        .of(&ATTENTION_STANDARD_PREFILL)
 }
 impl<'c> AttentionStandardPrefillCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -1287,9 +1287,10 @@ pub fn attention_standard_prefill_paged_kernel(
     kernel: impl AttentionStandardPrefillPagedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(
-        spec,
-        AttentionStandardPrefillPagedHandle(Box::new(kernel)),
-    )
+            spec,
+            AttentionStandardPrefillPagedHandle(Box::new(kernel)),
+        )
+        .of(&ATTENTION_STANDARD_PREFILL_PAGED)
 }
 impl<'c> AttentionStandardPrefillPagedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

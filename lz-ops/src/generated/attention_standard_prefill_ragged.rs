@@ -998,9 +998,10 @@ pub fn attention_standard_prefill_ragged_kernel(
     kernel: impl AttentionStandardPrefillRaggedKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(
-        spec,
-        AttentionStandardPrefillRaggedHandle(Box::new(kernel)),
-    )
+            spec,
+            AttentionStandardPrefillRaggedHandle(Box::new(kernel)),
+        )
+        .of(&ATTENTION_STANDARD_PREFILL_RAGGED)
 }
 impl<'c> AttentionStandardPrefillRaggedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

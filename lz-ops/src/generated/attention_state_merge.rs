@@ -423,6 +423,7 @@ pub fn attention_state_merge_kernel(
     kernel: impl AttentionStateMergeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, AttentionStateMergeHandle(Box::new(kernel)))
+        .of(&ATTENTION_STATE_MERGE)
 }
 impl<'c> AttentionStateMergeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

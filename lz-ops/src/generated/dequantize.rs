@@ -1007,7 +1007,7 @@ pub fn dequantize_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl DequantizeKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, DequantizeHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, DequantizeHandle(Box::new(kernel))).of(&DEQUANTIZE)
 }
 impl<'c> DequantizeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

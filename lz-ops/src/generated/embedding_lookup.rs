@@ -385,6 +385,7 @@ pub fn embedding_lookup_kernel(
     kernel: impl EmbeddingLookupKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, EmbeddingLookupHandle(Box::new(kernel)))
+        .of(&EMBEDDING_LOOKUP)
 }
 impl<'c> EmbeddingLookupCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -801,7 +801,7 @@ pub fn kv_append_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl KvAppendKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, KvAppendHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, KvAppendHandle(Box::new(kernel))).of(&KV_APPEND)
 }
 impl<'c> KvAppendCall<'c> {
     /// Checks the places for the results and readies them for a kernel.

@@ -713,7 +713,7 @@ pub fn kv_compact_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl KvCompactKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, KvCompactHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, KvCompactHandle(Box::new(kernel))).of(&KV_COMPACT)
 }
 impl<'c> KvCompactCall<'c> {
     /// Checks the places for the results and readies them for a kernel.

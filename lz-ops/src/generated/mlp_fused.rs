@@ -576,7 +576,7 @@ pub fn mlp_fused_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl MlpFusedKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, MlpFusedHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, MlpFusedHandle(Box::new(kernel))).of(&MLP_FUSED)
 }
 impl<'c> MlpFusedCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

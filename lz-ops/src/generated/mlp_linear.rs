@@ -521,7 +521,7 @@ pub fn mlp_linear_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl MlpLinearKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, MlpLinearHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, MlpLinearHandle(Box::new(kernel))).of(&MLP_LINEAR)
 }
 impl<'c> MlpLinearCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

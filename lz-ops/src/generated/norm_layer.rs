@@ -571,7 +571,7 @@ pub fn norm_layer_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl NormLayerKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, NormLayerHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, NormLayerHandle(Box::new(kernel))).of(&NORM_LAYER)
 }
 impl<'c> NormLayerCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -484,7 +484,7 @@ pub fn norm_rms_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl NormRmsKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, NormRmsHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, NormRmsHandle(Box::new(kernel))).of(&NORM_RMS)
 }
 impl<'c> NormRmsCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

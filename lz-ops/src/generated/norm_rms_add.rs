@@ -571,6 +571,7 @@ pub fn norm_rms_add_kernel(
     kernel: impl NormRmsAddKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, NormRmsAddHandle(Box::new(kernel)))
+        .of(&NORM_RMS_ADD)
 }
 impl<'c> NormRmsAddCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

@@ -430,6 +430,7 @@ pub fn posenc_alibi_kernel(
     kernel: impl PosencAlibiKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, PosencAlibiHandle(Box::new(kernel)))
+        .of(&POSENC_ALIBI)
 }
 impl<'c> PosencAlibiCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

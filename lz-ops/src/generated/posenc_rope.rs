@@ -716,6 +716,7 @@ pub fn posenc_rope_kernel(
     kernel: impl PosencRopeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, PosencRopeHandle(Box::new(kernel)))
+        .of(&POSENC_ROPE)
 }
 impl<'c> PosencRopeCall<'c> {
     /// Sizes and dtype of `output`; `None` if this call does not produce it.

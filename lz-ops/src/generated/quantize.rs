@@ -903,7 +903,7 @@ pub fn quantize_kernel(
     spec: ::lz_core::KernelSpec,
     kernel: impl QuantizeKernel,
 ) -> ::lz_core::KernelEntry {
-    ::lz_core::KernelEntry::new(spec, QuantizeHandle(Box::new(kernel)))
+    ::lz_core::KernelEntry::new(spec, QuantizeHandle(Box::new(kernel))).of(&QUANTIZE)
 }
 impl<'c> QuantizeCall<'c> {
     /// Sizes and dtype of `quantized`; `None` if this call does not produce it.

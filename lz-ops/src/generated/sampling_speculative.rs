@@ -660,6 +660,7 @@ pub fn sampling_speculative_kernel(
     kernel: impl SamplingSpeculativeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, SamplingSpeculativeHandle(Box::new(kernel)))
+        .of(&SAMPLING_SPECULATIVE)
 }
 impl<'c> SamplingSpeculativeCall<'c> {
     /// Sizes and dtype of `tokens`; `None` if this call does not produce it.

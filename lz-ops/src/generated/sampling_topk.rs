@@ -688,6 +688,7 @@ pub fn sampling_topk_kernel(
     kernel: impl SamplingTopkKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, SamplingTopkHandle(Box::new(kernel)))
+        .of(&SAMPLING_TOPK)
 }
 impl<'c> SamplingTopkCall<'c> {
     /// Sizes and dtype of `tokens`; `None` if this call does not produce it.

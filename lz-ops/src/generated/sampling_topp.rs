@@ -741,6 +741,7 @@ pub fn sampling_topp_kernel(
     kernel: impl SamplingToppKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, SamplingToppHandle(Box::new(kernel)))
+        .of(&SAMPLING_TOPP)
 }
 impl<'c> SamplingToppCall<'c> {
     /// Sizes and dtype of `tokens`; `None` if this call does not produce it.

@@ -439,6 +439,7 @@ pub fn tokenize_decode_kernel(
     kernel: impl TokenizeDecodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, TokenizeDecodeHandle(Box::new(kernel)))
+        .of(&TOKENIZE_DECODE)
 }
 impl<'c> TokenizeDecodeCall<'c> {
     /// Checks the places for the results and readies them for a kernel.

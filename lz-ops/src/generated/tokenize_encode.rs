@@ -392,6 +392,7 @@ pub fn tokenize_encode_kernel(
     kernel: impl TokenizeEncodeKernel,
 ) -> ::lz_core::KernelEntry {
     ::lz_core::KernelEntry::new(spec, TokenizeEncodeHandle(Box::new(kernel)))
+        .of(&TOKENIZE_ENCODE)
 }
 impl<'c> TokenizeEncodeCall<'c> {
     /// Sizes and dtype of `indptr`; `None` if this call does not produce it.

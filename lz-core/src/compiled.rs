@@ -1,0 +1,361 @@
+//! A kernel's spec, checked and compiled against its operation: names resolved, expressions turned into programs.
+//!
+//! A compiled kernel is known to be well formed, so that the filter never meets a surprise. Nothing here decides anything.
+
+use lz_schema::DType;
+use lz_schema::expr::{self, Limit as Shape, Program, Type, Typed, Value};
+
+use crate::context::{Field, FieldKind, Store};
+use crate::device::{Generation, InstructionSet, Isa, IsaSet};
+use crate::kernel::KernelEntry;
+use crate::mode::KvStrategy;
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+use crate::scope::{FieldSet, MAX_VALUES, Names};
+use crate::spec::KernelSpec;
+
+/// A kernel that is known to fit its operation.
+#[derive(Debug)]
+pub(crate) struct CompiledKernel {
+    pub entry: KernelEntry,
+    pub info: &'static OperationInfo,
+    pub dtypes: Vec<CaseNeed>,
+    pub layout: Option<CaseNeed>,
+    pub quant_format: Option<CaseNeed>,
+    pub kv_strategies: Option<Vec<KvStrategy>>,
+    pub limits: Vec<CompiledLimit>,
+    pub workspace: Option<Formula>,
+    pub grid: Option<[Formula; 3]>,
+    pub block: Option<Formula>,
+    pub isa: IsaSet,
+    pub generations: Vec<Generation>,
+    pub instruction_set: Option<InstructionSet>,
+}
+
+impl CompiledKernel {
+    /// What it says of itself.
+    pub fn spec(&self) -> &KernelSpec {
+        &self.entry.spec
+    }
+
+    /// Whether it is its operation's reference.
+    pub fn is_reference(&self) -> bool {
+        self.spec().backend == REFERENCE_BACKEND
+    }
+}
+
+/// The backend whose kernels are the truth of values.
+pub(crate) const REFERENCE_BACKEND: &str = "reference";
+
+/// A small field that must have one of some values.
+#[derive(Debug)]
+pub(crate) struct CaseNeed {
+    pub name: String,
+    pub store: Store,
+    /// One bit a value.
+    pub allowed: u64,
+    /// The allowed values for people.
+    pub required: String,
+}
+
+impl CaseNeed {
+    pub fn holds(&self, raw: u64) -> bool {
+        raw < 64 && self.allowed & (1 << raw) != 0
+    }
+}
+
+/// One condition of a kernel.
+#[derive(Debug)]
+pub(crate) struct CompiledLimit {
+    pub code: ReasonCode,
+    /// Parts that must all hold; a part that cannot be evaluated does not hold.
+    pub parts: Vec<Part>,
+}
+
+/// One part of a condition.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub text: String,
+    pub program: Program,
+    pub reads: FieldSet,
+    /// Whether cutting axes at `cuts` makes its truth the same for a whole cell.
+    pub cuttable: bool,
+    /// Axes (by field) and where its truth changes along them.
+    pub cuts: Vec<(u16, Vec<i64>)>,
+    /// `axis % modulus == remainder`, which is evaluated without the program.
+    pub modulus: Option<Modulus>,
+}
+
+/// `axis % modulus == remainder`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Modulus {
+    pub axis: u8,
+    pub modulus: i64,
+    pub remainder: i64,
+}
+
+impl Part {
+    pub fn holds(&self, values: &[Value]) -> bool {
+        self.program.eval_bool(values) == Ok(true)
+    }
+}
+
+/// An int expression.
+#[derive(Debug)]
+pub(crate) struct Formula {
+    pub text: String,
+    pub program: Program,
+    pub reads: FieldSet,
+}
+
+/// Takes a checked bool expression apart into parts.
+pub(crate) fn parts(typed: &Typed, fields: &[Field]) -> Vec<Part> {
+    let conjuncts = expr::limits(typed).conjuncts;
+    conjuncts
+        .into_iter()
+        .map(|conjunct| {
+            let reads = reads(&conjunct.typed);
+            let mut cuts = Vec::new();
+            let mut modulus = None;
+            let mut cuttable = true;
+            match &conjunct.limit {
+                Shape::Constant(_) | Shape::Category { .. } => {}
+                Shape::Cuts(one) => cuts.push((one.variable.index, one.cuts.clone())),
+                Shape::Combination { cuts: several, .. } => {
+                    cuts.extend(several.iter().map(|one| (one.variable.index, one.cuts.clone())));
+                }
+                Shape::Modulus { variable, modulus: divisor, remainder } => {
+                    cuttable = false;
+                    if let Some(Store::Axis(axis)) =
+                        fields.get(usize::from(variable.index)).map(|field| field.store)
+                    {
+                        modulus = Some(Modulus { axis, modulus: *divisor, remainder: *remainder });
+                    }
+                }
+                Shape::Other { .. } => cuttable = false,
+            }
+            // Numeric params are not part of a key, so that what reads one is evaluated each time.
+            cuttable &=
+                !fields.iter().enumerate().take(MAX_VALUES).any(|(index, field)| {
+                    reads & (1 << index) != 0 && matches!(field.store, Store::Scalar(_))
+                });
+            let span = conjunct.span();
+            let text = typed.text.get(span.start..span.end).unwrap_or(&typed.text).trim().to_owned();
+            Part { text, program: Program::compile(&conjunct.typed), reads, cuttable, cuts, modulus }
+        })
+        .collect()
+}
+
+/// The fields that an expression reads.
+pub(crate) fn reads(typed: &Typed) -> FieldSet {
+    typed
+        .variables()
+        .iter()
+        .filter(|variable| usize::from(variable.index) < MAX_VALUES)
+        .fold(0, |set, variable| set | 1 << variable.index)
+}
+
+/// Compiles a kernel; `Err` has everything that is wrong with its spec.
+pub(crate) fn compile(
+    entry: KernelEntry,
+    info: &'static OperationInfo,
+) -> Result<CompiledKernel, Vec<Reason>> {
+    let mut compiler =
+        Compiler { names: Names::of_operation(info), info, spec: &entry.spec, problems: Vec::new() };
+    compiler.identity();
+    let dtypes = compiler.dtypes();
+    let layout = compiler.cases("layout", &compiler.spec.layouts, ReasonCode::LayoutUnsupported);
+    let quant_format =
+        compiler.cases("format", &compiler.spec.quant_formats, ReasonCode::QuantFormatUnsupported);
+    let kv_strategies = compiler.kv_strategies();
+    let limits = compiler.limits();
+    let workspace = compiler.spec.workspace.as_deref().and_then(|text| compiler.formula("workspace", text));
+    let grid = match &compiler.spec.grid {
+        None => None,
+        Some([x, y, z]) => {
+            let all = (compiler.formula("grid", x), compiler.formula("grid", y), compiler.formula("grid", z));
+            match all {
+                (Some(x), Some(y), Some(z)) => Some([x, y, z]),
+                _ => None,
+            }
+        }
+    };
+    let block = compiler.spec.block.as_deref().and_then(|text| compiler.formula("block", text));
+    let isa = compiler.isa();
+    let generations = compiler.spec.device.generations.iter().map(|name| Generation::named(name)).collect();
+    let instruction_set = compiler.instruction_set();
+    if !compiler.problems.is_empty() {
+        return Err(compiler.problems);
+    }
+    Ok(CompiledKernel {
+        entry,
+        info,
+        dtypes,
+        layout,
+        quant_format,
+        kv_strategies,
+        limits,
+        workspace,
+        grid,
+        block,
+        isa,
+        generations,
+        instruction_set,
+    })
+}
+
+struct Compiler<'a> {
+    names: Names,
+    info: &'static OperationInfo,
+    spec: &'a KernelSpec,
+    problems: Vec<Reason>,
+}
+
+impl Compiler<'_> {
+    fn problem(&mut self, code: ReasonCode, message: String) {
+        self.problems.push(Reason::new(code).message(format!("{}: {message}", self.spec.id)));
+    }
+
+    fn identity(&mut self) {
+        if self.spec.id.trim().is_empty() {
+            self.problem(ReasonCode::CapabilitiesSchemaMismatch, "a kernel needs an id".to_owned());
+        }
+        if self.spec.operation != self.info.name {
+            let message =
+                format!("the spec says operation {}, the entry says {}", self.spec.operation, self.info.name);
+            self.problem(ReasonCode::OperationUnknown, message);
+        }
+        if self.spec.priority > 100 {
+            let message = format!("priority is {}; it goes from 0 to 100", self.spec.priority);
+            self.problem(ReasonCode::PriorityInvalid, message);
+        }
+        if !self.spec.alignment.is_power_of_two() || self.spec.alignment > 64 {
+            let message = format!(
+                "alignment is {} bytes; powers of two from 1 to 64 can be told apart",
+                self.spec.alignment
+            );
+            self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
+        }
+        if self.info.fields.len() + crate::scope::DEVICE_NAMES.len() > MAX_VALUES {
+            let message = format!("{} has too many fields for expressions", self.info.name);
+            self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
+        }
+    }
+
+    fn dtypes(&mut self) -> Vec<CaseNeed> {
+        let mut needs: Vec<CaseNeed> = Vec::new();
+        for (variable, dtypes) in &self.spec.dtypes {
+            let Some(field) = self.info.field(variable).filter(|field| field.kind == FieldKind::DType) else {
+                let known = self.info.fields.iter().filter(|field| field.kind == FieldKind::DType);
+                let known: Vec<&str> = known.map(|field| field.name.as_ref()).collect();
+                let message = format!(
+                    "{} has no dtype variable `{variable}`; it has {}",
+                    self.info.name,
+                    if known.is_empty() { "none".to_owned() } else { known.join(", ") }
+                );
+                self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
+                continue;
+            };
+            if needs.iter().any(|need| need.name == *variable) {
+                let message = format!("dtype variable {variable} is listed twice");
+                self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
+            }
+            // A variable that no argument binds restricts nothing.
+            let allowed = dtypes.iter().fold(1, |bits, dtype| bits | 1 << *dtype as u8);
+            let names: Vec<&str> = dtypes.iter().copied().map(DType::name).collect();
+            let required = names.join(" or ");
+            needs.push(CaseNeed { name: variable.clone(), store: field.store, allowed, required });
+        }
+        needs
+    }
+
+    /// An enum param that the kernel takes only some cases of.
+    fn cases(&mut self, param: &str, wanted: &[String], code: ReasonCode) -> Option<CaseNeed> {
+        if wanted.is_empty() {
+            return None;
+        }
+        let field = self.info.field(param);
+        let Some((field, FieldKind::Enum(cases))) = field.map(|field| (field, &field.kind)) else {
+            // An operation without the param has one way only, and whoever lists ways for it is not asked.
+            return None;
+        };
+        let mut allowed = 0;
+        for name in wanted {
+            match cases.iter().position(|case| case.eq_ignore_ascii_case(name)) {
+                Some(position) => allowed |= 1 << position,
+                None => {
+                    let known: Vec<&str> = cases.iter().map(AsRef::as_ref).collect();
+                    let message = format!("`{param}` has no case {name}; it has {}", known.join(", "));
+                    self.problem(code, message);
+                }
+            }
+        }
+        Some(CaseNeed { name: param.to_owned(), store: field.store, allowed, required: wanted.join(" or ") })
+    }
+
+    fn kv_strategies(&mut self) -> Option<Vec<KvStrategy>> {
+        if self.spec.kv_strategies.is_empty() {
+            return None;
+        }
+        let mut strategies = Vec::new();
+        for name in &self.spec.kv_strategies {
+            match KvStrategy::from_name(name) {
+                Some(strategy) => strategies.push(strategy),
+                None => self.problem(
+                    ReasonCode::KvStrategyUnsupported,
+                    format!("unknown KV strategy `{name}`; known are contiguous, paged, virtual and unified"),
+                ),
+            }
+        }
+        Some(strategies)
+    }
+
+    fn limits(&mut self) -> Vec<CompiledLimit> {
+        let mut limits = Vec::new();
+        for limit in &self.spec.limits {
+            let Some(typed) = self.typed("limit", &limit.check, &Type::Bool) else { continue };
+            limits.push(CompiledLimit { code: limit.code, parts: parts(&typed, &self.info.fields) });
+        }
+        limits
+    }
+
+    fn formula(&mut self, what: &str, text: &str) -> Option<Formula> {
+        let typed = self.typed(what, text, &Type::Int)?;
+        Some(Formula { text: text.to_owned(), program: Program::compile(&typed), reads: reads(&typed) })
+    }
+
+    fn typed(&mut self, what: &str, text: &str, ty: &Type) -> Option<Typed> {
+        match expr::check_expecting(text, &self.names, ty) {
+            Ok(typed) => Some(typed),
+            Err(errors) => {
+                for error in errors {
+                    self.problem(ReasonCode::CapabilitiesSchemaMismatch, format!("{what} `{text}`: {error}"));
+                }
+                None
+            }
+        }
+    }
+
+    fn isa(&mut self) -> IsaSet {
+        let mut set = IsaSet::EMPTY;
+        for name in &self.spec.device.isa {
+            match Isa::from_name(name) {
+                Some(isa) => set = set.with(isa),
+                None => {
+                    self.problem(ReasonCode::IsaUnsupported, format!("unknown instruction set `{name}`"));
+                }
+            }
+        }
+        set
+    }
+
+    fn instruction_set(&mut self) -> Option<InstructionSet> {
+        let name = self.spec.device.instruction_set.as_deref()?;
+        let found = InstructionSet::from_name(name);
+        if found.is_none() {
+            let message = format!("unknown tensor-core instructions `{name}`");
+            self.problem(ReasonCode::InstructionSetMismatch, message);
+        }
+        found
+    }
+}

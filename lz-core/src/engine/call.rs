@@ -1,0 +1,89 @@
+//! One call as filter and score see it: its context read once, its device found, the rules that act on it known.
+
+use super::table::OperationTable;
+use super::world::World;
+use crate::bucket::Bucket;
+use crate::compiled::CompiledKernel;
+use crate::context::Context;
+use crate::device::DeviceSpec;
+use crate::health::Subject;
+use crate::mode::Mode;
+use crate::policy::Provenance;
+use crate::scope::Values;
+
+/// A locked kernel: its candidate, its id, and who says so.
+pub(crate) type ActingLock<'a> = (Option<u16>, &'a str, &'a Provenance);
+
+/// A call under one state of the world.
+#[derive(Debug)]
+pub(crate) struct Call<'a> {
+    pub world: &'a World,
+    pub table: &'a OperationTable,
+    pub context: &'a Context,
+    pub mode: Mode,
+    pub device: Option<&'a DeviceSpec>,
+    pub values: Values,
+    pub bucket: Bucket,
+    /// One truth a rule.
+    pub rules: Vec<bool>,
+    /// The locked kernel, if any.
+    pub lock: Option<ActingLock<'a>>,
+    /// Bytes that a kernel's scratch memory may take now.
+    pub memory: Option<u64>,
+}
+
+impl<'a> Call<'a> {
+    pub fn new(world: &'a World, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
+        let device = world.devices.of_call(table.place, context);
+        let values = Values::of_fields(&table.info.fields, context).with_device(device, mode);
+        let rules: Vec<bool> = table.rules.iter().map(|rule| rule.condition.holds(&values)).collect();
+        let lock = acting_lock(table, &rules, context, &values);
+        Call {
+            world,
+            table,
+            context,
+            mode,
+            device,
+            values,
+            bucket: Bucket::of(table.info, context),
+            rules,
+            lock,
+            memory: world.memory_limit(device),
+        }
+    }
+
+    /// What health knows the kernel by, on this call.
+    pub fn subject(&self, kernel: &'a CompiledKernel) -> Subject<'_> {
+        let spec = kernel.spec();
+        Subject {
+            kernel: &spec.id,
+            kernel_version: &spec.version,
+            bucket: self.bucket.words(),
+            backend: &spec.backend,
+            backend_version: &spec.version,
+            device: self.device.map_or("", |device| &device.uuid),
+        }
+    }
+
+    /// Whether a formula's value is the same for the whole cell.
+    pub fn is_settled(&self, reads: crate::scope::FieldSet) -> bool {
+        reads & self.table.open == 0
+    }
+}
+
+/// Of several locks the last wins, and rules come after locks.
+fn acting_lock<'a>(
+    table: &'a OperationTable,
+    rules: &[bool],
+    context: &Context,
+    values: &Values,
+) -> Option<ActingLock<'a>> {
+    let rule = table.rules.iter().zip(rules).rev().find_map(|(rule, acts)| {
+        let (candidate, id) = rule.lock.as_ref()?;
+        acts.then_some((*candidate, id.as_str(), &rule.source))
+    });
+    rule.or_else(|| {
+        let lock = table.locks.iter().rev().find(|lock| lock.acts(context, values))?;
+        Some((lock.candidate, lock.kernel.as_str(), &lock.source))
+    })
+}

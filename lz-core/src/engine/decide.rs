@@ -1,0 +1,207 @@
+//! Making a decision afresh: rank the candidates, take the best that can run the call, and note what the answer hangs on.
+
+use super::call::Call;
+use super::guard::Guard;
+use crate::compiled::CompiledKernel;
+use crate::error::Error;
+use crate::filter::{self, Listener};
+use crate::mode::Ask;
+use crate::plan::Transforms;
+use crate::policy::JitPolicy;
+use crate::reason::{Reason, ReasonCode};
+use crate::score::{Findings, Score, score};
+
+/// What was decided for a cell.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Decision {
+    /// The kernel's index in the registry.
+    pub kernel: u32,
+    /// The candidate's position in the operation's table.
+    pub position: u16,
+    pub transforms: Transforms,
+    pub workspace: Workspace,
+    /// What must be looked at on each hit.
+    pub guards: Box<[Guard]>,
+}
+
+/// Scratch memory of a cell's calls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Workspace {
+    /// The same for all.
+    Bytes(u64),
+    /// Computed for each call.
+    Computed,
+}
+
+impl Workspace {
+    /// In bytes, for this kernel and call.
+    #[inline]
+    pub fn bytes(self, kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
+        match self {
+            Workspace::Bytes(bytes) => bytes,
+            Workspace::Computed => {
+                let values = crate::scope::Values::of_fields(&kernel.info.fields, context);
+                // A guard has just seen that the formula has a value.
+                filter::workspace(kernel, values.as_slice()).unwrap_or(0)
+            }
+        }
+    }
+}
+
+/// A candidate and its score.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ranked {
+    pub position: u16,
+    pub score: Score,
+    pub transforms: Transforms,
+}
+
+/// All candidates, best first; ties are broken by id, so that every process ranks alike.
+pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
+    let mut ranked: Vec<Ranked> = Vec::with_capacity(call.table.candidates.len());
+    for (position, candidate) in call.table.candidates.iter().enumerate() {
+        let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
+        let position = position as u16;
+        let (score, transforms) = score(call, position, kernel, findings);
+        ranked.push(Ranked { position, score, transforms });
+    }
+    ranked.sort_by(|a, b| {
+        let rank = |one: &Ranked| call.table.candidates.get(usize::from(one.position)).map(|c| c.rank);
+        b.score.total().total_cmp(&a.score.total()).then_with(|| rank(a).cmp(&rank(b)))
+    });
+    ranked
+}
+
+/// What the quick walk remembers of one kernel.
+#[derive(Default)]
+struct Quick {
+    excluded: bool,
+    /// A condition that fails now and may hold elsewhere in the cell.
+    fails: Option<Guard>,
+    /// Conditions that hold now and may fail elsewhere in the cell.
+    holds: Vec<Guard>,
+}
+
+impl Listener for Quick {
+    fn excluded(&mut self, _: impl FnOnce() -> Reason) -> bool {
+        self.excluded = true;
+        true
+    }
+
+    fn guarded(&mut self, guard: Guard, holds: bool, _: impl FnOnce() -> Reason) {
+        if holds {
+            self.holds.push(guard);
+        } else if self.fails.is_none() {
+            self.fails = Some(guard);
+        }
+    }
+}
+
+/// Decides. `None` when no candidate can run the call.
+///
+/// The winner's own conditions must go on holding, and each better kernel's failing one must go on failing; what happens to
+/// kernels behind the winner does not matter, because no score depends on whether another kernel is possible.
+pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
+    let findings = Findings::of(call);
+    let mut guards = policy_guards(call);
+    for ranked in rank(call, &findings) {
+        let mut quick = Quick::default();
+        filter::examine(call, ranked.position, &mut quick);
+        let candidate = call.table.candidates.get(usize::from(ranked.position))?;
+        let kernel = call.world.registry.compiled(candidate.kernel)?;
+        if quick.excluded {
+            want_compiled(call, kernel);
+            continue;
+        }
+        if let Some(guard) = quick.fails {
+            guards.push(guard);
+            continue;
+        }
+        guards.extend(quick.holds);
+        let settled = kernel.workspace.as_ref().is_none_or(|formula| call.is_settled(formula.reads));
+        let workspace = if settled {
+            Workspace::Bytes(filter::workspace(kernel, call.values.as_slice()).unwrap_or(0))
+        } else {
+            Workspace::Computed
+        };
+        return Some(Decision {
+            kernel: candidate.kernel,
+            position: ranked.position,
+            transforms: ranked.transforms,
+            workspace,
+            guards: guards.into_boxed_slice(),
+        });
+    }
+    None
+}
+
+/// Conditions of rules and locks that a cell does not settle.
+fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
+    let rules = call.table.rules.iter().zip(&call.rules).enumerate();
+    let rules = rules
+        .filter(|(_, (rule, _))| rule.open)
+        .map(|(number, (_, acts))| Guard::Rule { rule: number as u16, expect: *acts });
+    let locks = call.table.locks.iter().enumerate().filter(|(_, lock)| lock.open).map(|(number, lock)| {
+        Guard::Lock { lock: number as u16, expect: lock.acts(call.context, &call.values) }
+    });
+    rules.chain(locks).collect()
+}
+
+/// Asks for a kernel that is better than the winner and only not compiled yet.
+fn want_compiled(call: &Call<'_>, kernel: &CompiledKernel) {
+    let spec = kernel.spec();
+    let Some(jit) = &call.world.jit else { return };
+    if spec.jit
+        && call.world.policy.jit.value == JitPolicy::WhenWarm
+        && call.world.level.allows_background()
+        && !call.world.warm.contains(&spec.id, call.bucket.words())
+    {
+        jit.want(&spec.id, call.table.info, call.context);
+    }
+}
+
+/// All that can run the call, best first.
+pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
+    let findings = Findings::of(call);
+    let mut ranked = rank(call, &findings);
+    ranked.retain(|one| {
+        let mut reasons: Vec<Reason> = Vec::new();
+        filter::examine(call, one.position, &mut reasons);
+        reasons.is_empty()
+    });
+    ranked
+}
+
+/// Why nothing can run the call.
+#[cold]
+pub(crate) fn refusal(call: &Call<'_>) -> Error {
+    let operation = call.table.info.name.to_string();
+    let reasons_of = |position: u16| {
+        let mut reasons: Vec<Reason> = Vec::new();
+        filter::examine(call, position, &mut reasons);
+        reasons
+    };
+    if let Some((locked, id, source)) = call.lock {
+        let reasons = match locked {
+            Some(position) => reasons_of(position),
+            None => vec![
+                Reason::new(ReasonCode::KernelUnknown)
+                    .message(format!("{operation} has no kernel {id}, to which it is locked ({source})")),
+            ],
+        };
+        return Error::Locked { operation, kernel: id.to_owned(), reasons };
+    }
+    let mut candidates = Vec::new();
+    let mut nearly = false;
+    for (position, candidate) in call.table.candidates.iter().enumerate() {
+        let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
+        let reasons = reasons_of(position as u16);
+        nearly |= matches!(reasons.as_slice(), [only] if only.code == ReasonCode::CudaGraphUnsafe);
+        candidates.push((kernel.spec().id.clone(), reasons));
+    }
+    if nearly && call.mode.has(Ask::Capturing) {
+        Error::CudaGraphUnsafe { operation, candidates }
+    } else {
+        Error::NoKernel { operation, candidates }
+    }
+}

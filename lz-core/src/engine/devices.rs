@@ -1,0 +1,55 @@
+//! Which device a call would run on. Devices are looked for when the first call needs one, once a process.
+
+use std::sync::{Arc, OnceLock};
+
+use crate::context::{Context, FieldKind, Store};
+use crate::device::{DeviceSpec, Discovery, Platform, detect_cpu, discover};
+use crate::operation::OperationInfo;
+
+/// Where devices come from.
+#[derive(Debug, Clone, Default)]
+pub(crate) enum Devices {
+    /// This machine's own.
+    #[default]
+    Found,
+    /// One that need not be there: every call is looked at as if it were on it, and nothing can be run.
+    Imagined(Arc<DeviceSpec>),
+}
+
+impl Devices {
+    /// The device of a call.
+    pub fn of_call(&self, place: Option<Store>, context: &Context) -> Option<&DeviceSpec> {
+        if let Devices::Imagined(device) = self {
+            return Some(device);
+        }
+        let (platform, index) = place.map_or((Platform::Cpu as u64, 0), |store| {
+            let bits = context.raw(store);
+            (bits & 0b111, (bits >> 3) as u32)
+        });
+        let platform = Platform::ALL.into_iter().find(|known| *known as u64 == platform)?;
+        if platform == Platform::Cpu {
+            return Some(host());
+        }
+        found().devices.iter().find(|device| device.platform() == platform && device.index == index)
+    }
+
+    /// Whether calls can be run.
+    pub fn are_real(&self) -> bool {
+        matches!(self, Devices::Found)
+    }
+}
+
+fn host() -> &'static DeviceSpec {
+    static HOST: OnceLock<DeviceSpec> = OnceLock::new();
+    HOST.get_or_init(detect_cpu)
+}
+
+fn found() -> &'static Discovery {
+    static FOUND: OnceLock<Discovery> = OnceLock::new();
+    FOUND.get_or_init(discover)
+}
+
+/// Where an operation's contexts say on which device the tensors are.
+pub(crate) fn place_of(operation: &OperationInfo) -> Option<Store> {
+    operation.fields.iter().find(|field| field.kind == FieldKind::Place).map(|field| field.store)
+}

@@ -1,0 +1,358 @@
+//! Running a call: find the decision, run its kernel, and when that fails say so, remember it and try the next one.
+
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::Shared;
+use super::call::Call;
+use super::decide::{self, Decision};
+use super::guard;
+use super::inline::Local;
+use super::table::OperationTable;
+use super::world::World;
+use crate::cache::{CellKey, Entry, Inserted};
+use crate::compiled::CompiledKernel;
+use crate::context::Context;
+use crate::error::Error;
+use crate::health::{Failure, FailureKind};
+use crate::kernel::{KernelEntry, KernelError, Severity};
+use crate::mode::{self, Mode};
+use crate::operation::OperationInfo;
+use crate::plan::Transforms;
+use crate::reason::{Reason, ReasonCategory, ReasonCode};
+use crate::run::{Run, Scratch};
+
+/// How generated code runs one kernel.
+pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
+
+/// Hits of one thread between two looks at a clock.
+const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
+
+thread_local! {
+    /// Whether this thread is deciding: whoever is asked for evidence must not wait for itself.
+    static DECIDING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A decision, kept or made for this call alone.
+pub(crate) enum Found<'w> {
+    Kept(&'w Entry),
+    Fresh(Decision),
+}
+
+impl Found<'_> {
+    pub fn decision(&self) -> &Decision {
+        match self {
+            Found::Kept(entry) => &entry.decision,
+            Found::Fresh(decision) => decision,
+        }
+    }
+}
+
+impl Shared {
+    #[inline]
+    pub fn dispatch(
+        &self,
+        local: &mut Local,
+        operation: &'static OperationInfo,
+        context: &Context,
+        run_one: &mut RunOne<'_>,
+    ) -> Result<(), Error> {
+        self.published.refresh(&mut local.world);
+        if let Local { world: Some(world), decisions, scratch, hits, .. } = local
+            && !world.careful
+        {
+            let mode = mode::of_thread().apply(world.mode);
+            if let Some(way) = decisions.find(operation.slot(), world.generation, mode, context)
+                && let Some(kernel) = world.registry.compiled(way.kernel)
+                && *hits < HITS_BETWEEN_LOOKS
+            {
+                *hits += 1;
+                let bytes = way.workspace.bytes(kernel, context);
+                return match run_guarded(kernel, bytes, way.transforms, scratch, run_one) {
+                    Ok(()) => Ok(()),
+                    Err(error) => {
+                        let trouble = Trouble { kernel: way.kernel, error, recorded: false };
+                        self.recover(local, operation, context, trouble, run_one)
+                    }
+                };
+            }
+        }
+        self.dispatch_slowly(local, operation, context, run_one)
+    }
+
+    #[inline(never)]
+    fn dispatch_slowly(
+        &self,
+        local: &mut Local,
+        operation: &'static OperationInfo,
+        context: &Context,
+        run_one: &mut RunOne<'_>,
+    ) -> Result<(), Error> {
+        if local.hits >= HITS_BETWEEN_LOOKS {
+            local.hits = 0;
+            self.expire();
+        }
+        if local.world.as_ref().is_some_and(|world| world.careful && world.health.poll()) {
+            self.published.refresh(&mut local.world);
+        }
+        let trouble = {
+            let Local { world: Some(world), decisions, scratch, .. } = local else {
+                return Err(no_kernels(operation));
+            };
+            if !world.devices.are_real() {
+                return Err(imagined(operation));
+            }
+            let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
+            let mode = mode::of_thread().apply(world.mode);
+            let found = self.find(world, table, context, mode)?;
+            let decision = found.decision();
+            if let Found::Kept(entry) = &found {
+                decisions.remember(world.generation, table, context, mode, &entry.decision);
+            }
+            let Some(kernel) = world.registry.compiled(decision.kernel) else {
+                return Err(no_kernels(operation));
+            };
+            let bytes = decision.workspace.bytes(kernel, context);
+            if world.careful {
+                let call = Call::new(world, table, context, mode);
+                match run_admitted(&call, kernel, bytes, decision.transforms, scratch, run_one) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => Trouble { kernel: decision.kernel, error, recorded: true },
+                }
+            } else {
+                match run_guarded(kernel, bytes, decision.transforms, scratch, run_one) {
+                    Ok(()) => return Ok(()),
+                    Err(error) => Trouble { kernel: decision.kernel, error, recorded: false },
+                }
+            }
+        };
+        self.recover(local, operation, context, trouble, run_one)
+    }
+
+    /// The decision for a call: the one that is kept, or a new one.
+    pub fn find<'w>(
+        &self,
+        world: &'w World,
+        table: &OperationTable,
+        context: &Context,
+        mode: Mode,
+    ) -> Result<Found<'w>, Error> {
+        let keeps = world.policy.cache.value.enabled && world.level.allows_cache();
+        let key = if keeps { CellKey::of(table, context, mode) } else { None };
+        let Some(key) = key else {
+            let call = Call::new(world, table, context, mode);
+            return decide::decide(&call).map(Found::Fresh).ok_or_else(|| decide::refusal(&call));
+        };
+        let hash = key.hash(table.axes.len());
+        let kept = || {
+            world
+                .decisions
+                .get(&key, hash, |decision| guard::all_stand(&decision.guards, world, table, context, mode))
+        };
+        match kept() {
+            Some(entry) => Ok(Found::Kept(entry)),
+            None => self.find_afresh(world, table, context, mode, key, hash, kept),
+        }
+    }
+
+    #[cold]
+    #[expect(clippy::too_many_arguments, reason = "the parts of one look-up, split where it gets slow")]
+    fn find_afresh<'w>(
+        &self,
+        world: &'w World,
+        table: &OperationTable,
+        context: &Context,
+        mode: Mode,
+        key: CellKey,
+        hash: u64,
+        kept: impl Fn() -> Option<&'w Entry>,
+    ) -> Result<Found<'w>, Error> {
+        let nested = DECIDING.replace(true);
+        let _alone = (!nested).then(|| world.decisions.decide_alone(hash));
+        let _deciding = Deciding { nested };
+        if let Some(entry) = kept() {
+            return Ok(Found::Kept(entry));
+        }
+        let call = Call::new(world, table, context, mode);
+        let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
+        match world.decisions.insert(Box::new(Entry { key, decision }), hash) {
+            Inserted::Kept(entry) => Ok(Found::Kept(entry)),
+            Inserted::Full(entry) => {
+                self.make_room(world.generation);
+                Ok(Found::Fresh(entry.decision))
+            }
+        }
+    }
+
+    /// After a failure: remembers it, and tries the others, best first, where that is allowed.
+    #[cold]
+    fn recover(
+        &self,
+        local: &mut Local,
+        operation: &'static OperationInfo,
+        context: &Context,
+        trouble: Trouble,
+        run_one: &mut RunOne<'_>,
+    ) -> Result<(), Error> {
+        let Some(world) = local.world.clone() else { return Err(no_kernels(operation)) };
+        let (Some(table), Some(kernel)) = (world.table(operation), world.registry.compiled(trouble.kernel))
+        else {
+            return Err(no_kernels(operation));
+        };
+        let first = kernel.spec().id.clone();
+        let mode = mode::of_thread().apply(world.mode);
+        if !trouble.recorded {
+            record(&Call::new(&world, table, context, mode), kernel, &trouble.error);
+        }
+        let mut reasons = vec![trouble.error.reason.clone()];
+        let mut may_go_on = self.may_go_on(&world, operation, &trouble.error, &mut reasons);
+        let mut tried = vec![first.clone()];
+        // What failed has just changed the world; the others are looked at in the new one.
+        let world = self.published.load();
+        let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
+        let call = Call::new(&world, table, context, mode);
+        for ranked in if may_go_on { decide::possible(&call) } else { Vec::new() } {
+            let candidate = table.candidates.get(usize::from(ranked.position));
+            let Some(kernel) = candidate.and_then(|one| world.registry.compiled(one.kernel)) else {
+                continue;
+            };
+            let id = &kernel.spec().id;
+            if !may_go_on || tried.contains(id) {
+                continue;
+            }
+            tried.push(id.clone());
+            let bytes = crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0);
+            match run_admitted(&call, kernel, bytes, ranked.transforms, &mut local.scratch, run_one) {
+                Ok(()) => {
+                    self.note_fallback(operation, &first, id, &reasons);
+                    return Ok(());
+                }
+                Err(error) => {
+                    reasons.push(error.reason.clone());
+                    may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
+                }
+            }
+        }
+        Err(Error::KernelExecution { operation: operation.name.to_string(), kernel: first, reasons })
+    }
+
+    /// Whether another kernel may try after a failure; if not, why is added.
+    fn may_go_on(
+        &self,
+        world: &World,
+        operation: &'static OperationInfo,
+        error: &KernelError,
+        reasons: &mut Vec<Reason>,
+    ) -> bool {
+        if error.severity == Severity::Device {
+            reasons.push(Reason::new(ReasonCode::DeviceLost));
+            return false;
+        }
+        if !world.policy.fallback_enabled.value {
+            let source = &world.policy.fallback_enabled.source;
+            let message = format!("fallback_enabled is false ({source})");
+            reasons.push(Reason::new(ReasonCode::FallbackDisallowed).message(message));
+            return false;
+        }
+        let mutates = operation.schema().inputs.iter().any(|input| input.read_write);
+        if mutates && !error.untouched {
+            let message = format!(
+                "{} changes its inputs, and the kernel that failed may have changed them already",
+                operation.name
+            );
+            reasons.push(Reason::new(ReasonCode::FallbackDisallowed).message(message));
+            return false;
+        }
+        true
+    }
+}
+
+/// A kernel that did not run to its end.
+struct Trouble {
+    kernel: u32,
+    error: KernelError,
+    recorded: bool,
+}
+
+struct Deciding {
+    nested: bool,
+}
+
+impl Drop for Deciding {
+    fn drop(&mut self) {
+        DECIDING.set(self.nested);
+    }
+}
+
+fn no_kernels(operation: &OperationInfo) -> Error {
+    Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() }
+}
+
+fn imagined(operation: &OperationInfo) -> Error {
+    let reason = Reason::new(ReasonCode::DeviceAbsent)
+        .message("this engine imagines its device: it can explain a call, not run it");
+    Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
+}
+
+/// Runs a kernel; a panic inside it becomes its failure.
+#[inline]
+fn run_guarded(
+    kernel: &CompiledKernel,
+    workspace: u64,
+    transforms: Transforms,
+    scratch: &mut Scratch,
+    run_one: &mut RunOne<'_>,
+) -> Result<(), KernelError> {
+    let mut run = Run::new(scratch, workspace, 0);
+    run.transforms = transforms;
+    match catch_unwind(AssertUnwindSafe(|| run_one(&kernel.entry, &mut run))) {
+        Ok(outcome) => outcome,
+        Err(panic) => Err(panicked(kernel, panic.as_ref())),
+    }
+}
+
+#[cold]
+fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    let text = text.unwrap_or("a panic without a message");
+    let message = format!("{}: {text}", kernel.spec().id);
+    KernelError::because(Reason::new(ReasonCode::KernelPanicked).message(message))
+}
+
+/// Asks health for leave first and tells it the outcome.
+fn run_admitted(
+    call: &Call<'_>,
+    kernel: &CompiledKernel,
+    workspace: u64,
+    transforms: Transforms,
+    scratch: &mut Scratch,
+    run_one: &mut RunOne<'_>,
+) -> Result<(), KernelError> {
+    let permit = call.world.health.admit(call.subject(kernel)).map_err(|refusal| {
+        let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
+        KernelError::because(reason).before_writing()
+    })?;
+    let outcome = run_guarded(kernel, workspace, transforms, scratch, run_one);
+    match &outcome {
+        Ok(()) => permit.succeeded(),
+        Err(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),
+    }
+    outcome
+}
+
+fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
+    if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
+        permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() });
+    }
+}
+
+fn kind(error: &KernelError) -> FailureKind {
+    match error.severity {
+        Severity::Device => FailureKind::DeviceLost,
+        Severity::Backend => FailureKind::BackendFatal,
+        Severity::Call if error.reason.code == ReasonCode::OutOfMemory => FailureKind::OutOfMemory,
+        Severity::Call if error.reason.code.category() == ReasonCategory::Validation => FailureKind::Caller,
+        Severity::Call => FailureKind::Kernel,
+    }
+}

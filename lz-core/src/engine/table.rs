@@ -1,0 +1,451 @@
+//! Everything about one operation that can be worked out before a call comes: its candidates, what policy says of each, the
+//! conditions of rules, and the grid of cells that decisions are shared in.
+//!
+//! A table belongs to one registry and one policy. Nothing here knows health, measurements or a call.
+
+use lz_schema::expr::{self, Program, Type};
+
+use super::devices::place_of;
+use crate::bucket::STRIDE_SPEED_BITS;
+use crate::compiled::{Part, parts};
+use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
+use crate::operation::OperationInfo;
+use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
+use crate::reason::{Reason, ReasonCode};
+use crate::registry::{BackendState, Registry};
+use crate::scope::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
+
+/// The points by which an override puts a kernel before all others.
+pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
+
+/// One operation under one registry and one policy.
+#[derive(Debug)]
+pub(crate) struct OperationTable {
+    pub info: &'static OperationInfo,
+    pub candidates: Vec<Candidate>,
+    pub locks: Vec<CompiledLock>,
+    pub rules: Vec<CompiledRule>,
+    /// Which bits of the flags tell calls apart.
+    pub mask: [u64; FLAG_WORDS],
+    /// How each axis is cut, by its number.
+    pub axes: Vec<AxisCells>,
+    /// Fields whose exact value a cell does not fix.
+    pub open: FieldSet,
+    /// Where the place of the tensors is.
+    pub place: Option<Store>,
+    /// Stride classes of the tensor inputs.
+    pub strides: Vec<(Store, String)>,
+}
+
+/// A kernel as a candidate under this policy.
+#[derive(Debug)]
+pub(crate) struct Candidate {
+    /// Its index in the registry.
+    pub kernel: u32,
+    /// Its rank by id, which breaks ties.
+    pub rank: u16,
+    /// Points that policy gives it on every call.
+    pub points: f64,
+    /// Where those came from.
+    pub notes: Vec<PolicyNote>,
+    /// Why it is excluded on every call.
+    pub excluded: Vec<Reason>,
+}
+
+/// Something that policy did.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct PolicyNote {
+    pub what: String,
+    pub points: f64,
+    pub source: Provenance,
+}
+
+/// A condition over a call.
+#[derive(Debug, Default)]
+pub(crate) struct Condition {
+    pub parts: Vec<Part>,
+}
+
+impl Condition {
+    pub fn holds(&self, values: &Values) -> bool {
+        self.parts.iter().all(|part| part.holds(values.as_slice()))
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct CompiledLock {
+    /// The candidate's position; `None` when there is no such kernel for this operation.
+    pub candidate: Option<u16>,
+    pub kernel: String,
+    pub fixes: Vec<(Store, u64)>,
+    pub condition: Condition,
+    pub open: bool,
+    pub source: Provenance,
+}
+
+impl CompiledLock {
+    pub fn acts(&self, context: &Context, values: &Values) -> bool {
+        self.fixes.iter().all(|(store, bits)| context.raw(*store) == *bits) && self.condition.holds(values)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct CompiledRule {
+    pub what: String,
+    pub condition: Condition,
+    pub open: bool,
+    /// Points by candidate.
+    pub points: Vec<(u16, f64)>,
+    /// Candidates that it excludes.
+    pub denied: Vec<u16>,
+    /// A kernel that it locks: its candidate, if it is one, and its id.
+    pub lock: Option<(Option<u16>, String)>,
+    pub source: Provenance,
+}
+
+/// How an axis is cut into cells.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AxisCells {
+    /// Every size is a cell.
+    Exact,
+    /// A cell begins at each of these.
+    Cut(Box<[i64]>),
+}
+
+impl AxisCells {
+    /// The cell of a size: a number that names it, where it begins and where it ends. `None` when no number of 32 bits names it.
+    #[inline]
+    pub fn cell(&self, size: i64) -> Option<u32> {
+        match self {
+            AxisCells::Exact => u32::try_from(size).ok(),
+            AxisCells::Cut(cuts) => Some(cuts.partition_point(|cut| *cut <= size) as u32),
+        }
+    }
+
+    /// The smallest and the largest size of a cell.
+    pub fn range(&self, size: i64) -> (i64, i64) {
+        match self {
+            AxisCells::Exact => (size, size),
+            AxisCells::Cut(cuts) => {
+                let position = cuts.partition_point(|cut| *cut <= size);
+                let low = position.checked_sub(1).and_then(|before| cuts.get(before));
+                let high = cuts.get(position).map(|next| next - 1);
+                (low.copied().unwrap_or(i64::MIN), high.unwrap_or(i64::MAX))
+            }
+        }
+    }
+}
+
+impl OperationTable {
+    /// Whether the truth of a part is the same for a whole cell.
+    pub fn is_settled(&self, part: &Part) -> bool {
+        part.cuttable || part.reads & self.open == 0
+    }
+
+    pub fn build(info: &'static OperationInfo, registry: &Registry, policy: &Policy) -> OperationTable {
+        let mut table = OperationTable {
+            info,
+            candidates: candidates(info, registry, policy),
+            locks: Vec::new(),
+            rules: Vec::new(),
+            mask: [0; FLAG_WORDS],
+            axes: Vec::new(),
+            open: 0,
+            place: place_of(info),
+            strides: info
+                .fields
+                .iter()
+                .filter(|field| field.kind == FieldKind::Strides)
+                .map(|field| (field.store, field.name.to_string()))
+                .collect(),
+        };
+        let names = Names::of_policy(info);
+        table.locks = locks(&table, registry, policy, &names);
+        table.rules = rules(&table, registry, policy, &names);
+        table.cut_axes(registry);
+        table.mask_flags(registry);
+        let open = |condition: &Condition, table: &OperationTable| {
+            condition.parts.iter().any(|part| !table.is_settled(part))
+        };
+        let open_rules: Vec<bool> = table.rules.iter().map(|rule| open(&rule.condition, &table)).collect();
+        let open_locks: Vec<bool> = table
+            .locks
+            .iter()
+            .map(|lock| {
+                let scalar = lock.fixes.iter().any(|(store, _)| matches!(store, Store::Scalar(_)));
+                scalar || open(&lock.condition, &table)
+            })
+            .collect();
+        table.rules.iter_mut().zip(open_rules).for_each(|(rule, open)| rule.open = open);
+        table.locks.iter_mut().zip(open_locks).for_each(|(lock, open)| lock.open = open);
+        table
+    }
+
+    fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
+        let kernels = self.candidates.iter().filter_map(move |candidate| registry.compiled(candidate.kernel));
+        let limits = kernels.flat_map(|kernel| &kernel.limits).flat_map(|limit| &limit.parts);
+        let rules = self.rules.iter().flat_map(|rule| &rule.condition.parts);
+        let locks = self.locks.iter().flat_map(|lock| &lock.condition.parts);
+        limits.chain(rules).chain(locks)
+    }
+
+    /// Cuts every axis at the bounds of the schema's buckets and wherever any limit or rule changes its truth.
+    fn cut_axes(&mut self, registry: &Registry) {
+        let mut cuts: Vec<Option<Vec<i64>>> = Vec::new();
+        let mut axis_of_field = vec![None; self.info.fields.len()];
+        for (index, field) in self.info.fields.iter().enumerate() {
+            match (&field.kind, field.store) {
+                (FieldKind::Axis { buckets }, Store::Axis(axis)) => {
+                    let axis = usize::from(axis) % MAX_AXES;
+                    if cuts.len() <= axis {
+                        cuts.resize(axis + 1, Some(Vec::new()));
+                    }
+                    axis_of_field[index] = Some(axis);
+                    cuts[axis] = buckets
+                        .as_ref()
+                        .map(|bounds| bounds.iter().filter_map(|bound| bound.checked_add(1)).collect());
+                    if buckets.is_some() && index < MAX_VALUES {
+                        self.open |= 1 << index;
+                    }
+                }
+                (_, Store::Scalar(_)) if index < MAX_VALUES => self.open |= 1 << index,
+                _ => {}
+            }
+        }
+        for part in self.all_parts(registry).filter(|part| part.cuttable) {
+            for (field, places) in &part.cuts {
+                let axis = axis_of_field.get(usize::from(*field)).copied().flatten();
+                if let Some(Some(all)) = axis.and_then(|axis| cuts.get_mut(axis)) {
+                    all.extend(places);
+                }
+            }
+        }
+        self.axes = cuts
+            .into_iter()
+            .map(|cuts| match cuts {
+                None => AxisCells::Exact,
+                Some(mut cuts) => {
+                    cuts.sort_unstable();
+                    cuts.dedup();
+                    AxisCells::Cut(cuts.into())
+                }
+            })
+            .collect();
+    }
+
+    /// Everything small tells calls apart, but for digests, which no kernel asks about, and alignments that none asks about.
+    fn mask_flags(&mut self, registry: &Registry) {
+        let aligned = self
+            .candidates
+            .iter()
+            .filter_map(|candidate| registry.compiled(candidate.kernel))
+            .any(|kernel| kernel.spec().alignment > 1);
+        for field in self.info.fields.iter() {
+            let Store::Flag { word, shift, bits } = field.store else { continue };
+            let bits = match field.kind {
+                FieldKind::Digest => continue,
+                FieldKind::Strides if !aligned => STRIDE_SPEED_BITS,
+                _ => (1u64 << bits) - 1,
+            };
+            self.mask[usize::from(word) % FLAG_WORDS] |= bits << shift;
+        }
+    }
+
+    fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
+        let index = registry.index_of(id)?;
+        self.candidates.iter().position(|candidate| candidate.kernel == index).map(|position| position as u16)
+    }
+
+    fn matching<'a>(
+        &'a self,
+        registry: &'a Registry,
+        pattern: &'a Pattern,
+    ) -> impl Iterator<Item = u16> + 'a {
+        self.candidates.iter().enumerate().filter_map(move |(position, candidate)| {
+            let spec = registry.compiled(candidate.kernel)?.spec();
+            pattern.matches_kernel(&spec.id, &spec.backend).then_some(position as u16)
+        })
+    }
+}
+
+fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy) -> Vec<Candidate> {
+    let about = |list: &'static str, entries: &'_ [Listed]| -> Vec<(Listed, &'static str)> {
+        let mine = entries.iter().filter(|listed| names_operation(&listed.operations, info, registry));
+        mine.map(|listed| (listed.clone(), list)).collect()
+    };
+    let allow = about("allow", &policy.allow);
+    let deny = about("deny", &policy.deny);
+    let prefer = about("prefer", &policy.prefer);
+    let avoid = about("avoid", &policy.avoid);
+    let mut all: Vec<Candidate> = Vec::new();
+    for &index in registry.compiled_of(info) {
+        let Some(kernel) = registry.compiled(index) else { continue };
+        let spec = kernel.spec();
+        let mut candidate =
+            Candidate { kernel: index, rank: 0, points: 0.0, notes: Vec::new(), excluded: Vec::new() };
+        if let Some(BackendState::Disabled(reason)) = registry.backend(&spec.backend).map(|b| &b.state) {
+            candidate.excluded.push(reason.clone());
+        }
+        for (listed, list) in deny.iter().filter(|(listed, _)| matches(listed, spec)) {
+            candidate.excluded.push(
+                Reason::new(ReasonCode::PolicyDenied)
+                    .message(format!("{list}: {} ({})", listed.kernels, listed.source)),
+            );
+        }
+        if !allow.is_empty() && !allow.iter().any(|(listed, _)| matches(listed, spec)) {
+            let names: Vec<String> = allow.iter().map(|(listed, _)| listed.kernels.to_string()).collect();
+            let sources: Vec<String> = allow.iter().map(|(listed, _)| listed.source.to_string()).collect();
+            candidate.excluded.push(
+                Reason::new(ReasonCode::PolicyNotAllowed)
+                    .required(format!("one of {} ({})", names.join(", "), sources.join(", ")))
+                    .found(spec.id.clone()),
+            );
+        }
+        let mut weigh = |entries: &[(Listed, &str)], points: f64| {
+            // A kernel that is preferred in several lines is preferred once.
+            if let Some((listed, list)) = entries.iter().find(|(listed, _)| matches(listed, spec)) {
+                candidate.points += points;
+                let what = format!("{list}: {}", listed.kernels);
+                candidate.notes.push(PolicyNote { what, points, source: listed.source.clone() });
+            }
+        };
+        weigh(&prefer, policy.prefer_points);
+        weigh(&avoid, -policy.avoid_points);
+        all.push(candidate);
+    }
+    let mut by_id: Vec<usize> = (0..all.len()).collect();
+    by_id.sort_by_key(|position| registry.compiled(all[*position].kernel).map(|kernel| &kernel.spec().id));
+    for (rank, position) in by_id.into_iter().enumerate() {
+        all[position].rank = rank as u16;
+    }
+    all
+}
+
+fn matches(listed: &Listed, spec: &crate::spec::KernelSpec) -> bool {
+    listed.kernels.matches_kernel(&spec.id, &spec.backend)
+}
+
+/// Whether a pattern names the operation, by its own name or by an alias.
+fn names_operation(pattern: &Pattern, info: &'static OperationInfo, registry: &Registry) -> bool {
+    pattern.matches(&info.name)
+        || pattern.is_exact()
+            && registry.operation(pattern.as_str()).is_none()
+            && registry.alias(pattern.as_str()).iter().any(|target| std::ptr::eq(target.operation, info))
+}
+
+/// Compiles a condition for one operation; `None` when it names something that the operation does not have.
+fn condition(text: Option<&str>, names: &Names, info: &OperationInfo) -> Option<Condition> {
+    let Some(text) = text else { return Some(Condition::default()) };
+    let typed = expr::check_expecting(text, names, &Type::Bool).ok()?;
+    Some(Condition { parts: parts(&typed, &info.fields) })
+}
+
+fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &Names) -> Vec<CompiledLock> {
+    let info = table.info;
+    let mut locks = Vec::new();
+    for lock in &policy.locks {
+        // The fixed params of an alias are part of the lock's condition.
+        let targets: Vec<Vec<(Store, u64)>> = if lock.operation.matches(&info.name) {
+            vec![Vec::new()]
+        } else if lock.operation.is_exact() && registry.operation(lock.operation.as_str()).is_none() {
+            let all = registry.alias(lock.operation.as_str()).iter();
+            all.filter(|target| std::ptr::eq(target.operation, info))
+                .map(|target| target.fixes.clone())
+                .collect()
+        } else {
+            Vec::new()
+        };
+        for fixes in targets {
+            let Some(condition) = condition(lock.condition.as_deref(), names, info) else { continue };
+            // An alias stands for several operations; its kernel belongs to one of them and locks that one.
+            let candidate = table.position_of(registry, &lock.kernel);
+            let elsewhere = candidate.is_none() && registry.index_of(&lock.kernel).is_some();
+            if elsewhere && !lock.operation.matches(&info.name) {
+                continue;
+            }
+            locks.push(CompiledLock {
+                candidate,
+                kernel: lock.kernel.clone(),
+                fixes,
+                condition,
+                open: false,
+                source: lock.source.clone(),
+            });
+        }
+    }
+    locks
+}
+
+fn rules(table: &OperationTable, registry: &Registry, policy: &Policy, names: &Names) -> Vec<CompiledRule> {
+    let info = table.info;
+    let kernel_names = Names::of_kernel();
+    let mut rules = Vec::new();
+    for rule in &policy.rules {
+        if !names_operation(&rule.operations, info, registry) {
+            continue;
+        }
+        let Some(condition) = condition(rule.condition.as_deref(), names, info) else { continue };
+        let mut compiled = CompiledRule {
+            what: describe_rule(rule),
+            condition,
+            open: false,
+            points: Vec::new(),
+            denied: Vec::new(),
+            lock: None,
+            source: rule.source.clone(),
+        };
+        for action in &rule.actions {
+            let mut add = |pattern: &Pattern, points: f64| {
+                compiled.points.extend(table.matching(registry, pattern).map(|position| (position, points)));
+            };
+            match action {
+                Action::Prefer(pattern) => add(pattern, policy.prefer_points),
+                Action::Avoid(pattern) => add(pattern, -policy.avoid_points),
+                Action::Boost(pattern, points) => add(pattern, *points),
+                Action::Override(id) => add(&Pattern::new(id), OVERRIDE_POINTS),
+                Action::Deny(pattern) => compiled.denied.extend(table.matching(registry, pattern)),
+                Action::Allow(pattern) => {
+                    let allowed: Vec<u16> = table.matching(registry, pattern).collect();
+                    let all = 0..table.candidates.len() as u16;
+                    compiled.denied.extend(all.filter(|position| !allowed.contains(position)));
+                }
+                Action::Lock(id) => compiled.lock = Some((table.position_of(registry, id), id.clone())),
+                Action::Filter(text) => {
+                    let Ok(typed) = expr::check_expecting(text, &kernel_names, &Type::Bool) else { continue };
+                    let program = Program::compile(&typed);
+                    for (position, candidate) in table.candidates.iter().enumerate() {
+                        let Some(kernel) = registry.compiled(candidate.kernel) else { continue };
+                        if program.eval_bool(&kernel_values(kernel.spec())) != Ok(true) {
+                            compiled.denied.push(position as u16);
+                        }
+                    }
+                }
+            }
+        }
+        rules.push(compiled);
+    }
+    rules
+}
+
+fn describe_rule(rule: &crate::policy::Rule) -> String {
+    let mut text = if rule.name.is_empty() { String::new() } else { format!("{}: ", rule.name) };
+    for (position, action) in rule.actions.iter().enumerate() {
+        if position > 0 {
+            text.push_str(", ");
+        }
+        text.push_str(&match action {
+            Action::Prefer(pattern) => format!("prefer {pattern}"),
+            Action::Avoid(pattern) => format!("avoid {pattern}"),
+            Action::Boost(pattern, points) => format!("{points:+} for {pattern}"),
+            Action::Deny(pattern) => format!("deny {pattern}"),
+            Action::Allow(pattern) => format!("allow {pattern} only"),
+            Action::Override(id) => format!("{id} before all others"),
+            Action::Lock(id) => format!("lock {id}"),
+            Action::Filter(condition) => format!("only kernels with {condition}"),
+        });
+    }
+    if let Some(condition) = &rule.condition {
+        text.push_str(&format!(" when {condition}"));
+    }
+    text
+}

@@ -1,0 +1,174 @@
+//! One state of everything that a decision depends on, and the decisions that were made in it.
+//!
+//! A world is never changed, only replaced: a decision lives and dies with the state that it was made under, so that no
+//! decision can outlive a change of registry, policy, capabilities or health.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::time::Instant;
+
+use super::devices::Devices;
+use super::table::OperationTable;
+use crate::cache::DecisionTable;
+use crate::context::Context;
+use crate::device::DeviceSpec;
+use crate::evidence::{Evidence, MemoryProbe};
+use crate::health::{DegradationLevel, Health};
+use crate::mode::Mode;
+use crate::operation::OperationInfo;
+use crate::policy::Policy;
+use crate::registry::Registry;
+
+/// Somebody who compiles in the background. Asked once a cell for a kernel that would have been better, had it been warm.
+pub trait JitRequests: Send + Sync {
+    /// A kernel is wanted for calls like this one. Must return at once and must not call the engine.
+    fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
+}
+
+/// Kernels that have been compiled, and for which buckets.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Warm {
+    buckets: HashMap<String, HashSet<Box<[u64]>>>,
+}
+
+impl Warm {
+    pub fn contains(&self, kernel: &str, bucket: &[u64]) -> bool {
+        self.buckets.get(kernel).is_some_and(|buckets| buckets.contains(bucket))
+    }
+
+    pub fn add(&mut self, kernel: &str, bucket: &[u64]) -> bool {
+        self.buckets.entry(kernel.to_owned()).or_default().insert(bucket.into())
+    }
+}
+
+/// What a world is made of, without its decisions.
+#[derive(Clone, Default)]
+pub(crate) struct Parts {
+    pub registry: Arc<Registry>,
+    pub policy: Arc<Policy>,
+    pub devices: Devices,
+    pub evidence: Option<Arc<dyn Evidence>>,
+    pub memory: Option<Arc<dyn MemoryProbe>>,
+    pub jit: Option<Arc<dyn JitRequests>>,
+    pub warm: Arc<Warm>,
+    pub health: Arc<Health>,
+}
+
+/// One state of everything.
+pub(crate) struct World {
+    pub generation: u64,
+    pub registry: Arc<Registry>,
+    pub policy: Arc<Policy>,
+    pub devices: Devices,
+    pub evidence: Option<Arc<dyn Evidence>>,
+    pub memory: Option<Arc<dyn MemoryProbe>>,
+    pub jit: Option<Arc<dyn JitRequests>>,
+    pub warm: Arc<Warm>,
+    pub health: Arc<Health>,
+    /// How far the engine has stepped back.
+    pub level: DegradationLevel,
+    /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
+    pub careful: bool,
+    /// The ground of the modes of calls.
+    pub mode: Mode,
+    /// When its decisions began to be made.
+    pub born: Instant,
+    tables: Arc<Tables>,
+    pub decisions: DecisionTable,
+}
+
+/// The tables of operations, made when first asked for. They depend on registry and policy alone.
+#[derive(Debug)]
+struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
+
+impl World {
+    /// A world of these parts. Tables are taken over from one before that had the same registry and policy.
+    pub fn new(parts: Parts, generation: u64, before: Option<&World>, room: usize) -> World {
+        let same = before.filter(|before| {
+            Arc::ptr_eq(&before.registry, &parts.registry) && Arc::ptr_eq(&before.policy, &parts.policy)
+        });
+        let tables = same.map_or_else(
+            || {
+                let slots = parts.registry.slots();
+                Arc::new(Tables((0..slots).map(|_| OnceLock::new()).collect()))
+            },
+            |before| Arc::clone(&before.tables),
+        );
+        let Parts { registry, policy, devices, evidence, memory, jit, warm, health } = parts;
+        World {
+            generation,
+            mode: policy.mode(),
+            level: health.level(),
+            careful: !health.is_spotless(),
+            born: Instant::now(),
+            decisions: DecisionTable::new(room),
+            registry,
+            policy,
+            devices,
+            evidence,
+            memory,
+            jit,
+            warm,
+            health,
+            tables,
+        }
+    }
+
+    /// What it is made of.
+    pub fn parts(&self) -> Parts {
+        Parts {
+            registry: Arc::clone(&self.registry),
+            policy: Arc::clone(&self.policy),
+            devices: self.devices.clone(),
+            evidence: self.evidence.clone(),
+            memory: self.memory.clone(),
+            jit: self.jit.clone(),
+            warm: Arc::clone(&self.warm),
+            health: Arc::clone(&self.health),
+        }
+    }
+
+    /// The table of an operation; `None` when it has no kernels.
+    #[inline]
+    pub fn table(&self, info: &'static OperationInfo) -> Option<&OperationTable> {
+        let slot = self.tables.0.get(info.slot() as usize)?;
+        match slot.get() {
+            Some(table) => Some(table),
+            None => self.make_table(info, slot),
+        }
+    }
+
+    #[cold]
+    fn make_table<'a>(
+        &'a self,
+        info: &'static OperationInfo,
+        slot: &'a OnceLock<Box<OperationTable>>,
+    ) -> Option<&'a OperationTable> {
+        if self.registry.compiled_of(info).is_empty() {
+            return None;
+        }
+        Some(slot.get_or_init(|| Box::new(OperationTable::build(info, &self.registry, &self.policy))))
+    }
+
+    /// Bytes that a kernel's scratch memory may take now.
+    pub fn memory_limit(&self, device: Option<&DeviceSpec>) -> Option<u64> {
+        let headroom = self.policy.memory_headroom.value;
+        let free = self.memory.as_ref().zip(device).and_then(|(probe, device)| probe.free_bytes(device));
+        match (headroom, free) {
+            (Some(headroom), Some(free)) => Some(headroom.min(free)),
+            (headroom, free) => headroom.or(free),
+        }
+    }
+
+    /// Whether the above may change from call to call.
+    pub fn memory_changes(&self) -> bool {
+        self.memory.is_some()
+    }
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").field("generation", &self.generation).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,484 @@
+//! Whether a kernel can run a call, and every reason why not.
+//!
+//! One walk serves two readers: the decision, which wants to know quickly and what its answer hangs on, and the
+//! explanation, which wants all reasons. So they cannot disagree.
+
+use crate::compiled::CompiledKernel;
+use crate::context::Context;
+use crate::device::DeviceSpec;
+use crate::engine::call::Call;
+use crate::engine::guard::Guard;
+use crate::engine::table::{Candidate, OperationTable};
+use crate::health::{RefusalScope, Standing};
+use crate::mode::Ask;
+use crate::plan::{TransformKind, Transforms};
+use crate::policy::JitPolicy;
+use crate::reason::{Reason, ReasonCode};
+use crate::scope::describe;
+use crate::spec::StrideNeeds;
+
+/// Who listens to the walk.
+pub(crate) trait Listener {
+    /// The kernel is excluded, for the whole cell of the call. True stops the walk.
+    fn excluded(&mut self, reason: impl FnOnce() -> Reason) -> bool;
+
+    /// Something that must be looked at on each call of the cell, and how it stands now.
+    fn guarded(&mut self, guard: Guard, holds: bool, reason: impl FnOnce() -> Reason);
+}
+
+/// Collects all reasons.
+impl Listener for Vec<Reason> {
+    fn excluded(&mut self, reason: impl FnOnce() -> Reason) -> bool {
+        self.push(reason());
+        false
+    }
+
+    fn guarded(&mut self, _: Guard, holds: bool, reason: impl FnOnce() -> Reason) {
+        if !holds {
+            self.push(reason());
+        }
+    }
+}
+
+/// Walks through everything that a kernel needs.
+pub(crate) fn examine(call: &Call<'_>, position: u16, listener: &mut impl Listener) {
+    let Some(candidate) = call.table.candidates.get(usize::from(position)) else { return };
+    let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { return };
+    let _ = policy(call, position, candidate, kernel, listener)
+        || device(call.device, kernel, listener)
+        || arguments(call, kernel, listener)
+        || mode(call, kernel, listener)
+        || limits(call, position, kernel, listener)
+        || standing(call, kernel, listener);
+}
+
+type Stop = bool;
+
+fn policy(
+    call: &Call<'_>,
+    position: u16,
+    candidate: &Candidate,
+    kernel: &CompiledKernel,
+    listener: &mut impl Listener,
+) -> Stop {
+    for reason in &candidate.excluded {
+        if listener.excluded(|| reason.clone()) {
+            return true;
+        }
+    }
+    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
+        if *acts
+            && rule.denied.contains(&position)
+            && listener.excluded(|| {
+                Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))
+            })
+        {
+            return true;
+        }
+    }
+    if let Some((locked, id, source)) = call.lock
+        && locked != Some(position)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::PolicyLockedOther).message(format!("locked to {id} ({source})"))
+        })
+    {
+        return true;
+    }
+    if kernel.is_reference() {
+        return false;
+    }
+    (call.mode.has(Ask::Disabled)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::ModeExcluded).required("a reference").found("optimisation is disabled")
+        }))
+        || (!call.world.level.allows_kernels()
+            && listener.excluded(|| {
+                Reason::new(ReasonCode::Degraded).required("a reference").found(call.world.level.name())
+            }))
+}
+
+fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    let Some(device) = device else {
+        return listener.excluded(|| Reason::new(ReasonCode::DeviceAbsent));
+    };
+    let spec = kernel.spec();
+    if device.platform() != spec.platform {
+        // Nothing else about the device means anything on another platform.
+        return listener.excluded(|| {
+            Reason::new(ReasonCode::PlatformMismatch)
+                .required(spec.platform.name())
+                .found(device.platform().name())
+        });
+    }
+    let needs = &spec.device;
+    let sm = device.sm().unwrap_or_default();
+    let shown = |sm: u32| format!("sm{sm}");
+    if let Some(min) = needs.min_sm.filter(|min| sm < *min)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::SmTooOld).required(format!("{} or later", shown(min))).found(shown(sm))
+        })
+    {
+        return true;
+    }
+    if let Some(max) = needs.max_sm.filter(|max| sm > *max)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::SmTooNew).required(format!("{} or earlier", shown(max))).found(shown(sm))
+        })
+    {
+        return true;
+    }
+    let generation = device.generation();
+    let known = |name| kernel.generations.contains(name);
+    if !kernel.generations.is_empty()
+        && !generation.is_some_and(known)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::GpuGenerationUnsupported)
+                .required(needs.generations.join(" or "))
+                .found(generation.map_or("an unknown generation", |generation| generation.name()))
+        })
+    {
+        return true;
+    }
+    let cuda = device.cuda();
+    let cores = cuda.map_or(0, |cuda| cuda.tensor_core_generation);
+    if let Some(min) = needs.min_tensor_core_generation.filter(|min| cores < *min)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::TensorCoreGenUnsupported)
+                .required(format!("tensor cores of generation {min} or later"))
+                .found(format!("generation {cores}"))
+        })
+    {
+        return true;
+    }
+    if let Some(set) = kernel.instruction_set
+        && !cuda.is_some_and(|cuda| cuda.instruction_sets.contains(&set))
+        && listener.excluded(|| {
+            let found = cuda.map(|cuda| cuda.instruction_sets.iter().map(|set| set.name()));
+            let found = found.map(|names| names.collect::<Vec<_>>().join(", ")).unwrap_or_default();
+            Reason::new(ReasonCode::InstructionSetMismatch).required(set.name()).found(found)
+        })
+    {
+        return true;
+    }
+    let missing = device.isa().missing(kernel.isa);
+    if !missing.is_empty()
+        && listener.excluded(|| {
+            let name = |isa: crate::device::Isa| isa.name();
+            let required: Vec<&str> = kernel.isa.iter().map(name).collect();
+            let lacking: Vec<&str> = missing.iter().map(name).collect();
+            Reason::new(ReasonCode::IsaUnsupported)
+                .required(required.join(", "))
+                .found(format!("no {}", lacking.join(", ")))
+        })
+    {
+        return true;
+    }
+    let driver = device.driver_version();
+    match &needs.min_driver {
+        Some(min) if !version_reaches(driver, min) => listener.excluded(|| {
+            Reason::new(ReasonCode::DriverVersionUnsupported)
+                .required(format!("{min} or later"))
+                .found(if driver.is_empty() { "no driver".to_owned() } else { driver.to_owned() })
+        }),
+        _ => false,
+    }
+}
+
+/// Whether a dotted version is at least another, number by number.
+fn version_reaches(found: &str, required: &str) -> bool {
+    let numbers = |text: &str| -> Vec<u64> {
+        let digits = |part: &str| part.chars().take_while(char::is_ascii_digit).collect::<String>();
+        text.split('.').map(|part| digits(part).parse().unwrap_or(0)).collect()
+    };
+    let (found, required) = (numbers(found), numbers(required));
+    let length = found.len().max(required.len());
+    let at = |list: &[u64], position: usize| list.get(position).copied().unwrap_or(0);
+    (0..length).map(|position| at(&found, position)).ge((0..length).map(|position| at(&required, position)))
+}
+
+fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    for need in &kernel.dtypes {
+        let raw = call.context.raw(need.store);
+        if !need.holds(raw)
+            && listener.excluded(|| {
+                let found = crate::context::dtype_of(raw).map_or("none", |dtype| dtype.name());
+                Reason::new(ReasonCode::DtypeUnsupported)
+                    .argument(need.name.clone())
+                    .required(need.required.clone())
+                    .found(found)
+            })
+        {
+            return true;
+        }
+    }
+    if let Some(need) = &kernel.quant_format
+        && !need.holds(call.context.raw(need.store))
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::QuantFormatUnsupported)
+                .required(need.required.clone())
+                .found(shown_case(call, &need.name))
+        })
+    {
+        return true;
+    }
+    let needed = transforms(call.table, kernel, call.context);
+    needed.iter().any(|kind| {
+        let adapts = kernel.spec().adapts.contains(&kind);
+        let excluded = !adapts || call.mode.has(Ask::Strict);
+        excluded
+            && listener.excluded(|| {
+                let reason = unmet(call, kernel, kind);
+                if adapts {
+                    let text = format!("{} would have to be converted: {}", kind.name(), reason.sentence());
+                    Reason::new(ReasonCode::StrictModeTransform).message(text)
+                } else {
+                    reason
+                }
+            })
+    })
+}
+
+fn shown_case(call: &Call<'_>, field: &str) -> String {
+    call.table.info.field(field).map_or_else(String::new, |field| crate::scope::show(field, call.context))
+}
+
+/// What an adapter would have to convert.
+pub(crate) fn transforms(table: &OperationTable, kernel: &CompiledKernel, context: &Context) -> Transforms {
+    let spec = kernel.spec();
+    let mut needed = Transforms::NONE;
+    if kernel.layout.as_ref().is_some_and(|need| !need.holds(context.raw(need.store))) {
+        needed = needed.with(TransformKind::Layout);
+    }
+    let (stride_bit, alignment) = stride_needs(spec.strides, spec.alignment);
+    if stride_bit != 0 || alignment != 0 {
+        for (store, _) in &table.strides {
+            let class = context.raw(*store);
+            if class & 1 == 0 {
+                continue;
+            }
+            if class & stride_bit != stride_bit {
+                needed = needed.with(TransformKind::Contiguous);
+            }
+            if class >> 3 < alignment {
+                needed = needed.with(TransformKind::Align);
+            }
+        }
+    }
+    needed
+}
+
+/// The bit of a stride class that must be set, and the power of two that addresses must be multiples of.
+fn stride_needs(strides: StrideNeeds, alignment: u32) -> (u64, u64) {
+    let bit = match strides {
+        StrideNeeds::Any => 0,
+        StrideNeeds::Contiguous => 1 << 1,
+        StrideNeeds::LastDense => 1 << 2,
+    };
+    (bit, u64::from(alignment.max(1).trailing_zeros()))
+}
+
+fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reason {
+    let spec = kernel.spec();
+    let (stride_bit, alignment) = stride_needs(spec.strides, spec.alignment);
+    let culprit = |wrong: &dyn Fn(u64) -> bool| {
+        let mut all = call.table.strides.iter();
+        let found = all.find(|(store, _)| {
+            let class = call.context.raw(*store);
+            class & 1 != 0 && wrong(class)
+        });
+        found.map(|(store, name)| {
+            let input = name.strip_prefix("strides(").and_then(|name| name.strip_suffix(')'));
+            (input.unwrap_or(name).to_owned(), call.context.raw(*store))
+        })
+    };
+    match kind {
+        TransformKind::Layout => Reason::new(ReasonCode::LayoutUnsupported)
+            .required(kernel.layout.as_ref().map_or("", |need| &need.required))
+            .found(shown_case(call, "layout")),
+        TransformKind::Contiguous => {
+            let (name, _) = culprit(&|class| class & stride_bit != stride_bit).unwrap_or_default();
+            let (code, required) = if spec.strides == StrideNeeds::Contiguous {
+                (ReasonCode::NotContiguous, "dense row-major memory")
+            } else {
+                (ReasonCode::StrideLastDim, "a last dimension of stride 1")
+            };
+            Reason::new(code).argument(name).required(required).found("other strides")
+        }
+        TransformKind::Align => {
+            let (name, class) = culprit(&|class| class >> 3 < alignment).unwrap_or_default();
+            Reason::new(ReasonCode::AlignmentRequired)
+                .argument(name)
+                .required(format!("an address that is a multiple of {} bytes", spec.alignment))
+                .found(format!("a multiple of {}", 1u64 << (class >> 3)))
+        }
+    }
+}
+
+fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    let spec = kernel.spec();
+    let asked = |ask| call.mode.has(ask);
+    let checks = [
+        (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
+        (asked(Ask::Capturing) && !spec.cuda_graph_safe, ReasonCode::CudaGraphUnsafe),
+        (asked(Ask::TensorParallelInvariant) && !spec.tp_invariant, ReasonCode::TpInvarianceRequired),
+        (spec.reduced_precision && !asked(Ask::ReducedPrecision), ReasonCode::MathModeUnsupported),
+        (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
+    ];
+    for (wrong, code) in checks {
+        if wrong && listener.excluded(|| Reason::new(code)) {
+            return true;
+        }
+    }
+    if let (Some(strategies), Some(strategy)) = (&kernel.kv_strategies, call.mode.kv_strategy())
+        && !strategies.contains(&strategy)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::KvStrategyUnsupported)
+                .required(spec.kv_strategies.join(" or "))
+                .found(strategy.name())
+        })
+    {
+        return true;
+    }
+    if !spec.jit {
+        return false;
+    }
+    match call.world.policy.jit.value {
+        JitPolicy::Never => listener.excluded(|| Reason::new(ReasonCode::JitDisabled)),
+        JitPolicy::WhenWarm if !call.world.warm.contains(&spec.id, call.bucket.words()) => {
+            listener.excluded(|| Reason::new(ReasonCode::JitCold))
+        }
+        _ => false,
+    }
+}
+
+fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    let values = call.values.as_slice();
+    for (number, limit) in kernel.limits.iter().enumerate() {
+        let mut told = false;
+        for (place, part) in limit.parts.iter().enumerate() {
+            let holds = part.holds(values);
+            let reason = || {
+                Reason::new(limit.code).required(part.text.clone()).found(describe(
+                    &call.table.info.fields,
+                    part.reads,
+                    call.context,
+                ))
+            };
+            if call.table.is_settled(part) {
+                if !holds && !told {
+                    told = true;
+                    if listener.excluded(reason) {
+                        return true;
+                    }
+                }
+            } else {
+                let plain = Guard::Part { position, limit: number as u16, part: place as u16, expect: holds };
+                let short = part.modulus.and_then(|modulus| Guard::modulus(modulus, holds));
+                let guard = short.unwrap_or(plain);
+                listener.guarded(guard, holds || told, reason);
+                told |= !holds;
+            }
+        }
+    }
+    launch(call, position, kernel, listener) || memory(call, position, kernel, listener)
+}
+
+/// The launch grid against what the device takes. A formula without a value is a grid that cannot be launched.
+pub(crate) fn launch_fits(
+    kernel: &CompiledKernel,
+    call_values: &[lz_schema::expr::Value],
+    device: &DeviceSpec,
+) -> bool {
+    launch_problem(kernel, call_values, device).is_none()
+}
+
+fn launch_problem(
+    kernel: &CompiledKernel,
+    values: &[lz_schema::expr::Value],
+    device: &DeviceSpec,
+) -> Option<Reason> {
+    if let (Some(grid), Some(limits)) = (&kernel.grid, device.max_grid()) {
+        for ((formula, limit), axis) in grid.iter().zip(limits).zip(["x", "y", "z"]) {
+            let size = formula.program.eval_int(values);
+            if !size.is_ok_and(|size| u64::try_from(size).is_ok_and(|size| size <= limit)) {
+                let found = size.map_or_else(|error| error.to_string(), |size| size.to_string());
+                return Some(
+                    Reason::new(ReasonCode::CudaGridDimExceeded)
+                        .axis(axis)
+                        .required(format!("{} at most {limit} in {axis}", formula.text))
+                        .found(found),
+                );
+            }
+        }
+    }
+    if let (Some(block), Some(limit)) = (&kernel.block, device.max_threads_per_block()) {
+        let size = block.program.eval_int(values);
+        if !size.is_ok_and(|size| (1..=i64::from(limit)).contains(&size)) {
+            let found = size.map_or_else(|error| error.to_string(), |size| size.to_string());
+            return Some(
+                Reason::new(ReasonCode::CudaBlockLimitExceeded)
+                    .required(format!("{} from 1 to {limit}", block.text))
+                    .found(found),
+            );
+        }
+    }
+    None
+}
+
+fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    if kernel.grid.is_none() && kernel.block.is_none() {
+        return false;
+    }
+    let Some(device) = call.device else { return false };
+    let reads = kernel.grid.iter().flatten().chain(&kernel.block).fold(0, |set, formula| set | formula.reads);
+    let problem = launch_problem(kernel, call.values.as_slice(), device);
+    if call.is_settled(reads) {
+        problem.is_some_and(|reason| listener.excluded(|| reason))
+    } else {
+        let holds = problem.is_none();
+        listener.guarded(Guard::Launch { position, expect: holds }, holds, || {
+            problem.unwrap_or_else(|| Reason::new(ReasonCode::CudaGridDimExceeded))
+        });
+        false
+    }
+}
+
+/// Scratch memory in bytes; `None` when the formula has no value.
+pub(crate) fn workspace(kernel: &CompiledKernel, values: &[lz_schema::expr::Value]) -> Option<u64> {
+    match &kernel.workspace {
+        None => Some(0),
+        Some(formula) => formula.program.eval_int(values).ok().and_then(|bytes| u64::try_from(bytes).ok()),
+    }
+}
+
+fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    let Some(formula) = &kernel.workspace else { return false };
+    let bytes = workspace(kernel, call.values.as_slice());
+    let holds = bytes.is_some_and(|bytes| call.memory.is_none_or(|limit| bytes <= limit));
+    let reason = || {
+        let limit = call.memory.map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));
+        Reason::new(ReasonCode::MemoryHeadroomExceeded)
+            .required(format!("{limit} of scratch memory"))
+            .found(bytes.map_or_else(|| "no size".to_owned(), |bytes| format!("{bytes} bytes")))
+    };
+    if call.is_settled(formula.reads) && !call.world.memory_changes() {
+        !holds && listener.excluded(reason)
+    } else {
+        listener.guarded(Guard::Memory { position, expect: holds }, holds, reason);
+        false
+    }
+}
+
+fn standing(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    match call.world.health.standing(&call.subject(kernel)) {
+        Standing::Closed | Standing::Probing => false,
+        Standing::Refused(refusal) => listener.excluded(|| {
+            let code = if refusal.scope == RefusalScope::Device {
+                ReasonCode::DeviceLost
+            } else {
+                ReasonCode::CircuitOpen
+            };
+            Reason::new(code).message(refusal.to_string())
+        }),
+    }
+}

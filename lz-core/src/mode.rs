@@ -1,0 +1,233 @@
+//! How a call is to be made, beyond its arguments: deterministically, inside a capture, strictly. Policy gives the ground,
+//! a thread may change it for a while.
+//!
+//! A mode is one word, so that it can be part of a cache's key. Nothing here knows kernels.
+
+use std::cell::Cell;
+use std::fmt;
+use std::marker::PhantomData;
+
+/// One thing that a call may ask for or allow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Ask {
+    /// The same inputs must give the same bits.
+    Deterministic = 0,
+    /// The call is being captured into a graph.
+    Capturing = 1,
+    /// The same bits for every tensor-parallel size.
+    TensorParallelInvariant = 2,
+    /// No implicit conversion.
+    Strict = 3,
+    /// The weights were packed for the kernels that need it.
+    PackedWeights = 4,
+    /// TF32 and the like are allowed.
+    ReducedPrecision = 5,
+    /// Optimisation is off: references only.
+    Disabled = 6,
+}
+
+impl Ask {
+    const fn bit(self) -> u64 {
+        1 << self as u8
+    }
+}
+
+/// How a paged or contiguous cache of keys and values is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum KvStrategy {
+    /// One block of memory a sequence.
+    Contiguous = 1,
+    /// Fixed pages and a table.
+    Paged = 2,
+    /// Contiguous addresses over pages that are mapped on demand.
+    Virtual = 3,
+    /// One pool for host and device.
+    Unified = 4,
+}
+
+impl KvStrategy {
+    /// Every strategy.
+    pub const ALL: [KvStrategy; 4] =
+        [KvStrategy::Contiguous, KvStrategy::Paged, KvStrategy::Virtual, KvStrategy::Unified];
+
+    /// The name used in descriptors and policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            KvStrategy::Contiguous => "contiguous",
+            KvStrategy::Paged => "paged",
+            KvStrategy::Virtual => "virtual",
+            KvStrategy::Unified => "unified",
+        }
+    }
+
+    /// The strategy of this name.
+    pub fn from_name(name: &str) -> Option<KvStrategy> {
+        Self::ALL.into_iter().find(|strategy| strategy.name() == name)
+    }
+}
+
+const KV_SHIFT: u32 = 8;
+const KV_MASK: u64 = 0b111 << KV_SHIFT;
+
+/// How a call is to be made.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+pub struct Mode(u64);
+
+impl Mode {
+    /// Nothing special.
+    pub const PLAIN: Mode = Mode(0);
+
+    /// With one ask more, or without it.
+    #[must_use]
+    pub const fn set(self, ask: Ask, on: bool) -> Mode {
+        if on { Mode(self.0 | ask.bit()) } else { Mode(self.0 & !ask.bit()) }
+    }
+
+    /// With a strategy of the cache of keys and values.
+    #[must_use]
+    pub const fn kv(self, strategy: Option<KvStrategy>) -> Mode {
+        let number = match strategy {
+            Some(strategy) => strategy as u64,
+            None => 0,
+        };
+        Mode(self.0 & !KV_MASK | number << KV_SHIFT)
+    }
+
+    /// Whether it asks for this.
+    pub const fn has(self, ask: Ask) -> bool {
+        self.0 & ask.bit() != 0
+    }
+
+    /// The strategy of the cache of keys and values, where one is stated.
+    pub fn kv_strategy(self) -> Option<KvStrategy> {
+        let number = (self.0 & KV_MASK) >> KV_SHIFT;
+        KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
+    }
+
+    /// The word that a key holds.
+    #[inline]
+    pub(crate) const fn word(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Debug for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Mode({self})")
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let asks = [
+            (Ask::Deterministic, "deterministic"),
+            (Ask::Capturing, "capturing"),
+            (Ask::TensorParallelInvariant, "tp-invariant"),
+            (Ask::Strict, "strict"),
+            (Ask::PackedWeights, "packed weights"),
+            (Ask::ReducedPrecision, "reduced precision"),
+            (Ask::Disabled, "disabled"),
+        ];
+        let mut words: Vec<&str> =
+            asks.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
+        words.extend(self.kv_strategy().map(KvStrategy::name));
+        f.write_str(&words.join(", "))
+    }
+}
+
+/// What a thread changes for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ModeChange {
+    on: u64,
+    off: u64,
+}
+
+impl ModeChange {
+    /// No change.
+    pub const NONE: ModeChange = ModeChange { on: 0, off: 0 };
+
+    /// Turns one ask on or off, whatever policy says.
+    #[must_use]
+    pub const fn set(self, ask: Ask, on: bool) -> ModeChange {
+        let bit = ask.bit();
+        if on {
+            ModeChange { on: self.on | bit, off: self.off & !bit }
+        } else {
+            ModeChange { on: self.on & !bit, off: self.off | bit }
+        }
+    }
+
+    /// States the strategy of the cache of keys and values.
+    #[must_use]
+    pub const fn kv(self, strategy: KvStrategy) -> ModeChange {
+        ModeChange { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
+    }
+
+    #[inline]
+    pub(crate) const fn apply(self, ground: Mode) -> Mode {
+        Mode(ground.0 & !self.off | self.on)
+    }
+
+    const fn then(self, later: ModeChange) -> ModeChange {
+        ModeChange { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
+    }
+}
+
+thread_local! {
+    static CHANGE: Cell<ModeChange> = const { Cell::new(ModeChange::NONE) };
+}
+
+/// What this thread changes now.
+#[inline]
+pub(crate) fn of_thread() -> ModeChange {
+    CHANGE.with(Cell::get)
+}
+
+/// Changes the mode of this thread's calls until the guard is dropped. Guards nest.
+pub fn scope(change: ModeChange) -> ModeScope {
+    let before = CHANGE.with(|cell| cell.replace(cell.get().then(change)));
+    ModeScope { before, this_thread: PhantomData }
+}
+
+/// Ends a change of mode when dropped; it belongs to its thread.
+#[derive(Debug)]
+#[must_use = "the mode goes back as soon as this is dropped"]
+pub struct ModeScope {
+    before: ModeChange,
+    this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for ModeScope {
+    fn drop(&mut self) {
+        CHANGE.with(|cell| cell.set(self.before));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_nest_and_end() {
+        let ground = Mode::PLAIN.set(Ask::Strict, true);
+        let outer = scope(ModeChange::NONE.set(Ask::Deterministic, true).kv(KvStrategy::Paged));
+        assert!(of_thread().apply(ground).has(Ask::Deterministic));
+        {
+            let _inner = scope(
+                ModeChange::NONE
+                    .set(Ask::Deterministic, false)
+                    .set(Ask::Strict, false)
+                    .kv(KvStrategy::Virtual),
+            );
+            let mode = of_thread().apply(ground);
+            assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
+            assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
+        }
+        let mode = of_thread().apply(ground);
+        assert_eq!(mode.to_string(), "deterministic, strict, paged");
+        drop(outer);
+        assert_eq!(of_thread().apply(ground), ground);
+    }
+}

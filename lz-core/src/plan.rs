@@ -1,0 +1,115 @@
+//! The answer of selection: a kernel, what must be converted for it, its scratch memory, and who is next if it fails.
+//!
+//! A plan is data. It knows neither how it was found nor how it is run.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+/// Something that a kernel's adapter can convert before the kernel proper runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum TransformKind {
+    /// The order of dimensions.
+    Layout = 1,
+    /// Strided tensors into dense ones.
+    Contiguous = 2,
+    /// Addresses into aligned ones, by copying.
+    Align = 4,
+}
+
+impl TransformKind {
+    /// Every transform.
+    pub const ALL: [TransformKind; 3] =
+        [TransformKind::Layout, TransformKind::Contiguous, TransformKind::Align];
+
+    /// The name used in descriptors and explanations.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TransformKind::Layout => "layout",
+            TransformKind::Contiguous => "contiguous",
+            TransformKind::Align => "align",
+        }
+    }
+
+    /// The transform of this name.
+    pub fn from_name(name: &str) -> Option<TransformKind> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+/// A set of transforms.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Transforms(u8);
+
+impl Transforms {
+    /// Nothing to convert.
+    pub const NONE: Transforms = Transforms(0);
+
+    /// This set and one more.
+    #[must_use]
+    pub const fn with(self, kind: TransformKind) -> Transforms {
+        Transforms(self.0 | kind as u8)
+    }
+
+    /// Whether it is in the set.
+    pub const fn contains(self, kind: TransformKind) -> bool {
+        self.0 & kind as u8 != 0
+    }
+
+    /// How many there are.
+    pub const fn count(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// Whether there are none.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The transforms, in a fixed order.
+    pub fn iter(self) -> impl Iterator<Item = TransformKind> {
+        TransformKind::ALL.into_iter().filter(move |kind| self.contains(*kind))
+    }
+}
+
+impl FromIterator<TransformKind> for Transforms {
+    fn from_iter<I: IntoIterator<Item = TransformKind>>(kinds: I) -> Transforms {
+        kinds.into_iter().fold(Transforms::NONE, Transforms::with)
+    }
+}
+
+impl fmt::Display for Transforms {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, kind) in self.iter().enumerate() {
+            if position > 0 {
+                f.write_str(", ")?;
+            }
+            f.write_str(kind.name())?;
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Transforms {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.iter().map(TransformKind::name))
+    }
+}
+
+/// What will be run for one call.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// The kernel's id.
+    pub kernel: String,
+    /// What its adapter converts first.
+    pub transforms: Transforms,
+    /// What that costs, in points of score.
+    pub transform_cost: f64,
+    /// Scratch memory in bytes.
+    pub workspace_bytes: u64,
+    /// Its score.
+    pub score: f64,
+    /// Who is asked next if it fails, best first; empty when policy forbids falling back.
+    pub fallbacks: Vec<String>,
+}

@@ -1,0 +1,245 @@
+//! What names mean in the expressions of kernels and policy: an operation's fields, the device and mode, a kernel's own
+//! properties.
+//!
+//! A variable's index is the index of its field; names of the device and mode follow after the fields.
+
+use std::collections::BTreeMap;
+
+use lz_schema::DType;
+use lz_schema::expr::{Scope, Type, Value, Variable};
+
+use crate::context::{Context, Field, FieldKind};
+use crate::device::{DeviceSpec, Platform, Vendor};
+use crate::mode::{Ask, Mode};
+use crate::operation::OperationInfo;
+use crate::spec::KernelSpec;
+
+/// The most values that an expression of the engine may see.
+pub(crate) const MAX_VALUES: usize = 128;
+
+/// Names that conditions of policy may use besides an operation's own, in order.
+pub const DEVICE_NAMES: [&str; 10] = [
+    "sm",
+    "platform",
+    "vendor",
+    "tensor_core_generation",
+    "has_tensor_cores",
+    "memory_gib",
+    "device_index",
+    "deterministic",
+    "capturing",
+    "tp_invariant",
+];
+
+/// Names that a filter over kernels may use, in order.
+pub const KERNEL_NAMES: [&str; 8] = [
+    "deterministic",
+    "cuda_graph_safe",
+    "tp_invariant",
+    "reduced_precision",
+    "jit",
+    "prepacked_weights",
+    "writes_into_output",
+    "priority",
+];
+
+/// Names that stand for the first of these that an operation has.
+const SYNONYMS: [(&str, &[&str]); 8] = [
+    ("batch_size", &["batch", "tokens", "rows", "total_q", "outer"]),
+    ("seq_len", &["seq_q", "seq_k", "kv_len", "seq", "total_q"]),
+    ("seq_len_q", &["seq_q", "total_q"]),
+    ("seq_len_k", &["seq_k", "kv_len", "total_k"]),
+    ("num_heads", &["heads"]),
+    ("num_kv_heads", &["kv_heads"]),
+    ("hidden_size", &["hidden", "dims"]),
+    ("dtype", &["T"]),
+];
+
+/// A set of fields by index.
+pub(crate) type FieldSet = u128;
+
+/// Names and what they stand for.
+#[derive(Debug, Clone, Default)]
+pub struct Names {
+    variables: BTreeMap<String, Variable>,
+    given: BTreeMap<String, Variable>,
+}
+
+impl Names {
+    /// What the limits of an operation's kernels may name: axes, params, `given(…)`, dtype variables.
+    pub fn of_operation(info: &OperationInfo) -> Names {
+        let mut names = Names::default();
+        for (index, field) in info.fields.iter().enumerate().take(MAX_VALUES) {
+            let index = index as u16;
+            let ty = match &field.kind {
+                FieldKind::Axis { .. } | FieldKind::Int => Type::Int,
+                FieldKind::Float => Type::Float,
+                FieldKind::Bool => Type::Bool,
+                FieldKind::Enum(cases) => Type::enumeration(cases.iter().map(|case| case.to_string())),
+                FieldKind::DType => dtype_type(),
+                FieldKind::Given => {
+                    let input = field.name.strip_prefix("given(").and_then(|name| name.strip_suffix(')'));
+                    if let Some(input) = input {
+                        names.given.insert(input.to_owned(), Variable { index, ty: Type::Bool });
+                    }
+                    continue;
+                }
+                FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
+            };
+            names.variables.insert(field.name.to_string(), Variable { index, ty });
+        }
+        names
+    }
+
+    /// What conditions of policy may name: the above, synonyms, the device and the mode.
+    pub fn of_policy(info: &OperationInfo) -> Names {
+        let mut names = Names::of_operation(info);
+        for (synonym, targets) in SYNONYMS {
+            let found = targets.iter().find_map(|target| names.variables.get(*target).cloned());
+            if let (Some(variable), None) = (found, names.variables.get(synonym)) {
+                names.variables.insert(synonym.to_owned(), variable);
+            }
+        }
+        let first = info.fields.len();
+        for (offset, name) in DEVICE_NAMES.into_iter().enumerate() {
+            let ty = match name {
+                "platform" => Type::enumeration(Platform::ALL.map(Platform::name)),
+                "vendor" => Type::enumeration(VENDORS.map(Vendor::name)),
+                "has_tensor_cores" | "deterministic" | "capturing" | "tp_invariant" => Type::Bool,
+                _ => Type::Int,
+            };
+            let Ok(index) = u16::try_from(first + offset) else { continue };
+            names.variables.entry(name.to_owned()).or_insert(Variable { index, ty });
+        }
+        names
+    }
+
+    /// What a filter over kernels may name.
+    pub fn of_kernel() -> Names {
+        let mut names = Names::default();
+        for (index, name) in KERNEL_NAMES.into_iter().enumerate() {
+            let ty = if name == "priority" { Type::Int } else { Type::Bool };
+            names.variables.insert(name.to_owned(), Variable { index: index as u16, ty });
+        }
+        names
+    }
+}
+
+impl Scope for Names {
+    fn variable(&self, name: &str) -> Option<Variable> {
+        self.variables.get(name).cloned()
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.variables.keys().cloned().collect()
+    }
+
+    fn is_given_name(&self, input: &str) -> Option<Variable> {
+        self.given.get(input).cloned()
+    }
+
+    fn given_names(&self) -> Vec<String> {
+        self.given.keys().cloned().collect()
+    }
+}
+
+const VENDORS: [Vendor; 6] =
+    [Vendor::Nvidia, Vendor::Amd, Vendor::Intel, Vendor::Apple, Vendor::Arm, Vendor::Other];
+
+/// Cases in the order of dtypes' numbers, so that a field's bits are the case; 0 is a variable that no argument binds.
+fn dtype_type() -> Type {
+    Type::enumeration(std::iter::once("none".to_owned()).chain(DType::ALL.map(|dtype| dtype.to_string())))
+}
+
+/// The values of a call, in the order of variables.
+#[derive(Debug)]
+pub(crate) struct Values {
+    values: [Value; MAX_VALUES],
+    length: usize,
+}
+
+impl Values {
+    /// Those of the fields alone: what limits read.
+    #[inline]
+    pub fn of_fields(fields: &[Field], context: &Context) -> Values {
+        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: fields.len().min(MAX_VALUES) };
+        for (value, field) in all.values.iter_mut().zip(fields) {
+            *value = context.value(field);
+        }
+        all
+    }
+
+    /// Those of the device and the mode as well: what conditions of policy read.
+    pub fn with_device(mut self, device: Option<&DeviceSpec>, mode: Mode) -> Values {
+        let cuda = device.and_then(DeviceSpec::cuda);
+        let case = |found: Option<usize>| Value::Enum(found.unwrap_or_default() as u32);
+        let int = |value: Option<u64>| Value::Int(value.map_or(-1, |value| value as i64));
+        let values = [
+            int(device.and_then(DeviceSpec::sm).map(u64::from)),
+            case(device.map(|device| device.platform() as usize)),
+            case(device.and_then(|device| VENDORS.iter().position(|vendor| *vendor == device.vendor))),
+            int(cuda.map(|cuda| u64::from(cuda.tensor_core_generation))),
+            Value::Bool(cuda.is_some_and(|cuda| cuda.tensor_core_generation > 0)),
+            int(device.and_then(DeviceSpec::memory_bytes).map(|bytes| bytes >> 30)),
+            int(device.map(|device| u64::from(device.index))),
+            Value::Bool(mode.has(Ask::Deterministic)),
+            Value::Bool(mode.has(Ask::Capturing)),
+            Value::Bool(mode.has(Ask::TensorParallelInvariant)),
+        ];
+        for value in values {
+            if let Some(place) = self.values.get_mut(self.length) {
+                *place = value;
+                self.length += 1;
+            }
+        }
+        self
+    }
+
+    #[inline]
+    pub fn as_slice(&self) -> &[Value] {
+        &self.values[..self.length]
+    }
+}
+
+/// The values of a kernel's own properties.
+pub(crate) fn kernel_values(spec: &KernelSpec) -> [Value; KERNEL_NAMES.len()] {
+    [
+        Value::Bool(spec.deterministic),
+        Value::Bool(spec.cuda_graph_safe),
+        Value::Bool(spec.tp_invariant),
+        Value::Bool(spec.reduced_precision),
+        Value::Bool(spec.jit),
+        Value::Bool(spec.prepacked_weights),
+        Value::Bool(spec.writes_into_output),
+        Value::Int(i64::from(spec.priority)),
+    ]
+}
+
+/// How the values that an expression reads are shown: `head_dim = 100, causal = true`.
+pub(crate) fn describe(fields: &[Field], reads: FieldSet, context: &Context) -> String {
+    let mut text = String::new();
+    for (index, field) in fields.iter().enumerate().take(MAX_VALUES) {
+        if reads & (1 << index) == 0 {
+            continue;
+        }
+        if !text.is_empty() {
+            text.push_str(", ");
+        }
+        text.push_str(&format!("{} = {}", field.name, show(field, context)));
+    }
+    text
+}
+
+/// One field's value for people.
+pub(crate) fn show(field: &Field, context: &Context) -> String {
+    let raw = context.raw(field.store);
+    match &field.kind {
+        FieldKind::Enum(cases) => {
+            cases.get(raw as usize).map_or_else(|| raw.to_string(), |case| case.to_string())
+        }
+        FieldKind::DType => {
+            crate::context::dtype_of(raw).map_or_else(|| "none".to_owned(), |dtype| dtype.to_string())
+        }
+        _ => context.value(field).to_string(),
+    }
+}

@@ -1,0 +1,133 @@
+//! How good a kernel is for a call, as a sum whose addends can be seen.
+//!
+//! A kernel's score depends on itself, the call's cell and the state of the world, never on whether other kernels can run
+//! the call: so a cached decision stays right when a worse kernel becomes possible.
+
+use serde::Serialize;
+
+use crate::compiled::CompiledKernel;
+use crate::engine::call::Call;
+use crate::evidence::{Measured, Question};
+use crate::filter;
+use crate::plan::Transforms;
+
+/// What a cold compilation costs where it is allowed inside a call.
+const JIT_POINTS: f64 = 20.0;
+/// What the fastest measured kernel gains.
+const PERF_BEST: f64 = 12.0;
+/// What a kernel loses that takes twice as long as the fastest, up to the floor.
+const PERF_SLOPE: f64 = 60.0;
+/// The least that measurements give.
+const PERF_FLOOR: f64 = -30.0;
+
+/// The addends of a score.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
+pub struct Score {
+    /// What the kernel says of itself.
+    pub priority: f64,
+    /// Preferences, avoidances and rules.
+    pub policy: f64,
+    /// Measurements; `None` when there are none.
+    pub perf: Option<f64>,
+    /// Compilation, when it is cold.
+    pub jit: f64,
+    /// Recent failures.
+    pub reliability: f64,
+    /// Conversions that its adapter has to do.
+    pub transform: f64,
+    /// Neighbouring operations that it does as well; only plans of several operations know neighbours.
+    pub fusion: f64,
+}
+
+impl Score {
+    /// The sum.
+    pub fn total(&self) -> f64 {
+        self.priority
+            + self.policy
+            + self.perf.unwrap_or(0.0)
+            + self.jit
+            + self.reliability
+            + self.transform
+            + self.fusion
+    }
+}
+
+/// What measurements say about the candidates of a call.
+#[derive(Debug, Default)]
+pub(crate) struct Findings {
+    /// One a candidate.
+    pub measured: Vec<Option<Measured>>,
+    fastest: f64,
+}
+
+impl Findings {
+    pub fn of(call: &Call<'_>) -> Findings {
+        let mut findings =
+            Findings { measured: vec![None; call.table.candidates.len()], fastest: f64::INFINITY };
+        let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return findings };
+        if !call.world.level.allows_scoring() {
+            return findings;
+        }
+        let question = Question {
+            operation: call.table.info,
+            context: call.context,
+            bucket: call.bucket.words(),
+            device,
+        };
+        evidence.findings(&question, &mut |finding| {
+            let usable = finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0;
+            let Some(index) = call.world.registry.index_of(finding.kernel).filter(|_| usable) else { return };
+            let position = call.table.candidates.iter().position(|candidate| candidate.kernel == index);
+            let (Some(position), Some(kernel)) = (position, call.world.registry.compiled(index)) else {
+                return;
+            };
+            let spec = kernel.spec();
+            if spec.version != finding.version || spec.capabilities_hash != finding.capabilities_hash {
+                return;
+            }
+            let place = &mut findings.measured[position];
+            if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
+                *place = Some(finding.measured);
+            }
+        });
+        let medians = findings.measured.iter().flatten().map(|measured| measured.median_ns);
+        findings.fastest = medians.fold(f64::INFINITY, f64::min);
+        findings
+    }
+
+    fn points(&self, position: u16) -> Option<f64> {
+        let measured = self.measured.get(usize::from(position))?.as_ref()?;
+        let slowdown = measured.median_ns / self.fastest - 1.0;
+        Some(measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown).max(PERF_FLOOR))
+    }
+}
+
+/// The score of one candidate, and what its adapter would have to convert.
+pub(crate) fn score(
+    call: &Call<'_>,
+    position: u16,
+    kernel: &CompiledKernel,
+    findings: &Findings,
+) -> (Score, Transforms) {
+    let spec = kernel.spec();
+    let transforms = filter::transforms(call.table, kernel, call.context);
+    let candidate = call.table.candidates.get(usize::from(position));
+    let mut policy = candidate.map_or(0.0, |candidate| candidate.points);
+    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
+        if *acts {
+            policy +=
+                rule.points.iter().filter(|(who, _)| *who == position).map(|(_, points)| points).sum::<f64>();
+        }
+    }
+    let cold = spec.jit && !call.world.warm.contains(&spec.id, call.bucket.words());
+    let score = Score {
+        priority: f64::from(spec.priority),
+        policy,
+        perf: findings.points(position),
+        jit: if cold { -JIT_POINTS } else { 0.0 },
+        reliability: -call.world.health.reliability_penalty(&call.subject(kernel)),
+        transform: -f64::from(spec.transform_cost) * f64::from(transforms.count()),
+        fusion: 0.0,
+    };
+    (score, transforms)
+}
