@@ -15,7 +15,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     engine.register([norm_rms_kernel(
         KernelSpec::new("tour.norm.rms", "norm.rms", "tour", "1", Platform::Cpu).priority(50),
         DenseRows,
-    )]);
+    )])?;
     println!("LayerZero knows {} operations; each has a reference on this machine.", OPERATIONS.len());
 
     println!("\n1. norm.rms: a backend of this tour brings a kernel of its own");
