@@ -1,13 +1,18 @@
-//! The ONNX backend node tests, as plain Rust values.
+//! The ONNX backend node tests, as plain Rust values and as calls of our operations.
 //!
-//! A case of the suite is a folder with a model of one node and the tensors that go in and must come out. This crate
-//! reads such folders: [`wire`] knows the protobuf encoding and nothing of ONNX, [`tensor`] and [`model`] know the ONNX
-//! messages, [`case`] knows how the suite lays out its files. Nothing here knows an operation of ours or runs anything.
+//! A case of the suite is a folder with a model of one node and the tensors that go in and must come out. [`wire`] knows
+//! the protobuf encoding and nothing of ONNX, [`tensor`] and [`model`] know the ONNX messages, [`case`] knows how the suite
+//! lays out its files. [`map`] alone knows our operations and [`kernels`] alone knows who runs them; [`compare`] judges
+//! results and [`skips`] reads `skips.yaml`, which accounts for everything that is not mapped.
 
 pub mod case;
+pub mod compare;
 pub mod error;
+pub mod kernels;
+pub mod map;
 pub mod model;
 pub mod number;
+pub mod skips;
 pub mod tensor;
 pub mod wire;
 
