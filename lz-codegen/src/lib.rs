@@ -82,8 +82,16 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             format!("docs/ops/{}.md", source.operation.name),
             emit::docs::page(source.operation, source.path),
         );
+        files.insert(
+            format!("tests/conformance/src/generated/{}.rs", source.operation.flat_name()),
+            rust_file(source.path, emit::strategy::tokens(source.operation)),
+        );
     }
     let every = "schemas/ops/**.yaml";
+    files.insert(
+        "tests/conformance/src/generated/mod.rs".to_owned(),
+        rust_file(every, emit::strategy::index(&operations)),
+    );
     files.insert(
         "lz-ops/src/generated/mod.rs".to_owned(),
         rust_file(every, emit::index::modules(&operations)),

@@ -8,6 +8,7 @@ pub mod kernel;
 pub mod op;
 pub mod python;
 pub mod reasons;
+pub mod strategy;
 pub mod stub;
 pub mod validate;
 

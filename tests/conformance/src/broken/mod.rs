@@ -1,0 +1,389 @@
+//! Draws calls with exactly one thing wrong, and says which reason must come back.
+//!
+//! Every sort of mistake that a schema leaves room for is listed first ([`breaks`]); a draw then takes a valid call and
+//! makes that one mistake. Metadata that lies about memory is made only where the check must refuse it before it reads.
+
+mod inputs;
+mod outputs;
+
+use lz_core::ReasonCode;
+use lz_core::expr::Value;
+use lz_schema::model::{Contiguous, DTypeRef, DeviceRule, Dim, Kind, Operation, ParamType, ValueRule};
+
+use crate::assign::{Focus, Prepared};
+use crate::call::{OwnedArg, OwnedCall};
+use crate::fill::Numbers;
+use crate::random::Random;
+use crate::valid::{Drawing, arguments, draw_valid};
+
+/// One sort of mistake, and where it is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Break {
+    /// A size disagrees with what another input bound. Input and dimension of the schema's shape.
+    AxisSize(usize, usize),
+    /// A size disagrees with a constant or an expression. Input and dimension of the schema's shape.
+    ComputedSize(usize, usize),
+    /// A broadcast dimension is neither full nor 1.
+    Broadcast(usize),
+    /// Too many or too few dimensions.
+    Rank(usize),
+    /// A dtype that the input may not have.
+    Dtype(usize),
+    /// A dtype that is allowed, but not what the variable was bound to.
+    DtypeVariable(usize),
+    /// What is wrong with a tensor by itself, of an input or of an output.
+    Memory(Side, usize, MemoryBreak),
+    /// Strides that the operation does not take.
+    Contiguity(usize),
+    /// A tensor is on another device than it should be.
+    Device(usize),
+    /// A required input is not there.
+    MissingInput(usize),
+    /// Something that is no tensor.
+    InputKind(usize),
+    /// A tensor that is changed in place is given to be read only.
+    NotWritable(usize),
+    /// A value that breaks the input's rule; the number is the way in which it does.
+    Value(usize, u8),
+    /// A tensor that is changed in place shares memory with another input.
+    WrittenOverlap(usize, usize),
+    /// A param is out of its range.
+    ParamRange(usize),
+    /// A required param is not there.
+    MissingParam(usize),
+    /// A param of another type, or a case that the enum does not have.
+    ParamType(usize),
+    /// Something that is no param at all.
+    ParamKind(usize),
+    /// Arguments are missing at the end.
+    ArgumentCount,
+    /// Everything holds but this constraint.
+    Constraint(usize),
+    /// An output that the call produces has no place.
+    OutputMissing(usize),
+    /// An output that the call does not produce has a place.
+    OutputUnexpected(usize),
+    /// A size of an output.
+    OutputShape(usize),
+    /// The number of dimensions of an output.
+    OutputRank(usize),
+    /// The dtype of an output.
+    OutputDtype(usize),
+    /// An output shares memory with an input.
+    OutputOverInput(usize, usize),
+    /// An output shares memory with another output.
+    OutputOverOutput(usize, usize),
+    /// An output is on another device.
+    OutputDevice(usize),
+    /// A place of another kind.
+    OutputKind(usize),
+    /// Fewer outputs than the operation has.
+    OutputCount,
+}
+
+/// Whether an argument is an input or an output.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Side {
+    /// An input.
+    Input,
+    /// An output.
+    Output,
+}
+
+/// What can be wrong with a tensor by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum MemoryBreak {
+    /// A size below 0.
+    Negative,
+    /// Sizes whose product is too large.
+    Overflow,
+    /// A stride that leaves the address space.
+    StrideReach,
+    /// Not one stride a dimension.
+    StrideCount,
+    /// An address that the dtype cannot have.
+    Misaligned,
+    /// No memory behind elements.
+    Null,
+    /// Several elements share memory, though the tensor is written.
+    SelfOverlap,
+}
+
+impl MemoryBreak {
+    const READ: [MemoryBreak; 6] = [
+        MemoryBreak::Negative,
+        MemoryBreak::Overflow,
+        MemoryBreak::StrideReach,
+        MemoryBreak::StrideCount,
+        MemoryBreak::Misaligned,
+        MemoryBreak::Null,
+    ];
+}
+
+/// A wrong call.
+#[derive(Debug, Clone)]
+pub struct Broken {
+    /// The call.
+    pub call: OwnedCall,
+    /// What is wrong with it.
+    pub broken: Break,
+    /// What must come back.
+    pub expected: ReasonCode,
+}
+
+impl Break {
+    /// Whether generated arguments cannot even state the mistake, because their types rule it out.
+    pub fn is_untyped(self) -> bool {
+        matches!(
+            self,
+            Break::MissingInput(_)
+                | Break::InputKind(_)
+                | Break::NotWritable(_)
+                | Break::MissingParam(_)
+                | Break::ParamType(_)
+                | Break::ParamKind(_)
+                | Break::ArgumentCount
+                | Break::OutputKind(_)
+                | Break::OutputCount
+        )
+    }
+
+    /// Whether the inputs are right and an output is wrong.
+    pub fn is_of_outputs(self) -> bool {
+        matches!(
+            self,
+            Break::Memory(Side::Output, ..)
+                | Break::OutputMissing(_)
+                | Break::OutputUnexpected(_)
+                | Break::OutputShape(_)
+                | Break::OutputRank(_)
+                | Break::OutputDtype(_)
+                | Break::OutputOverInput(..)
+                | Break::OutputOverOutput(..)
+                | Break::OutputDevice(_)
+                | Break::OutputKind(_)
+                | Break::OutputCount
+        )
+    }
+
+    /// The inputs that must be there for the mistake to be made.
+    fn needs(self) -> Vec<usize> {
+        match self {
+            Break::AxisSize(input, _)
+            | Break::ComputedSize(input, _)
+            | Break::Broadcast(input)
+            | Break::Rank(input)
+            | Break::Dtype(input)
+            | Break::DtypeVariable(input)
+            | Break::Memory(Side::Input, input, _)
+            | Break::Contiguity(input)
+            | Break::Device(input)
+            | Break::Value(input, _)
+            | Break::OutputOverInput(_, input) => vec![input],
+            Break::WrittenOverlap(input, other) => vec![input, other],
+            _ => Vec::new(),
+        }
+    }
+}
+
+/// Every mistake that calls of an operation leave room for.
+pub fn breaks(operation: &Operation) -> Vec<Break> {
+    let mut found = vec![Break::ArgumentCount];
+    for (index, input) in operation.inputs.iter().enumerate() {
+        found.push(Break::InputKind(index));
+        if input.optional.is_none() {
+            found.push(Break::MissingInput(index));
+        }
+        if input.kind == Kind::Tensor {
+            input_breaks(operation, index, &mut found);
+        }
+    }
+    for (index, param) in operation.params.iter().enumerate() {
+        found.extend([Break::ParamType(index), Break::ParamKind(index)]);
+        if param.default.is_none() {
+            found.push(Break::MissingParam(index));
+        }
+        if param.range.is_some() && !matches!(param.ty, ParamType::Bool | ParamType::Enum(_)) {
+            found.push(Break::ParamRange(index));
+        }
+    }
+    found.extend((0..operation.constraints.len()).map(Break::Constraint));
+    if !operation.outputs.is_empty() {
+        found.push(Break::OutputCount);
+    }
+    for (index, output) in operation.outputs.iter().enumerate() {
+        found.extend([Break::OutputMissing(index), Break::OutputKind(index)]);
+        if output.when.is_some() {
+            found.push(Break::OutputUnexpected(index));
+        }
+        if output.is_dynamic(operation) {
+            continue;
+        }
+        let has_dimensions = output.shape.all().iter().any(|dims| !dims.is_empty());
+        found.extend([Break::OutputRank(index), Break::OutputDtype(index)]);
+        if has_dimensions {
+            found.push(Break::OutputShape(index));
+        }
+        let sized = output.dtype.all().iter().any(|dtype| widest(operation, *dtype) > 1);
+        memory_breaks(Side::Output, index, has_dimensions, sized, true, &mut found);
+        found.push(Break::OutputDevice(index));
+        for (other, input) in operation.inputs.iter().enumerate() {
+            if input.kind == Kind::Tensor {
+                found.push(Break::OutputOverInput(index, other));
+            }
+        }
+        for (earlier, other) in operation.outputs.iter().enumerate().take(index) {
+            if !other.is_dynamic(operation) {
+                found.push(Break::OutputOverOutput(index, earlier));
+            }
+        }
+    }
+    found
+}
+
+fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
+    let input = &operation.inputs[index];
+    let others = || operation.inputs.iter().enumerate().filter(move |(other, _)| *other != index);
+    let dims = input.shape.all();
+    let has_dimensions = dims.iter().any(|dims| !dims.is_empty());
+    if input.broadcast {
+        found.extend([Break::Broadcast(index), Break::Rank(index)]);
+    } else {
+        if dims.iter().any(|dims| !matches!(dims[..], [Dim::Pack(_)])) {
+            found.push(Break::Rank(index));
+        }
+        let most = dims.iter().map(Vec::len).max().unwrap_or(0);
+        for dim in 0..most {
+            let kinds = || dims.iter().filter_map(move |dims| dims.get(dim));
+            if kinds().any(|dim| matches!(dim, Dim::Fixed(_) | Dim::Expr(_))) {
+                found.push(Break::ComputedSize(index, dim));
+            }
+            let shared = kinds().filter_map(axis_of).any(|axis| {
+                operation.axes[axis].value.is_some()
+                    || others().filter(|(_, other)| !other.broadcast).any(|(_, other)| {
+                        other.shape.all().iter().flatten().filter_map(axis_of).any(|seen| seen == axis)
+                    })
+            });
+            if shared {
+                found.push(Break::AxisSize(index, dim));
+            }
+        }
+    }
+    found.push(Break::Dtype(index));
+    let shared_variable = input.dtype.all().iter().any(|reference| {
+        matches!(reference, DTypeRef::Variable(variable) if operation.types[*variable].dtypes.len() > 1)
+            && others().any(|(_, other)| other.kind == Kind::Tensor && other.dtype.all().contains(reference))
+    });
+    if shared_variable {
+        found.push(Break::DtypeVariable(index));
+    }
+    let sized = input.dtype.all().iter().any(|dtype| widest(operation, *dtype) > 1);
+    memory_breaks(Side::Input, index, has_dimensions, sized, input.read_write, found);
+    if input.contiguous != Contiguous::None {
+        found.push(Break::Contiguity(index));
+    }
+    let same = others().any(|(_, other)| other.kind == Kind::Tensor && other.device == DeviceRule::Same);
+    if input.device == DeviceRule::Host || (input.device == DeviceRule::Same && same) {
+        found.push(Break::Device(index));
+    }
+    if input.read_write {
+        found.push(Break::NotWritable(index));
+        for (other, definition) in others() {
+            if definition.kind == Kind::Tensor {
+                found.push(Break::WrittenOverlap(index, other));
+            }
+        }
+    }
+    let ways = match &input.values {
+        None => 0,
+        Some(ValueRule::IndptrOf(_)) => 3,
+        Some(_) => 2,
+    };
+    found.extend((0..ways).map(|way| Break::Value(index, way)));
+}
+
+fn memory_breaks(
+    side: Side,
+    index: usize,
+    dimensions: bool,
+    sized: bool,
+    written: bool,
+    found: &mut Vec<Break>,
+) {
+    for broken in MemoryBreak::READ {
+        let possible = match broken {
+            MemoryBreak::Misaligned => sized,
+            MemoryBreak::Null => true,
+            _ => dimensions,
+        };
+        if possible {
+            found.push(Break::Memory(side, index, broken));
+        }
+    }
+    if written && dimensions {
+        found.push(Break::Memory(side, index, MemoryBreak::SelfOverlap));
+    }
+}
+
+fn widest(operation: &Operation, reference: DTypeRef) -> usize {
+    match reference {
+        DTypeRef::Fixed(dtype) => dtype.size(),
+        DTypeRef::Variable(variable) => {
+            operation.types[variable].dtypes.iter().map(|dtype| dtype.size()).max().unwrap_or(1)
+        }
+    }
+}
+
+/// The axis that a dimension binds.
+pub(crate) fn axis_of(dim: &Dim) -> Option<usize> {
+    match dim {
+        Dim::Axis(axis) | Dim::Pack(axis) | Dim::Offset(axis, _) => Some(*axis),
+        Dim::Fixed(_) | Dim::Expr(_) => None,
+    }
+}
+
+/// Draws a call with this mistake; `None` if no drawn call left room for it.
+pub fn draw_broken(prepared: &Prepared, random: &mut Random, broken: Break, size: u8) -> Option<Broken> {
+    for attempt in 0..60 {
+        let mut focus: Vec<Focus> =
+            broken.needs().into_iter().map(|input| Focus::Given(input, true)).collect();
+        // Which outputs exist is up to bool params, so one thing more is rotated through.
+        focus.extend(random.pick(&prepared.focuses));
+        let size = if attempt < 30 { size } else { 100 };
+        let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: false };
+        if let Break::Constraint(index) = broken {
+            let Some(assignment) = prepared.assign(random, size, &[], Some(index)) else { continue };
+            let args = arguments(prepared, random, &assignment, &drawing, false)?;
+            let code = &prepared.operation.constraints[index].code;
+            let expected = ReasonCode::parse(code)?;
+            return Some(Broken { call: OwnedCall { args, outputs: Vec::new() }, broken, expected });
+        }
+        let Ok(mut drawn) = draw_valid(prepared, random, &drawing) else { continue };
+        let expected = if broken.is_of_outputs() {
+            outputs::apply(prepared, random, &mut drawn, broken)
+        } else {
+            inputs::apply(prepared, random, &mut drawn, broken)
+        };
+        if let Some(expected) = expected {
+            return Some(Broken { call: drawn.call, broken, expected });
+        }
+    }
+    None
+}
+
+/// A value that no param of this type takes.
+fn other_type(ty: &ParamType) -> Value {
+    match ty {
+        ParamType::Int | ParamType::F32 | ParamType::F64 => Value::Bool(true),
+        ParamType::Bool => Value::Int(1),
+        ParamType::Enum(cases) => Value::Enum(cases.len() as u32),
+    }
+}
+
+/// What stands for an argument of a wrong kind.
+fn other_kind(arg: &OwnedArg) -> OwnedArg {
+    match arg {
+        OwnedArg::Text(_) => OwnedArg::Value(Value::Int(3)),
+        _ => OwnedArg::Text(vec!["a text".to_owned()]),
+    }
+}

@@ -1,0 +1,254 @@
+//! Tensors with memory of their own that is laid out in every way a caller may: dense, transposed, padded, stepped,
+//! reversed or expanded, at any address that fits the dtype, with guard bytes on both sides and in the gaps.
+//!
+//! Nothing here knows operations.
+
+use std::cell::UnsafeCell;
+
+use lz_core::DType;
+use lz_core::device::Platform;
+use lz_core::tensor::{Dims, Indices, Layout, MAX_RANK, Place, TensorMut, TensorView};
+
+use crate::random::Random;
+
+/// Bytes before the first and after the last element.
+const GUARD: usize = 64;
+
+/// How the elements lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Pattern {
+    /// Dense row-major.
+    Contiguous,
+    /// Dense, but the dimensions lie in another order.
+    Transposed,
+    /// Rows are apart.
+    Padded,
+    /// Neighbours of the last dimension are apart.
+    Stepped,
+    /// Some dimensions run backwards.
+    Reversed,
+    /// One dimension has stride 0.
+    Expanded,
+}
+
+impl Pattern {
+    /// What an input that is only read may have.
+    pub const READ: [Pattern; 6] = [
+        Pattern::Contiguous,
+        Pattern::Transposed,
+        Pattern::Padded,
+        Pattern::Stepped,
+        Pattern::Reversed,
+        Pattern::Expanded,
+    ];
+
+    /// What a tensor that is written, or whose values follow a rule, may have.
+    pub const WRITTEN: [Pattern; 5] =
+        [Pattern::Contiguous, Pattern::Transposed, Pattern::Padded, Pattern::Stepped, Pattern::Reversed];
+}
+
+/// A tensor and its memory.
+#[derive(Debug)]
+pub struct OwnedTensor {
+    /// Cells, because a call that is lent writes through pointers that shared references gave.
+    buffer: Vec<UnsafeCell<u64>>,
+    /// Where the 64-byte aligned window begins in the buffer, in bytes.
+    origin: usize,
+    /// Bytes of the window.
+    window: usize,
+    /// Where index 0 lies in the window.
+    first: usize,
+    layout: Layout,
+    pattern: Pattern,
+    /// An address that replaces the true one, for calls that must be refused.
+    address: Option<usize>,
+}
+
+impl OwnedTensor {
+    /// Allocates; the sizes must be small, or one of them 0.
+    pub fn new(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> OwnedTensor {
+        let dims = Dims::new(shape).unwrap_or(Dims::EMPTY);
+        let strides = strides(random, &dims, pattern);
+        let layout = Layout { shape: dims, strides, dtype, place: Place::HOST };
+        // Off a cache line in half of the cases, but always aligned for the dtype.
+        let shift = if random.one_in(2) { 0 } else { random.below(64 / dtype.size()) * dtype.size() };
+        OwnedTensor::with_layout(layout, pattern, shift)
+    }
+
+    /// Dense, at the start of a cache line.
+    pub fn dense(shape: &[i64], dtype: DType) -> OwnedTensor {
+        OwnedTensor::new(&mut Random::new(0), shape, dtype, Pattern::Contiguous)
+    }
+
+    fn with_layout(layout: Layout, pattern: Pattern, shift: usize) -> OwnedTensor {
+        let size = layout.dtype.size();
+        let (lowest, highest) = layout.reach().unwrap_or((0, -1));
+        let elements = usize::try_from(highest - lowest + 1).unwrap_or(0);
+        let window = GUARD + shift + elements * size + GUARD;
+        let first = GUARD + shift + lowest.unsigned_abs() as usize * size;
+        let first = if elements == 0 { GUARD + shift } else { first };
+        let (buffer, origin) = allocate(window);
+        OwnedTensor { buffer, origin, window, first, layout, pattern, address: None }
+    }
+
+    /// How its elements lie.
+    pub fn pattern(&self) -> Pattern {
+        self.pattern
+    }
+
+    /// Everything but the memory.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The whole window, guards and gaps included.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the window lies inside the buffer, which is initialised.
+        unsafe {
+            std::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>().add(self.origin), self.window)
+        }
+    }
+
+    /// The whole window, to be filled.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `bytes`, and the borrow is exclusive.
+        unsafe {
+            std::slice::from_raw_parts_mut(
+                self.buffer.as_mut_ptr().cast::<u8>().add(self.origin),
+                self.window,
+            )
+        }
+    }
+
+    fn pointer(&self) -> *mut u8 {
+        match self.address {
+            Some(address) => std::ptr::without_provenance_mut(address),
+            None => self.buffer.as_ptr().cast::<u8>().cast_mut().wrapping_add(self.origin + self.first),
+        }
+    }
+
+    /// As an argument that is read.
+    pub fn view(&self) -> TensorView<'_> {
+        // SAFETY: the window was made for the layout. A changed layout or address is unsound, or on no host, and refused before anything is read.
+        unsafe { TensorView::from_raw(self.pointer(), self.layout) }
+    }
+
+    /// As an argument that is written.
+    pub fn view_mut(&mut self) -> TensorMut<'_> {
+        // SAFETY: as in `view`, and the borrow is exclusive.
+        unsafe { TensorMut::from_raw(self.pointer(), self.layout) }
+    }
+
+    /// Says that the memory is on a device. Nothing on the host reads it then.
+    pub fn put_on_device(&mut self, index: u16) {
+        self.layout.place = Place { platform: Platform::Cuda, index };
+    }
+
+    /// Replaces the metadata; the result must be unsound or refused for another reason before it is read.
+    pub fn relabel(&mut self, change: impl FnOnce(&mut Layout)) {
+        change(&mut self.layout);
+    }
+
+    /// Replaces the address; the tensor must then be refused.
+    pub fn readdress(&mut self, address: usize) {
+        self.address = Some(address);
+    }
+
+    /// The address of index 0.
+    pub fn address(&self) -> usize {
+        self.pointer() as usize
+    }
+
+    /// Whether nothing that the check may read lies outside the memory: unsound or empty metadata is never followed, nor is a device's.
+    pub fn is_backed(&self) -> bool {
+        let view = self.view();
+        if !view.is_sound() || !self.layout.place.is_host() {
+            return true;
+        }
+        let Some((start, end)) = view.address_range() else { return self.layout.shape.contains(&0) };
+        let window = self.bytes().as_ptr() as u128;
+        start >= window && end <= window + self.window as u128
+    }
+
+    /// A tensor of these sizes on a device, without memory: checks believe it, nothing can read it.
+    pub fn described(shape: &[i64], dtype: DType) -> Option<OwnedTensor> {
+        let mut layout = Layout::contiguous(shape, dtype).ok()?;
+        layout.place = Place { platform: Platform::Cuda, index: 0 };
+        let (buffer, origin) = allocate(0);
+        let address = Some(1 << 20);
+        Some(OwnedTensor { buffer, origin, window: 0, first: 0, layout, pattern: Pattern::Contiguous, address })
+    }
+
+    /// The first byte that was changed since `before` and belongs to no element.
+    pub fn stray_write(&self, before: &[u8]) -> Option<usize> {
+        let now = self.bytes();
+        if now == before {
+            return None;
+        }
+        let mut inside = vec![false; self.window];
+        let size = self.layout.dtype.size();
+        for index in Indices::new(&self.layout.shape) {
+            let offset = self.layout.offset(&index).unwrap_or(0) * size as isize;
+            let start = self.first.wrapping_add_signed(offset);
+            if let Some(bytes) = inside.get_mut(start..start + size) {
+                bytes.fill(true);
+            }
+        }
+        (0..self.window).find(|&place| !inside[place] && now[place] != before[place])
+    }
+}
+
+impl Clone for OwnedTensor {
+    fn clone(&self) -> OwnedTensor {
+        let (buffer, origin) = allocate(self.window);
+        let mut copy = OwnedTensor { buffer, origin, ..*self };
+        copy.bytes_mut().copy_from_slice(self.bytes());
+        copy
+    }
+}
+
+fn allocate(window: usize) -> (Vec<UnsafeCell<u64>>, usize) {
+    let mut buffer = Vec::new();
+    buffer.resize_with(window.div_ceil(8) + 8, || UnsafeCell::new(0u64));
+    let origin = (buffer.as_ptr() as usize).next_multiple_of(64) - buffer.as_ptr() as usize;
+    (buffer, origin)
+}
+
+fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
+    let rank = shape.len();
+    let mut order: Vec<usize> = (0..rank).collect();
+    if pattern == Pattern::Transposed {
+        for place in (1..rank).rev() {
+            order.swap(place, random.below(place + 1));
+        }
+        if order.is_sorted() && rank >= 2 {
+            order.swap(rank - 2, rank - 1);
+        }
+    }
+    let mut values = [1i64; MAX_RANK];
+    let mut next = if pattern == Pattern::Stepped { 2 } else { 1 };
+    for (place, &dimension) in order.iter().enumerate().rev() {
+        values[dimension] = next;
+        next = next.saturating_mul(shape[dimension].max(1));
+        if pattern == Pattern::Padded && place + 1 == rank {
+            next = next.saturating_add(random.between(1, 3));
+        }
+    }
+    match pattern {
+        Pattern::Reversed => {
+            let turned = random.below(rank.max(1));
+            for (dimension, stride) in values.iter_mut().enumerate().take(rank) {
+                if dimension == turned || random.one_in(3) {
+                    *stride = -*stride;
+                }
+            }
+        }
+        Pattern::Expanded => {
+            if let Some(stride) = values.get_mut(random.below(rank.max(1))) {
+                *stride = 0;
+            }
+        }
+        _ => {}
+    }
+    Dims::new(&values[..rank]).unwrap_or(Dims::EMPTY)
+}

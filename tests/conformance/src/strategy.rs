@@ -1,0 +1,32 @@
+//! The drawing engine as proptest strategies, for property tests elsewhere. A failing case shrinks towards small axes.
+
+use lz_core::OperationInfo;
+use proptest::prelude::*;
+
+use crate::assign::Prepared;
+use crate::broken::{Broken, breaks, draw_broken};
+use crate::fill::Numbers;
+use crate::random::Random;
+use crate::suite::focus_of;
+use crate::valid::{Drawing, Drawn, draw_valid};
+
+/// Valid calls of an operation, with values in their tensors.
+pub fn valid(info: &'static OperationInfo) -> impl Strategy<Value = Drawn> {
+    let prepared = Prepared::new(info.schema()).tame();
+    (any::<u64>().no_shrink(), 0u8..=100).prop_filter_map("no valid call was found", move |(seed, size)| {
+        let focus = focus_of(&prepared, seed);
+        let numbers = if seed % 4 == 0 { Numbers::Awkward } else { Numbers::Normal };
+        let drawing = Drawing { size, focus: &focus, numbers, devices: false };
+        draw_valid(&prepared, &mut Random::new(seed), &drawing).ok()
+    })
+}
+
+/// Calls with exactly one thing wrong, and the reason that must come back.
+pub fn broken(info: &'static OperationInfo) -> impl Strategy<Value = Broken> {
+    let prepared = Prepared::new(info.schema());
+    let breaks = breaks(prepared.operation);
+    (any::<u64>().no_shrink(), 0u8..=100).prop_filter_map("the call left no room", move |(seed, size)| {
+        let broken = *breaks.get(seed as usize % breaks.len())?;
+        draw_broken(&prepared, &mut Random::new(seed), broken, size)
+    })
+}

@@ -1,0 +1,297 @@
+//! The tests that every operation gets, whatever it does: generated code calls them with its operation.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lz_core::context::{Field, FieldKind, dtype_of, place_bits, stride_class};
+use lz_core::expr::Value;
+use lz_core::tensor::Place;
+use lz_core::{Arg, Context, Error, OperationInfo, OutArg};
+use lz_schema::model::{Kind, Slot};
+
+use crate::assign::{Focus, Prepared};
+use crate::broken::{breaks, draw_broken};
+use crate::call::OwnedCall;
+use crate::coverage::{Coverage, wanted};
+use crate::fill::Numbers;
+use crate::random::{Random, case_seed};
+use crate::valid::{Drawing, Drawn, draw_valid};
+use crate::{wild, workload};
+
+/// An operation as generated code knows it.
+pub trait Subject: Sync {
+    /// Its description.
+    fn info(&self) -> &'static OperationInfo;
+
+    /// Asks the generated check; `None` if generated arguments cannot state the call. Outputs are looked at if they are given and
+    /// the inputs are right.
+    fn check(&self, args: &mut [Arg<'_>], outputs: Option<&mut [OutArg<'_>]>) -> Option<Checked>;
+}
+
+/// The answer of a generated check.
+pub enum Checked {
+    /// The inputs are wrong.
+    Refused(Error),
+    /// The inputs are right.
+    Right {
+        /// What selection would see.
+        context: Box<Context>,
+        /// Whether the outputs are right; `None` if they were not asked about.
+        outputs: Option<Result<(), Error>>,
+    },
+}
+
+/// How many cases a test runs: an environment variable, or the default.
+pub fn cases(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Cases of metadata tests.
+pub fn metadata_cases() -> u64 {
+    cases("LZ_CASES_METADATA", 10_000)
+}
+
+/// Cases of value tests.
+pub fn value_cases() -> u64 {
+    cases("LZ_CASES_VALUES", 256)
+}
+
+/// Runs every case of a test; a failure is made smaller by its size and then told with what reproduces it. `LZ_CASE` runs one alone.
+pub fn for_each_case(
+    operation: &str,
+    test: &str,
+    count: u64,
+    mut run: impl FnMut(u64, &mut Random, u8) -> Result<(), String>,
+) {
+    let only: Option<u64> = std::env::var("LZ_CASE").ok().and_then(|text| text.parse().ok());
+    let range = only.map_or(0..count, |case| case..case + 1);
+    for case in range {
+        let mut guarded = |size: u8| {
+            let mut random = Random::new(case_seed(operation, test, case));
+            catch_unwind(AssertUnwindSafe(|| run(case, &mut random, size)))
+                .unwrap_or_else(|panic| Err(format!("a panic: {}", panic_text(&*panic))))
+        };
+        let Err(mut problem) = guarded(100) else { continue };
+        let mut smallest = 100;
+        for size in [0, 10, 25, 50, 75] {
+            if let Err(smaller) = guarded(size) {
+                (problem, smallest) = (smaller, size);
+                break;
+            }
+        }
+        panic!(
+            "{operation}: {test} fails at size {smallest}\n{problem}\nreproduce: LZ_CASE={case} cargo test -p lz-conformance {}::tests::{test} (seed {:#018x})",
+            operation.replace('.', "_"),
+            case_seed(operation, test, case)
+        );
+    }
+}
+
+fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+}
+
+/// What a case draws its focus from, so that each is drawn equally often.
+pub fn focus_of(prepared: &Prepared, case: u64) -> Vec<Focus> {
+    let count = prepared.focuses.len() as u64;
+    if count == 0 { Vec::new() } else { prepared.focuses.get((case % count) as usize).copied().into_iter().collect() }
+}
+
+/// Holds the generated check and the interpreter to the same answer, for inputs and for outputs.
+pub fn agreement(subject: &dyn Subject, call: &mut OwnedCall) -> Result<(), String> {
+    let operation = subject.info().schema();
+    let with_outputs = !call.outputs.is_empty();
+    let inputs = call.interpret(operation, false);
+    let all = call.interpret(operation, with_outputs);
+    let checked = call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs)));
+    let told = |what: &str, fast: String, slow: String| {
+        Err(format!("{what}: the generated check says {fast}, the interpreter says {slow}\n{call:?}"))
+    };
+    let say = |result: Result<(), &Error>| result.map_or_else(|error| error.to_string(), |()| "yes".to_owned());
+    match (checked, inputs) {
+        (None, _) => Ok(()),
+        (Some(Checked::Refused(_)), Err(_)) => Ok(()),
+        (Some(Checked::Refused(error)), Ok(_)) => told("inputs", say(Err(&error)), say(Ok(()))),
+        (Some(Checked::Right { .. }), Err(error)) => told("inputs", say(Ok(())), say(Err(&error))),
+        (Some(Checked::Right { outputs, .. }), Ok(_)) => match (outputs, all) {
+            (None, _) | (Some(Ok(())), Ok(_)) | (Some(Err(_)), Err(_)) => Ok(()),
+            (Some(Err(error)), Ok(_)) => told("outputs", say(Err(&error)), say(Ok(()))),
+            (Some(Ok(())), Err(error)) => told("outputs", say(Ok(())), say(Err(&error))),
+        },
+    }
+}
+
+/// Valid, broken and wild metadata: the checks agree, valid calls pass, and nothing panics.
+pub fn metadata(subject: &dyn Subject) {
+    let operation = subject.info().schema();
+    let prepared = Prepared::new(operation);
+    let breaks = breaks(operation);
+    let mut coverage = Coverage::default();
+    for_each_case(&operation.name, "metadata", metadata_cases(), |case, random, size| match case % 4 {
+        0 | 1 => {
+            let focus = focus_of(&prepared, case / 2);
+            let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
+            let mut call = draw_valid(&prepared, random, &drawing)?.call;
+            coverage.valid(operation, &call);
+            call.interpret(operation, true)
+                .map_err(|error| format!("a valid call with its outputs is refused: {error}\n{call:?}"))?;
+            match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+                Some(Checked::Right { outputs: Some(Ok(())), .. }) => Ok(()),
+                Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
+                    Err(format!("the generated check refuses a valid call: {error}\n{call:?}"))
+                }
+                _ => Err(format!("generated arguments cannot state a valid call\n{call:?}")),
+            }
+        }
+        2 => {
+            let broken = breaks[(case / 4) as usize % breaks.len()];
+            match draw_broken(&prepared, random, broken, size) {
+                Some(mut wrong) if !broken.is_untyped() => agreement(subject, &mut wrong.call),
+                Some(mut wrong) => match wrong.call.interpret(operation, broken.is_of_outputs()) {
+                    Ok(_) => Err(format!("{broken:?} was not refused\n{:?}", wrong.call)),
+                    Err(_) => Ok(()),
+                },
+                None => Ok(()),
+            }
+        }
+        _ => agreement(subject, &mut wild::draw_wild(&prepared, random, size)?),
+    });
+    assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(wanted(operation)));
+}
+
+/// Every mistake gives its reason, from the interpreter and from generated code alike.
+pub fn broken(subject: &dyn Subject) {
+    let operation = subject.info().schema();
+    let prepared = Prepared::new(operation);
+    let breaks = breaks(operation);
+    let mut coverage = Coverage::default();
+    let count = (metadata_cases() / 10).max(1);
+    for_each_case(&operation.name, "broken", count.max(breaks.len() as u64 * 4), |case, random, size| {
+        let broken = breaks[case as usize % breaks.len()];
+        let Some(mut wrong) = draw_broken(&prepared, random, broken, size) else { return Ok(()) };
+        let told = |who: &str, error: &Error| {
+            if error.has(wrong.expected) {
+                Ok(())
+            } else {
+                Err(format!("{broken:?} should give {}, {who} gives {error}", wrong.expected))
+            }
+        };
+        match wrong.call.interpret(operation, broken.is_of_outputs()) {
+            Ok(_) => return Err(format!("{broken:?} passes; it should give {}\n{:?}", wrong.expected, wrong.call)),
+            Err(error) => told("the interpreter", &error)?,
+        }
+        coverage.broken(broken, wrong.expected);
+        if broken.is_untyped() {
+            return Ok(());
+        }
+        let with_outputs = broken.is_of_outputs();
+        match wrong.call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
+            // A required output cannot be left out of a typed call.
+            None => Ok(()),
+            Some(Checked::Refused(error) | Checked::Right { outputs: Some(Err(error)), .. }) => {
+                told("the generated check", &error)
+            }
+            Some(Checked::Right { .. }) => Err(format!("{broken:?} passes the generated check\n{:?}", wrong.call)),
+        }
+    });
+    let wanted = breaks.iter().map(|broken| format!("{broken:?}"));
+    assert_covered(&operation.name, true, coverage.missing(wanted));
+}
+
+fn assert_covered(operation: &str, enough: bool, missing: Vec<String>) {
+    let whole = std::env::var_os("LZ_CASE").is_none() && enough;
+    assert!(!whole || missing.is_empty(), "{operation}: never drawn: {}", missing.join(", "));
+}
+
+/// What selection sees of a call is what the call is.
+pub fn context(subject: &dyn Subject) {
+    let operation = subject.info().schema();
+    let prepared = Prepared::new(operation);
+    for_each_case(&operation.name, "context", (metadata_cases() / 10).max(1), |case, random, size| {
+        let focus = focus_of(&prepared, case);
+        let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
+        let mut drawn = draw_valid(&prepared, random, &drawing)?;
+        let checked = drawn.call.lend(|args, _| subject.check(args, None));
+        let Some(Checked::Right { context, .. }) = checked else {
+            return Err(format!("the generated check refuses a valid call\n{:?}", drawn.call));
+        };
+        for (place, field) in subject.info().fields.iter().enumerate() {
+            field_holds(&prepared, &drawn, &context, place, field)
+                .map_err(|problem| format!("field {}: {problem}\n{:?}", field.name, drawn.call))?;
+        }
+        Ok(())
+    });
+}
+
+fn field_holds(
+    prepared: &Prepared,
+    drawn: &Drawn,
+    context: &Context,
+    place: usize,
+    field: &Field,
+) -> Result<(), String> {
+    let operation = prepared.operation;
+    let found = context.value(field);
+    if let Some(slot) = prepared.slots.get(place) {
+        let wanted = match (slot, drawn.bound.values[place]) {
+            (Slot::Axis(axis), _) => Value::Int(drawn.bound.axes[*axis].unwrap_or(0)),
+            (_, value) => value,
+        };
+        let same = match (wanted, found) {
+            (Value::Float(wanted), Value::Float(found)) => wanted.to_bits() == found.to_bits(),
+            _ => wanted == found,
+        };
+        return if same { Ok(()) } else { Err(format!("holds {found:?}, the call has {wanted:?}")) };
+    }
+    let raw = context.raw(field.store);
+    let arg_of = |prefix: &str| {
+        let name = field.name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
+        let place = operation.inputs.iter().position(|input| Some(input.name.as_str()) == name);
+        place.map(|place| &drawn.call.args[place])
+    };
+    let wanted = match &field.kind {
+        FieldKind::DType => {
+            let variable = operation.types.iter().position(|variable| variable.name == field.name);
+            let dtype = variable.and_then(|variable| drawn.bound.types[variable]);
+            return if dtype_of(raw) == dtype {
+                Ok(())
+            } else {
+                Err(format!("holds {:?}, the call has {dtype:?}", dtype_of(raw)))
+            };
+        }
+        FieldKind::Strides => {
+            arg_of("strides(").and_then(|arg| arg.tensor()).map_or(0, |tensor| stride_class(&tensor.view()))
+        }
+        FieldKind::Digest => lz_core::context::digest_bits(&crate::text::tokenizer().digest()),
+        FieldKind::Place => {
+            let required = operation.inputs.iter().zip(&drawn.call.args);
+            let first = required
+                .filter(|(input, _)| input.kind == Kind::Tensor && input.optional.is_none())
+                .find_map(|(_, arg)| arg.tensor());
+            place_bits(first.map_or(Place::HOST, |tensor| tensor.layout().place))
+        }
+        other => return Err(format!("unexpected kind {other:?} after the slots")),
+    };
+    if raw == wanted { Ok(()) } else { Err(format!("holds {raw:#x}, the call has {wanted:#x}")) }
+}
+
+/// Every workload of the schema is a call that the check takes.
+pub fn workloads(subject: &dyn Subject) {
+    let operation = subject.info().schema();
+    let prepared = Prepared::new(operation);
+    assert!(!operation.workloads.is_empty(), "{}: no workloads", operation.name);
+    for workload in &operation.workloads {
+        let mut call = workload::call(&prepared, workload)
+            .unwrap_or_else(|problem| panic!("{} {}: {problem}", operation.name, workload.name));
+        if let Err(error) = call.interpret(operation, true) {
+            panic!("{} {}: {error}", operation.name, workload.name);
+        }
+        match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+            Some(Checked::Right { outputs: Some(Ok(())), .. }) => {}
+            Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
+                panic!("{} {}: the generated check says {error}", operation.name, workload.name)
+            }
+            _ => panic!("{} {}: generated arguments cannot state it", operation.name, workload.name),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Draws calls that a schema allows, with real memory behind every tensor.
+
+use std::sync::Arc;
+
+use lz_core::Handle;
+use lz_core::check::{Bound, OutputSpec, infer_outputs};
+use lz_core::expr::Value;
+use lz_core::tensor::Layout;
+use lz_schema::model::{Contiguous, DeviceRule, Input, Kind};
+
+use crate::assign::{Assignment, Focus, Prepared};
+use crate::call::{OwnedArg, OwnedCall, OwnedOut};
+use crate::fill::{Numbers, Rule, fill_by_rule, fill_freely, rule};
+use crate::memory::{OwnedTensor, Pattern};
+use crate::random::Random;
+use crate::text;
+
+/// How a call is drawn.
+#[derive(Debug, Clone, Copy)]
+pub struct Drawing<'a> {
+    /// Bound of the axes, in percent of what the schema lets property tests draw.
+    pub size: u8,
+    /// What the draw holds on to.
+    pub focus: &'a [Focus],
+    /// What fills tensors that no rule governs.
+    pub numbers: Numbers,
+    /// Whether tensors may be said to be on a device; nothing can read them then.
+    pub devices: bool,
+}
+
+/// A drawn call and how it came about.
+#[derive(Debug, Clone)]
+pub struct Drawn {
+    /// The call.
+    pub call: OwnedCall,
+    /// What was assigned.
+    pub assignment: Assignment,
+    /// The value of every slot.
+    pub values: Vec<Value>,
+    /// What the interpreter made of it.
+    pub bound: Bound,
+}
+
+/// Draws a valid call. The error says what stood in the way: nothing was found in many tries, or the check refuses what
+/// was drawn, and then one of the two is wrong.
+pub fn draw_valid(prepared: &Prepared, random: &mut Random, drawing: &Drawing<'_>) -> Result<Drawn, String> {
+    for attempt in 0..200 {
+        // A focus that cannot be met with the rest is let go in the end.
+        let focus = if attempt < 150 { drawing.focus } else { &[] };
+        let Some(assignment) = prepared.assign(random, drawing.size, focus, None) else { continue };
+        let Some(args) = arguments(prepared, random, &assignment, drawing, true) else { continue };
+        let mut call = OwnedCall { args, outputs: Vec::new() };
+        let bound = call
+            .interpret(prepared.operation, false)
+            .map_err(|error| format!("the check refuses a call drawn as valid: {error}\n{call:?}"))?;
+        let values = prepared.values(&assignment);
+        call.outputs = outputs(prepared, random, &call, &bound)?;
+        return Ok(Drawn { call, assignment, values, bound });
+    }
+    Err("no valid call was found; the axes' `fuzz` and the constraints hardly meet".to_owned())
+}
+
+/// The arguments of an assignment; `None` where `must_hold` and no values can meet a rule.
+pub fn arguments(
+    prepared: &Prepared,
+    random: &mut Random,
+    assignment: &Assignment,
+    drawing: &Drawing<'_>,
+    must_hold: bool,
+) -> Option<Vec<OwnedArg>> {
+    let operation = prepared.operation;
+    let values = prepared.values(assignment);
+    let device = (drawing.devices && random.one_in(10)).then(|| random.below(3) as u16);
+    let mut args = Vec::new();
+    for (input, &given) in operation.inputs.iter().zip(&assignment.given) {
+        if !given {
+            args.push(OwnedArg::Absent);
+            continue;
+        }
+        let shape = prepared.shape(assignment, &values, input)?;
+        args.push(match input.kind {
+            Kind::Text => OwnedArg::Text(text::texts(random, shape.first().copied().unwrap_or(0))),
+            Kind::Tokenizer => OwnedArg::Handle(tokenizer()),
+            Kind::Tensor => {
+                let shape = if input.broadcast { shrink_broadcast(random, shape) } else { shape };
+                let dtype = assignment.dtype(operation, input)?;
+                let pattern = pattern(random, input);
+                let mut tensor = OwnedTensor::new(random, &shape, dtype, pattern);
+                match rule(input, &values) {
+                    Some(rule) => {
+                        if !fill_by_rule(random, &mut tensor, rule) && must_hold {
+                            return None;
+                        }
+                    }
+                    None if input.values.is_some() && must_hold => return None,
+                    None => fill_freely(random, &input.name, &mut tensor, drawing.numbers),
+                }
+                if let Some(index) = device
+                    && input.device == DeviceRule::Same
+                {
+                    tensor.put_on_device(index);
+                }
+                if input.read_write { OwnedArg::Written(tensor) } else { OwnedArg::Tensor(tensor) }
+            }
+        });
+    }
+    args.extend(assignment.params.iter().map(|param| param.map_or(OwnedArg::Absent, OwnedArg::Value)));
+    Some(args)
+}
+
+/// The rule that governs an input in a drawn call.
+pub fn rule_of(drawn: &Drawn, input: &Input) -> Option<Rule> {
+    rule(input, &drawn.values)
+}
+
+/// Where the tokenizer's definition comes from is the business of `text`.
+fn tokenizer() -> Arc<dyn Handle> {
+    text::tokenizer()
+}
+
+fn pattern(random: &mut Random, input: &Input) -> Pattern {
+    let patterns: &[Pattern] = match input.contiguous {
+        Contiguous::All => &[Pattern::Contiguous],
+        Contiguous::Last => &[Pattern::Contiguous, Pattern::Padded],
+        Contiguous::None if input.read_write || input.values.is_some() => &Pattern::WRITTEN,
+        Contiguous::None => &Pattern::READ,
+    };
+    random.pick(patterns).copied().unwrap_or(Pattern::Contiguous)
+}
+
+/// A broadcast input may lack leading dimensions, and any of the others may be 1.
+fn shrink_broadcast(random: &mut Random, shape: Vec<i64>) -> Vec<i64> {
+    let missing = if random.one_in(2) { 0 } else { random.below(shape.len() + 1) };
+    shape.into_iter().skip(missing).map(|size| if random.one_in(4) { 1 } else { size }).collect()
+}
+
+/// Places for the outputs of a call that was found right.
+pub fn outputs(
+    prepared: &Prepared,
+    random: &mut Random,
+    call: &OwnedCall,
+    bound: &Bound,
+) -> Result<Vec<OwnedOut>, String> {
+    let specs = infer_outputs(prepared.operation, bound).map_err(|reason| reason.to_string())?;
+    let place = prepared
+        .operation
+        .inputs
+        .iter()
+        .zip(&call.args)
+        .find_map(|(input, arg)| (input.device == DeviceRule::Same).then(|| arg.tensor()).flatten())
+        .map(|tensor| tensor.layout().place);
+    Ok(specs
+        .into_iter()
+        .map(|spec| match spec {
+            OutputSpec::Absent => OwnedOut::Absent,
+            OutputSpec::Dynamic(_) => OwnedOut::Dynamic(None),
+            OutputSpec::Text => OwnedOut::Text(None),
+            OutputSpec::Tensor(shape, dtype) => {
+                let pattern = random.pick(&Pattern::WRITTEN).copied().unwrap_or(Pattern::Contiguous);
+                let mut tensor = OwnedTensor::new(random, &shape, dtype, pattern);
+                if let Some(place) = place {
+                    tensor.relabel(|layout: &mut Layout| layout.place = place);
+                }
+                OwnedOut::Tensor(tensor)
+            }
+        })
+        .collect())
+}

@@ -1,0 +1,109 @@
+//! Metadata of any quality: what a broken caller, a fuzzer or corrupted memory may hand over. Nothing about it is known but
+//! that the two checks must agree on it, and that neither may panic or read what is not there.
+
+use lz_core::DType;
+use lz_core::device::Platform;
+use lz_core::expr::Value;
+use lz_core::tensor::{Dims, MAX_RANK, Place};
+use lz_schema::model::{Kind, ParamType};
+
+use crate::assign::Prepared;
+use crate::call::{OwnedArg, OwnedCall, OwnedOut};
+use crate::fill::Numbers;
+use crate::memory::OwnedTensor;
+use crate::random::Random;
+use crate::valid::{Drawing, draw_valid};
+
+const SIZES: [i64; 16] =
+    [0, 1, 1, 2, 2, 3, 4, 8, -1, 5, 1 << 31, 1 << 32, 1 << 62, i64::MAX, i64::MIN, 0];
+const STRIDES: [i64; 12] = [0, 1, 1, 2, -1, 3, 8, -7, 1 << 33, i64::MAX, i64::MIN, i64::MIN + 1];
+
+/// A valid call in which a few things are replaced by anything at all.
+pub fn draw_wild(prepared: &Prepared, random: &mut Random, size: u8) -> Result<OwnedCall, String> {
+    let focus: Vec<_> = random.pick(&prepared.focuses).copied().into_iter().collect();
+    let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
+    let mut call = draw_valid(prepared, random, &drawing)?.call;
+    let changes = 1 + random.below(4);
+    let operation = prepared.operation;
+    for _ in 0..changes {
+        let place = random.below(call.args.len() + call.outputs.len());
+        if let Some(output) = place.checked_sub(call.args.len()) {
+            match call.outputs.get_mut(output) {
+                Some(OwnedOut::Tensor(tensor)) => disturb(random, tensor),
+                Some(place) => *place = OwnedOut::Absent,
+                None => {}
+            }
+        } else if let Some(param) = place.checked_sub(operation.inputs.len()) {
+            call.args[place] = match &operation.params[param].ty {
+                _ if operation.params[param].default.is_some() && random.one_in(4) => OwnedArg::Absent,
+                ParamType::Int => OwnedArg::Value(Value::Int(any_int(random))),
+                ParamType::F32 | ParamType::F64 => OwnedArg::Value(Value::Float(any_float(random))),
+                ParamType::Bool => OwnedArg::Value(Value::Bool(random.one_in(2))),
+                ParamType::Enum(cases) => OwnedArg::Value(Value::Enum(random.below(cases.len()) as u32)),
+            };
+        } else if operation.inputs[place].kind == Kind::Tensor {
+            if operation.inputs[place].optional.is_some() && random.one_in(6) {
+                call.args[place] = OwnedArg::Absent;
+            } else if let Some(tensor) = call.args[place].tensor_mut() {
+                disturb(random, tensor);
+            }
+        }
+    }
+    Ok(call)
+}
+
+fn any_int(random: &mut Random) -> i64 {
+    if random.one_in(2) { SIZES[random.below(SIZES.len())] } else { random.bits() as i64 }
+}
+
+fn any_float(random: &mut Random) -> f64 {
+    if random.one_in(2) { f64::from_bits(random.bits()) } else { random.normal() }
+}
+
+fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
+    match random.below(6) {
+        0 => {
+            let rank = random.below(MAX_RANK + 1);
+            let sizes: Vec<i64> = (0..rank).map(|_| SIZES[random.below(SIZES.len())]).collect();
+            let strides: Vec<i64> = (0..rank).map(|_| STRIDES[random.below(STRIDES.len())]).collect();
+            tensor.relabel(|layout| {
+                layout.shape = Dims::new(&sizes).unwrap_or(Dims::EMPTY);
+                layout.strides = Dims::new(&strides).unwrap_or(Dims::EMPTY);
+            });
+        }
+        1 => {
+            let mut sizes = tensor.layout().shape.to_vec();
+            let dimension = random.below(sizes.len());
+            if let Some(size) = sizes.get_mut(dimension) {
+                *size = SIZES[random.below(SIZES.len())];
+            }
+            tensor.relabel(|layout| layout.shape = Dims::new(&sizes).unwrap_or(Dims::EMPTY));
+        }
+        2 => {
+            let mut strides = tensor.layout().strides.to_vec();
+            let dimension = random.below(strides.len());
+            if let Some(stride) = strides.get_mut(dimension) {
+                *stride = STRIDES[random.below(STRIDES.len())];
+            }
+            tensor.relabel(|layout| layout.strides = Dims::new(&strides).unwrap_or(Dims::EMPTY));
+        }
+        3 => {
+            let dtype = DType::ALL[random.below(DType::ALL.len())];
+            tensor.relabel(|layout| layout.dtype = dtype);
+        }
+        4 => {
+            let platform = if random.one_in(2) { Platform::Cuda } else { Platform::Rocm };
+            let index = random.below(3) as u16;
+            tensor.relabel(|layout| layout.place = Place { platform, index });
+        }
+        _ => tensor.readdress(match random.below(3) {
+            0 => 0,
+            1 => 1,
+            _ => random.bits() as usize,
+        }),
+    }
+    // Metadata that is sound is believed, so it must not claim host memory that is not there.
+    if !tensor.is_backed() {
+        tensor.relabel(|layout| layout.place = Place { platform: Platform::Cuda, index: 0 });
+    }
+}
