@@ -1,6 +1,6 @@
 //! The trait that backends implement, how such a kernel enters the registry, and the functions that callers use.
 
-use lz_schema::model::{Kind, Operation, Output};
+use lz_schema::model::{DeviceRule, Input, Kind, Operation, Output};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
@@ -177,9 +177,10 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
                 quote! { ::lz_core::check::fast::apart(&tensor, &#name.as_view()) }
             }
         });
+        let hosted = hosted_unless_followed(operation);
         let test = quote! {
             self.#spec().is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(place, &sizes, dtype))
-                && { let tensor = place.as_view(); true #(&& #others)* #(&& #earlier)* }
+                && { let tensor = place.as_view(); true #(&& #others)* #(&& #earlier)* #hosted }
         };
         fits.push(if output.when.is_some() {
             quote! { match &#field { Some(place) => #test, None => self.#spec().is_none() } }
@@ -209,6 +210,17 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
             }
         }
     }
+}
+
+/// Results follow the inputs to their device; where no input can be on one, they belong on the host.
+fn hosted_unless_followed(operation: &Operation) -> TokenStream {
+    let follows = |input: &&Input| input.kind == Kind::Tensor && input.device == DeviceRule::Same;
+    let inputs: Vec<&Input> = operation.inputs.iter().filter(follows).collect();
+    if inputs.iter().any(|input| input.optional.is_none()) {
+        return quote! {};
+    }
+    let given = inputs.iter().map(|input| ident(&input.name));
+    quote! { && (tensor.place().is_host() #(|| self.args.#given.is_some())*) }
 }
 
 fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {

@@ -159,12 +159,12 @@ impl<'c, 'a> Checker<'c, 'a> {
             return;
         }
         self.fill_slots();
-        if !self.fill_defaults() {
-            return;
+        let unknown = self.fill_defaults();
+        self.check_ranges(&unknown);
+        if unknown.is_empty() {
+            self.check_computed_dimensions();
         }
-        self.check_ranges();
-        self.check_computed_dimensions();
-        self.check_constraints();
+        self.check_constraints(&unknown);
         self.check_memory();
         if self.problems.is_empty() {
             self.check_values();
@@ -208,9 +208,13 @@ impl<'c, 'a> Checker<'c, 'a> {
         }
     }
 
-    fn check_constraints(&mut self) {
+    /// Every constraint that can be judged: `unknown` are slots without a value.
+    fn check_constraints(&mut self, unknown: &[u16]) {
         let operation = self.operation;
         for constraint in &operation.constraints {
+            if constraint.check.variables().iter().any(|variable| unknown.contains(&variable.index)) {
+                continue;
+            }
             if let Some(Value::Bool(false)) = self.evaluate(&constraint.check, "a constraint") {
                 let code = ReasonCode::parse(&constraint.code).unwrap_or(ReasonCode::ConstraintFailed);
                 let found = constraint

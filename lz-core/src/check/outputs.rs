@@ -124,8 +124,10 @@ impl Checker<'_, '_> {
         if view.layout().overlaps_itself() {
             self.problems.push(self_overlap(name, view));
         }
+        let mut follows = false;
         for (input, arg) in self.operation.inputs.iter().zip(self.args) {
             let Some(other) = arg.tensor() else { continue };
+            follows |= input.device == lz_schema::model::DeviceRule::Same;
             if input.device == lz_schema::model::DeviceRule::Same && other.place() != view.place() {
                 self.problems.push(
                     Reason::new(ReasonCode::DeviceMismatch)
@@ -143,6 +145,15 @@ impl Checker<'_, '_> {
             if may_overlap(view, &other) {
                 self.problems.push(overlap(name, &input.name));
             }
+        }
+        if !follows && !view.place().is_host() {
+            self.problems.push(
+                Reason::new(ReasonCode::DeviceMismatch)
+                    .argument(name)
+                    .required("host memory")
+                    .found(view.place().to_string())
+                    .message(format!("{name} is on {}, but no input is on a device", view.place())),
+            );
         }
     }
 }

@@ -40,14 +40,16 @@ impl Checker<'_, '_> {
         }
     }
 
-    /// Fills in what the caller left out; false when a param is missing or its default cannot be computed.
-    pub(super) fn fill_defaults(&mut self) -> bool {
+    /// Fills in what the caller left out. Returns the slots of params that are missing or whose default cannot be computed;
+    /// what depends on them cannot be judged.
+    pub(super) fn fill_defaults(&mut self) -> Vec<u16> {
         let operation = self.operation;
-        let mut complete = true;
+        let mut unknown = Vec::new();
         for (index, param) in operation.params.iter().enumerate() {
             if self.args[operation.inputs.len() + index].is_given() {
                 continue;
             }
+            let slot = operation.axes.len() + index;
             let Some(default) = &param.default else {
                 self.problems.push(
                     Reason::new(ReasonCode::MissingArgument)
@@ -55,24 +57,31 @@ impl Checker<'_, '_> {
                         .required(type_name(param))
                         .message(format!("{} must be given; it has no default", param.name)),
                 );
-                complete = false;
+                unknown.push(slot as u16);
                 continue;
             };
+            if default.variables().iter().any(|variable| unknown.contains(&variable.index)) {
+                unknown.push(slot as u16);
+                continue;
+            }
             match self
                 .evaluate(default, &format!("the default of {}", param.name))
                 .and_then(|value| convert(param, value))
             {
-                Some(value) => self.bound.values[operation.axes.len() + index] = value,
-                None => complete = false,
+                Some(value) => self.bound.values[slot] = value,
+                None => unknown.push(slot as u16),
             }
         }
-        complete
+        unknown
     }
 
-    pub(super) fn check_ranges(&mut self) {
+    pub(super) fn check_ranges(&mut self, unknown: &[u16]) {
         let operation = self.operation;
         for (index, param) in operation.params.iter().enumerate() {
             let Some(range) = &param.range else { continue };
+            if unknown.contains(&((operation.axes.len() + index) as u16)) {
+                continue;
+            }
             if let Some(Value::Bool(false)) = self.evaluate(range, &format!("the range of {}", param.name)) {
                 let found = self.describe_slot((operation.axes.len() + index) as u16);
                 self.problems.push(

@@ -587,27 +587,31 @@ impl<'a> AttentionSparseVariableBlock<'a> {
         }
         {
             let view = &self.block_row_sizes;
-            if !::lz_core::check::values::partition_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_m))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::partition_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_m))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.block_col_sizes;
-            if !::lz_core::check::values::partition_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_n))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::partition_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_n))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

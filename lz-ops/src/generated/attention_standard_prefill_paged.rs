@@ -899,58 +899,66 @@ impl<'a> AttentionStandardPrefillPaged<'a> {
         }
         {
             let view = &self.qo_indptr;
-            if !::lz_core::check::values::indptr_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_total_q))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::indptr_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_total_q))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.kv_indptr;
-            if !::lz_core::check::values::indptr_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_num_indices))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::indptr_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_num_indices))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.kv_indices;
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_num_pages))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_num_pages))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.kv_last_page_len;
-            if !::lz_core::check::values::range_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(0i64))
-                    .ok()?,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_page_size))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::range_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(0i64))
+                        .ok()?,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_page_size))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

@@ -686,27 +686,31 @@ impl<'a> AttentionStandardPrefillRagged<'a> {
         }
         {
             let view = &self.qo_indptr;
-            if !::lz_core::check::values::indptr_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_total_q))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::indptr_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_total_q))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.kv_indptr;
-            if !::lz_core::check::values::indptr_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_total_k))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::indptr_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_total_k))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

@@ -223,14 +223,16 @@ impl<'a> EmbeddingLookup<'a> {
         }
         {
             let view = &self.ids;
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_vocab))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_vocab))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

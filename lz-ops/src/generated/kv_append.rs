@@ -571,22 +571,24 @@ impl<'a> KvAppend<'a> {
         }
         {
             let view = &self.slots;
-            if !::lz_core::check::values::range_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(-1i64))
-                    .ok()?,
-                ((|| ::lz_core::expr::arith::subtract_int(
-                    ::lz_core::expr::arith::multiply_int(
-                        axis_num_pages,
-                        axis_page_size,
-                    )?,
-                    1i64,
-                ))())
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::range_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(-1i64))
+                        .ok()?,
+                    ((|| ::lz_core::expr::arith::subtract_int(
+                        ::lz_core::expr::arith::multiply_int(
+                            axis_num_pages,
+                            axis_page_size,
+                        )?,
+                        1i64,
+                    ))())
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

@@ -501,27 +501,31 @@ impl<'a> KvCompact<'a> {
         }
         {
             let view = &self.source;
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_num_pages))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_num_pages))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.target;
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_num_pages))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_num_pages))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

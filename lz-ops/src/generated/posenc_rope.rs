@@ -449,14 +449,16 @@ impl<'a> PosencRope<'a> {
             }
         }
         if let Some(view) = &self.positions {
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_max_positions))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_max_positions))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

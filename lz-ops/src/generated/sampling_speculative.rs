@@ -437,14 +437,16 @@ impl<'a> SamplingSpeculative<'a> {
         }
         {
             let view = &self.draft_tokens;
-            if !::lz_core::check::values::index_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_vocab))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::index_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_vocab))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

@@ -452,19 +452,21 @@ impl<'a> SamplingTopk<'a> {
             }
         }
         if let Some(view) = &self.k_tensor {
-            if !::lz_core::check::values::range_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(1i64))
-                    .ok()?,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(2147483647i64))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::range_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(1i64))
+                        .ok()?,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(2147483647i64))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

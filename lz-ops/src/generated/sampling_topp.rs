@@ -498,19 +498,21 @@ impl<'a> SamplingTopp<'a> {
             }
         }
         if let Some(view) = &self.p_tensor {
-            if !::lz_core::check::values::range_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    f64,
-                    ::lz_core::expr::arith::EvalError,
-                >(0.0f64))
-                    .ok()?,
-                (::core::result::Result::Ok::<
-                    f64,
-                    ::lz_core::expr::arith::EvalError,
-                >(1.0f64))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::range_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        f64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(0.0f64))
+                        .ok()?,
+                    (::core::result::Result::Ok::<
+                        f64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(1.0f64))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

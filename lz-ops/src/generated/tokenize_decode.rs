@@ -260,32 +260,36 @@ impl<'a> TokenizeDecode<'a> {
         }
         {
             let view = &self.tokens;
-            if !::lz_core::check::values::range_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(0i64))
-                    .ok()?,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(2147483647i64))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::range_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(0i64))
+                        .ok()?,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(2147483647i64))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }
         {
             let view = &self.indptr;
-            if !::lz_core::check::values::indptr_ok(
-                view,
-                (::core::result::Result::Ok::<
-                    i64,
-                    ::lz_core::expr::arith::EvalError,
-                >(axis_total))
-                    .ok()?,
-            ) {
+            if view.place().is_host()
+                && !::lz_core::check::values::indptr_ok(
+                    view,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(axis_total))
+                        .ok()?,
+                )
+            {
                 return None;
             }
         }

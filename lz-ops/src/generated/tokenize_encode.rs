@@ -451,7 +451,7 @@ impl<'c> TokenizeEncodeCall<'c> {
                     ))
                     && {
                         let tensor = place.as_view();
-                        true
+                        true && (tensor.place().is_host())
                     }
             })
             && (offsets.is_some()

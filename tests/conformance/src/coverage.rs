@@ -112,7 +112,9 @@ pub fn wanted(operation: &Operation) -> Vec<String> {
             facts.push(format!("{} left out", param.name));
         }
         match &param.ty {
-            ParamType::Enum(cases) => facts.extend(cases.iter().map(|case| format!("{} = {case}", param.name))),
+            ParamType::Enum(cases) => {
+                facts.extend(cases.iter().map(|case| format!("{} = {case}", param.name)))
+            }
             ParamType::Bool => facts.extend([true, false].map(|value| format!("{} = {value}", param.name))),
             _ => facts.push(format!("{} given", param.name)),
         }

@@ -20,12 +20,14 @@ pub enum Numbers {
 }
 
 /// A value rule with its bounds computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// `0 <= v < end`.
     Index(i64),
     /// `low <= v <= high`.
     Between(i64, i64),
+    /// The same for floats.
+    Range(f64, f64),
     /// From 0, never falling, to the total.
     Indptr(i64),
     /// Sums along the last dimension to the total.
@@ -37,7 +39,14 @@ pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
     let int = |typed| Program::compile(typed).eval_int(values).ok();
     Some(match input.values.as_ref()? {
         ValueRule::IndexInto(end) => Rule::Index(int(end)?),
-        ValueRule::Between(low, high) => Rule::Between(int(low)?, int(high)?),
+        ValueRule::Between(low, high) => {
+            let bound = |typed| Program::compile(typed).eval(values).ok();
+            match (bound(low)?, bound(high)?) {
+                (Value::Int(low), Value::Int(high)) => Rule::Between(low, high),
+                (Value::Float(low), Value::Float(high)) => Rule::Range(low, high),
+                _ => return None,
+            }
+        }
         ValueRule::IndptrOf(total) => Rule::Indptr(int(total)?),
         ValueRule::PartitionOf(total) => Rule::Partition(int(total)?),
     })
@@ -46,7 +55,6 @@ pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
 /// Fills by a rule; `false` if no values can meet it.
 pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -> bool {
     let shape = tensor.layout().shape;
-    let dtype = tensor.layout().dtype;
     let empty = shape.contains(&0);
     match rule {
         Rule::Index(end) => {
@@ -59,19 +67,20 @@ pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -
             if low > high && !empty {
                 return false;
             }
-            if dtype.is_float() {
-                let (low, span) = (low as f64, (high - low) as f64);
-                let mut view = tensor.view_mut();
-                for index in Indices::new(&shape) {
-                    let edge = if random.one_in(8) { random.below(2) as f64 } else { random.unit() };
-                    view.set(&index, low + span * edge);
-                }
-            } else {
-                set_all(tensor, |_| match random.below(4) {
-                    0 => low,
-                    1 => high,
-                    _ => random.between(low, high.min(low.saturating_add(40))),
-                });
+            set_all(tensor, |_| match random.below(4) {
+                0 => low,
+                1 => high,
+                _ => random.between(low, high.min(low.saturating_add(40))),
+            });
+        }
+        Rule::Range(low, high) => {
+            if low > high && !empty {
+                return false;
+            }
+            let mut view = tensor.view_mut();
+            for index in Indices::new(&shape) {
+                let edge = if random.one_in(8) { random.below(2) as f64 } else { random.unit() };
+                view.set(&index, low + (high - low) * edge);
             }
         }
         Rule::Indptr(total) => {

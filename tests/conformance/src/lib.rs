@@ -10,17 +10,21 @@
 pub mod assign;
 pub mod broken;
 pub mod call;
+pub mod compare;
 pub mod coverage;
 pub mod fill;
 pub mod memory;
+pub mod mutants;
 pub mod random;
 pub mod strategy;
 pub mod suite;
 pub mod take;
 pub mod text;
 pub mod valid;
+pub mod values;
 pub mod wild;
 pub mod workload;
 
+/// Every operation under test.
 #[rustfmt::skip]
 pub mod generated;

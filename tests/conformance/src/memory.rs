@@ -104,9 +104,7 @@ impl OwnedTensor {
     /// The whole window, guards and gaps included.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the window lies inside the buffer, which is initialised.
-        unsafe {
-            std::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>().add(self.origin), self.window)
-        }
+        unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>().add(self.origin), self.window) }
     }
 
     /// The whole window, to be filled.
@@ -176,7 +174,15 @@ impl OwnedTensor {
         layout.place = Place { platform: Platform::Cuda, index: 0 };
         let (buffer, origin) = allocate(0);
         let address = Some(1 << 20);
-        Some(OwnedTensor { buffer, origin, window: 0, first: 0, layout, pattern: Pattern::Contiguous, address })
+        Some(OwnedTensor {
+            buffer,
+            origin,
+            window: 0,
+            first: 0,
+            layout,
+            pattern: Pattern::Contiguous,
+            address,
+        })
     }
 
     /// The first byte that was changed since `before` and belongs to no element.

@@ -24,7 +24,7 @@ pub fn valid(info: &'static OperationInfo) -> impl Strategy<Value = Drawn> {
 /// Calls with exactly one thing wrong, and the reason that must come back.
 pub fn broken(info: &'static OperationInfo) -> impl Strategy<Value = Broken> {
     let prepared = Prepared::new(info.schema());
-    let breaks = breaks(prepared.operation);
+    let breaks = breaks(&prepared);
     (any::<u64>().no_shrink(), 0u8..=100).prop_filter_map("the call left no room", move |(seed, size)| {
         let broken = *breaks.get(seed as usize % breaks.len())?;
         draw_broken(&prepared, &mut Random::new(seed), broken, size)

@@ -55,13 +55,13 @@ pub fn value_cases() -> u64 {
     cases("LZ_CASES_VALUES", 256)
 }
 
-/// Runs every case of a test; a failure is made smaller by its size and then told with what reproduces it. `LZ_CASE` runs one alone.
+/// Runs every case of a test. The first failure is made smaller by its size and told with what reproduces it. `LZ_CASE` runs one case alone.
 pub fn for_each_case(
     operation: &str,
     test: &str,
     count: u64,
     mut run: impl FnMut(u64, &mut Random, u8) -> Result<(), String>,
-) {
+) -> Result<(), String> {
     let only: Option<u64> = std::env::var("LZ_CASE").ok().and_then(|text| text.parse().ok());
     let range = only.map_or(0..count, |case| case..case + 1);
     for case in range {
@@ -78,11 +78,19 @@ pub fn for_each_case(
                 break;
             }
         }
-        panic!(
+        return Err(format!(
             "{operation}: {test} fails at size {smallest}\n{problem}\nreproduce: LZ_CASE={case} cargo test -p lz-conformance {}::tests::{test} (seed {:#018x})",
             operation.replace('.', "_"),
             case_seed(operation, test, case)
-        );
+        ));
+    }
+    Ok(())
+}
+
+/// Ends a test that failed.
+fn demand(outcome: Result<(), String>) {
+    if let Err(problem) = outcome {
+        panic!("{problem}");
     }
 }
 
@@ -94,7 +102,11 @@ fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 /// What a case draws its focus from, so that each is drawn equally often.
 pub fn focus_of(prepared: &Prepared, case: u64) -> Vec<Focus> {
     let count = prepared.focuses.len() as u64;
-    if count == 0 { Vec::new() } else { prepared.focuses.get((case % count) as usize).copied().into_iter().collect() }
+    if count == 0 {
+        Vec::new()
+    } else {
+        prepared.focuses.get((case % count) as usize).copied().into_iter().collect()
+    }
 }
 
 /// Holds the generated check and the interpreter to the same answer, for inputs and for outputs.
@@ -107,7 +119,8 @@ pub fn agreement(subject: &dyn Subject, call: &mut OwnedCall) -> Result<(), Stri
     let told = |what: &str, fast: String, slow: String| {
         Err(format!("{what}: the generated check says {fast}, the interpreter says {slow}\n{call:?}"))
     };
-    let say = |result: Result<(), &Error>| result.map_or_else(|error| error.to_string(), |()| "yes".to_owned());
+    let say =
+        |result: Result<(), &Error>| result.map_or_else(|error| error.to_string(), |()| "yes".to_owned());
     match (checked, inputs) {
         (None, _) => Ok(()),
         (Some(Checked::Refused(_)), Err(_)) => Ok(()),
@@ -125,37 +138,40 @@ pub fn agreement(subject: &dyn Subject, call: &mut OwnedCall) -> Result<(), Stri
 pub fn metadata(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
-    let breaks = breaks(operation);
+    let breaks = breaks(&prepared);
     let mut coverage = Coverage::default();
-    for_each_case(&operation.name, "metadata", metadata_cases(), |case, random, size| match case % 4 {
-        0 | 1 => {
-            let focus = focus_of(&prepared, case / 2);
-            let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
-            let mut call = draw_valid(&prepared, random, &drawing)?.call;
-            coverage.valid(operation, &call);
-            call.interpret(operation, true)
-                .map_err(|error| format!("a valid call with its outputs is refused: {error}\n{call:?}"))?;
-            match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
-                Some(Checked::Right { outputs: Some(Ok(())), .. }) => Ok(()),
-                Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
-                    Err(format!("the generated check refuses a valid call: {error}\n{call:?}"))
+    let outcome =
+        for_each_case(&operation.name, "metadata", metadata_cases(), |case, random, size| match case % 4 {
+            0 | 1 => {
+                let focus = focus_of(&prepared, case / 2);
+                let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
+                let mut call = draw_valid(&prepared, random, &drawing)?.call;
+                coverage.valid(operation, &call);
+                call.interpret(operation, true).map_err(|error| {
+                    format!("a valid call with its outputs is refused: {error}\n{call:?}")
+                })?;
+                match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+                    Some(Checked::Right { outputs: Some(Ok(())), .. }) => Ok(()),
+                    Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
+                        Err(format!("the generated check refuses a valid call: {error}\n{call:?}"))
+                    }
+                    _ => Err(format!("generated arguments cannot state a valid call\n{call:?}")),
                 }
-                _ => Err(format!("generated arguments cannot state a valid call\n{call:?}")),
             }
-        }
-        2 => {
-            let broken = breaks[(case / 4) as usize % breaks.len()];
-            match draw_broken(&prepared, random, broken, size) {
-                Some(mut wrong) if !broken.is_untyped() => agreement(subject, &mut wrong.call),
-                Some(mut wrong) => match wrong.call.interpret(operation, broken.is_of_outputs()) {
-                    Ok(_) => Err(format!("{broken:?} was not refused\n{:?}", wrong.call)),
-                    Err(_) => Ok(()),
-                },
-                None => Ok(()),
+            2 => {
+                let broken = breaks[(case / 4) as usize % breaks.len()];
+                match draw_broken(&prepared, random, broken, size) {
+                    Some(mut wrong) if !broken.is_untyped() => agreement(subject, &mut wrong.call),
+                    Some(mut wrong) => match wrong.call.interpret(operation, broken.is_of_outputs()) {
+                        Ok(_) => Err(format!("{broken:?} was not refused\n{:?}", wrong.call)),
+                        Err(_) => Ok(()),
+                    },
+                    None => Ok(()),
+                }
             }
-        }
-        _ => agreement(subject, &mut wild::draw_wild(&prepared, random, size)?),
-    });
+            _ => agreement(subject, &mut wild::draw_wild(&prepared, random, size)?),
+        });
+    demand(outcome);
     assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(wanted(operation)));
 }
 
@@ -163,37 +179,46 @@ pub fn metadata(subject: &dyn Subject) {
 pub fn broken(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
-    let breaks = breaks(operation);
+    let breaks = breaks(&prepared);
     let mut coverage = Coverage::default();
     let count = (metadata_cases() / 10).max(1);
-    for_each_case(&operation.name, "broken", count.max(breaks.len() as u64 * 4), |case, random, size| {
-        let broken = breaks[case as usize % breaks.len()];
-        let Some(mut wrong) = draw_broken(&prepared, random, broken, size) else { return Ok(()) };
-        let told = |who: &str, error: &Error| {
-            if error.has(wrong.expected) {
-                Ok(())
-            } else {
-                Err(format!("{broken:?} should give {}, {who} gives {error}", wrong.expected))
+    let outcome =
+        for_each_case(&operation.name, "broken", count.max(breaks.len() as u64 * 4), |case, random, size| {
+            let broken = breaks[case as usize % breaks.len()];
+            let Some(mut wrong) = draw_broken(&prepared, random, broken, size) else { return Ok(()) };
+            let told = |who: &str, error: &Error| {
+                if error.has(wrong.expected) {
+                    Ok(())
+                } else {
+                    Err(format!("{broken:?} should give {}, {who} gives {error}", wrong.expected))
+                }
+            };
+            match wrong.call.interpret(operation, broken.is_of_outputs()) {
+                Ok(_) => {
+                    return Err(format!(
+                        "{broken:?} passes; it should give {}\n{:?}",
+                        wrong.expected, wrong.call
+                    ));
+                }
+                Err(error) => told("the interpreter", &error)?,
             }
-        };
-        match wrong.call.interpret(operation, broken.is_of_outputs()) {
-            Ok(_) => return Err(format!("{broken:?} passes; it should give {}\n{:?}", wrong.expected, wrong.call)),
-            Err(error) => told("the interpreter", &error)?,
-        }
-        coverage.broken(broken, wrong.expected);
-        if broken.is_untyped() {
-            return Ok(());
-        }
-        let with_outputs = broken.is_of_outputs();
-        match wrong.call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
-            // A required output cannot be left out of a typed call.
-            None => Ok(()),
-            Some(Checked::Refused(error) | Checked::Right { outputs: Some(Err(error)), .. }) => {
-                told("the generated check", &error)
+            coverage.broken(broken, wrong.expected);
+            if broken.is_untyped() {
+                return Ok(());
             }
-            Some(Checked::Right { .. }) => Err(format!("{broken:?} passes the generated check\n{:?}", wrong.call)),
-        }
-    });
+            let with_outputs = broken.is_of_outputs();
+            match wrong.call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
+                // A required output cannot be left out of a typed call.
+                None => Ok(()),
+                Some(Checked::Refused(error) | Checked::Right { outputs: Some(Err(error)), .. }) => {
+                    told("the generated check", &error)
+                }
+                Some(Checked::Right { .. }) => {
+                    Err(format!("{broken:?} passes the generated check\n{:?}", wrong.call))
+                }
+            }
+        });
+    demand(outcome);
     let wanted = breaks.iter().map(|broken| format!("{broken:?}"));
     assert_covered(&operation.name, true, coverage.missing(wanted));
 }
@@ -207,20 +232,22 @@ fn assert_covered(operation: &str, enough: bool, missing: Vec<String>) {
 pub fn context(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
-    for_each_case(&operation.name, "context", (metadata_cases() / 10).max(1), |case, random, size| {
-        let focus = focus_of(&prepared, case);
-        let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
-        let mut drawn = draw_valid(&prepared, random, &drawing)?;
-        let checked = drawn.call.lend(|args, _| subject.check(args, None));
-        let Some(Checked::Right { context, .. }) = checked else {
-            return Err(format!("the generated check refuses a valid call\n{:?}", drawn.call));
-        };
-        for (place, field) in subject.info().fields.iter().enumerate() {
-            field_holds(&prepared, &drawn, &context, place, field)
-                .map_err(|problem| format!("field {}: {problem}\n{:?}", field.name, drawn.call))?;
-        }
-        Ok(())
-    });
+    let outcome =
+        for_each_case(&operation.name, "context", (metadata_cases() / 10).max(1), |case, random, size| {
+            let focus = focus_of(&prepared, case);
+            let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
+            let mut drawn = draw_valid(&prepared, random, &drawing)?;
+            let checked = drawn.call.lend(|args, _| subject.check(args, None));
+            let Some(Checked::Right { context, .. }) = checked else {
+                return Err(format!("the generated check refuses a valid call\n{:?}", drawn.call));
+            };
+            for (place, field) in subject.info().fields.iter().enumerate() {
+                field_holds(&prepared, &drawn, &context, place, field)
+                    .map_err(|problem| format!("field {}: {problem}\n{:?}", field.name, drawn.call))?;
+            }
+            Ok(())
+        });
+    demand(outcome);
 }
 
 fn field_holds(

@@ -9,7 +9,22 @@ use crate::random::Random;
 
 /// Pieces of texts: words, spaces, other scripts, characters of several bytes, control characters.
 const PIECES: [&str; 16] = [
-    "the", " quick", "  ", "\n", "Straße", " 東京", "👩‍🚀", "e\u{301}", "don't", "123", " 4.5", "\t", "", "ä", "#!", "\u{0}",
+    "the",
+    " quick",
+    "  ",
+    "\n",
+    "Straße",
+    " 東京",
+    "👩‍🚀",
+    "e\u{301}",
+    "don't",
+    "123",
+    " 4.5",
+    "\t",
+    "",
+    "ä",
+    "#!",
+    "\u{0}",
 ];
 
 /// A batch of texts, empty ones among them.

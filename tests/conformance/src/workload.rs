@@ -62,7 +62,8 @@ pub fn call(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, Strin
     args.extend(assignment.params.iter().map(|param| param.map_or(OwnedArg::Absent, OwnedArg::Value)));
     let mut call = OwnedCall { args, outputs: Vec::new() };
     let bound = call.interpret(operation, false).map_err(|error| error.to_string())?;
-    let on_device = call.args.iter().filter_map(OwnedArg::tensor).any(|tensor| !tensor.layout().place.is_host());
+    let on_device =
+        call.args.iter().filter_map(OwnedArg::tensor).any(|tensor| !tensor.layout().place.is_host());
     for spec in infer_outputs(operation, &bound).map_err(|reason| reason.to_string())? {
         call.outputs.push(match spec {
             OutputSpec::Absent => OwnedOut::Absent,
@@ -103,7 +104,9 @@ fn assignment(prepared: &Prepared, workload: &Workload) -> Assignment {
                 Some(ref sizes) => sizes.iter().product(),
             })
             .collect(),
-        packs: (0..count).map(|axis| if operation.axes[axis].pack { sizes(axis) } else { Vec::new() }).collect(),
+        packs: (0..count)
+            .map(|axis| if operation.axes[axis].pack { sizes(axis) } else { Vec::new() })
+            .collect(),
         params: workload
             .params
             .iter()

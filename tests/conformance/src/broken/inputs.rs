@@ -43,9 +43,7 @@ pub(super) fn apply(
         Break::Rank(input) => rank(prepared, drawn, input),
         Break::Dtype(input) => dtype(prepared, random, drawn, input),
         Break::DtypeVariable(input) => dtype_variable(prepared, random, drawn, input),
-        Break::Memory(_, input, broken) => {
-            memory(random, drawn.call.args[input].tensor_mut()?, broken)
-        }
+        Break::Memory(_, input, broken) => memory(random, drawn.call.args[input].tensor_mut()?, broken),
         Break::Contiguity(input) => {
             let layout = *drawn.call.args[input].tensor()?.layout();
             let stepped = OwnedTensor::new(random, &layout.shape, layout.dtype, Pattern::Stepped);
@@ -230,12 +228,8 @@ fn dtype_variable(
     let DTypeRef::Variable(variable) = *reference else { return None };
     variable_elsewhere(prepared, drawn, input, variable).0.then_some(())?;
     let bound = drawn.assignment.types[variable];
-    let others: Vec<DType> = prepared.operation.types[variable]
-        .dtypes
-        .iter()
-        .copied()
-        .filter(|dtype| *dtype != bound)
-        .collect();
+    let others: Vec<DType> =
+        prepared.operation.types[variable].dtypes.iter().copied().filter(|dtype| *dtype != bound).collect();
     let other = *random.pick(&others)?;
     retype(drawn, input, other)?;
     Some(ReasonCode::DtypeMismatch)
@@ -316,8 +310,9 @@ fn value(
             view.set_int(&index, if way == 0 { -1 } else { end });
             ReasonCode::IndexOutOfRange
         }
-        Rule::Between(low, high) if dtype.is_float() => {
-            view.set(&index, if way == 0 { low as f64 - 0.5 } else { high as f64 + 0.25 });
+        Rule::Range(low, high) => {
+            let wrong = [low - 0.5, high + 0.25, f64::NAN, f64::INFINITY];
+            view.set(&index, wrong[usize::from(way) + 2 * random.below(2)]);
             ReasonCode::ValueOutOfRange
         }
         Rule::Between(low, high) => {

@@ -7,7 +7,7 @@ mod inputs;
 mod outputs;
 
 use lz_core::ReasonCode;
-use lz_core::expr::Value;
+use lz_core::expr::{Program, Value};
 use lz_schema::model::{Contiguous, DTypeRef, DeviceRule, Dim, Kind, Operation, ParamType, ValueRule};
 
 use crate::assign::{Focus, Prepared};
@@ -187,7 +187,28 @@ impl Break {
 }
 
 /// Every mistake that calls of an operation leave room for.
-pub fn breaks(operation: &Operation) -> Vec<Break> {
+pub fn breaks(prepared: &Prepared) -> Vec<Break> {
+    let mut found = listed(prepared.operation);
+    found.retain(|broken| match *broken {
+        Break::OutputOverInput(output, input) => meet(prepared, output, input),
+        _ => true,
+    });
+    found
+}
+
+/// Whether an output and an input are ever part of the same call: an output may exist just because an input does not.
+fn meet(prepared: &Prepared, output: usize, input: usize) -> bool {
+    let operation = prepared.operation;
+    let Some(when) = operation.outputs[output].when.as_ref().map(Program::compile) else { return true };
+    let mut random = Random::new(0);
+    (0..200).any(|_| {
+        let assignment = prepared.assign(&mut random, 100, &[Focus::Given(input, true)], None);
+        assignment.is_some_and(|drawn| when.eval_bool(&prepared.values(&drawn)) == Ok(true))
+    })
+}
+
+/// Every mistake that the schema alone leaves room for.
+fn listed(operation: &Operation) -> Vec<Break> {
     let mut found = vec![Break::ArgumentCount];
     for (index, input) in operation.inputs.iter().enumerate() {
         found.push(Break::InputKind(index));

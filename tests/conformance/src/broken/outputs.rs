@@ -56,8 +56,7 @@ pub(super) fn apply(
         Break::OutputDtype(output) => {
             let place = tensor(drawn, output)?;
             let layout = *place.layout();
-            let others: Vec<DType> =
-                DType::ALL.into_iter().filter(|dtype| *dtype != layout.dtype).collect();
+            let others: Vec<DType> = DType::ALL.into_iter().filter(|dtype| *dtype != layout.dtype).collect();
             *place = OwnedTensor::dense(&layout.shape, *random.pick(&others)?);
             Some(ReasonCode::DtypeMismatch)
         }

@@ -1,0 +1,224 @@
+//! Kernels with a fault on purpose. The suite must refuse every one of them: a mutant that passes shows what is not tested.
+//!
+//! A mutant runs the reference and spoils what goes in or what comes out. Faults of params and of optional inputs show that draws
+//! really depend on each of them: ignoring a mask, a causal offset that is off by one, another scale, another layout.
+
+use std::any::Any;
+
+use lz_core::expr::Value;
+use lz_core::tensor::{Indices, TensorMut};
+use lz_core::{Arg, DType, Kernel, KernelEntry, KernelError, OutArg, Run};
+use lz_schema::model::{Operation, ParamType};
+
+use crate::suite::Subject;
+use crate::values::{conforms, reference};
+
+/// One fault.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Mutation {
+    /// Does not run.
+    Fails,
+    /// Leaves the last element of an output as it was.
+    DropsLast(usize),
+    /// Leaves a whole output as it was.
+    Skips(usize),
+    /// Writes zeros.
+    Zeroes(usize),
+    /// Results are 3 % too large, integers one too large.
+    Scales(usize),
+    /// The last dimension runs backwards.
+    Mirrors(usize),
+    /// Floats of 32 bits are cut to 12 bits of mantissa.
+    Rounds(usize),
+    /// Writes beyond the end.
+    Strays(usize),
+    /// Changes an input that is read only.
+    Scribbles(usize),
+    /// Does not look at an optional input.
+    Ignores(usize),
+    /// Takes another value than it was given for a param.
+    Misreads(usize),
+}
+
+/// Every fault that kernels of an operation can have.
+pub fn mutations(operation: &Operation) -> Vec<Mutation> {
+    let mut found = vec![Mutation::Fails];
+    for (index, output) in operation.outputs.iter().enumerate() {
+        if output.is_dynamic(operation) {
+            continue;
+        }
+        let shapes = output.shape.all();
+        found.extend([
+            Mutation::DropsLast(index),
+            Mutation::Skips(index),
+            Mutation::Zeroes(index),
+            Mutation::Scales(index),
+            Mutation::Strays(index),
+        ]);
+        if shapes.iter().any(|dims| !dims.is_empty()) {
+            found.push(Mutation::Mirrors(index));
+        }
+        let dtypes = output.dtype.all().iter().flat_map(|reference| match reference {
+            lz_schema::model::DTypeRef::Fixed(dtype) => vec![*dtype],
+            lz_schema::model::DTypeRef::Variable(variable) => operation.types[*variable].dtypes.clone(),
+        });
+        if dtypes.into_iter().any(|dtype| dtype == DType::F32) {
+            found.push(Mutation::Rounds(index));
+        }
+    }
+    for (index, input) in operation.inputs.iter().enumerate() {
+        if input.kind == lz_schema::model::Kind::Tensor && !input.read_write {
+            found.push(Mutation::Scribbles(index));
+        }
+        if input.optional.is_some() {
+            found.push(Mutation::Ignores(index));
+        }
+    }
+    found.extend((0..operation.params.len()).map(Mutation::Misreads));
+    found
+}
+
+/// Every mutant of the reference must be refused.
+pub fn mutants(subject: &dyn Subject) {
+    let operation = subject.info().schema();
+    let Some(truth) = reference(operation) else { panic!("{}: no reference", operation.name) };
+    let survivors: Vec<Mutation> = mutations(operation)
+        .into_iter()
+        .filter(|mutation| {
+            let mutant = Mutant { operation, truth: truth.clone(), mutation: *mutation };
+            let mut spec = (*truth.spec).clone();
+            spec.id = format!("mutant.{mutation:?}");
+            let entry = KernelEntry::new(spec, mutant);
+            conforms(subject, &entry, &|_, _| true, 256, false).is_ok()
+        })
+        .collect();
+    assert!(survivors.is_empty(), "{}: these faults pass unnoticed: {survivors:?}", operation.name);
+}
+
+struct Mutant {
+    operation: &'static Operation,
+    truth: KernelEntry,
+    mutation: Mutation,
+}
+
+impl Kernel for Mutant {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn run(
+        &self,
+        args: &mut [Arg<'_>],
+        outputs: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        match self.mutation {
+            Mutation::Fails => return Err(KernelError::failed("not implemented on purpose")),
+            Mutation::Ignores(input) => args[input] = Arg::Absent,
+            Mutation::Misreads(param) => {
+                let place = self.operation.inputs.len() + param;
+                args[place] = Arg::Value(misread(&self.operation.params[param].ty, &args[place]));
+            }
+            _ => {}
+        }
+        let before = saved(self.mutation, outputs);
+        self.truth.kernel.run(args, outputs, run)?;
+        if let Mutation::Scribbles(input) = self.mutation {
+            scribble(&args[input]);
+        }
+        if let Some(place) = spoiled(self.mutation)
+            && let Some(OutArg::Tensor(tensor)) = outputs.get_mut(place)
+        {
+            spoil(self.mutation, tensor, &before);
+        }
+        Ok(())
+    }
+}
+
+/// The output that a fault spoils.
+fn spoiled(mutation: Mutation) -> Option<usize> {
+    match mutation {
+        Mutation::DropsLast(output)
+        | Mutation::Skips(output)
+        | Mutation::Zeroes(output)
+        | Mutation::Scales(output)
+        | Mutation::Mirrors(output)
+        | Mutation::Rounds(output)
+        | Mutation::Strays(output) => Some(output),
+        _ => None,
+    }
+}
+
+/// The elements of the spoiled output before the run.
+fn saved(mutation: Mutation, outputs: &[OutArg<'_>]) -> Vec<f64> {
+    match spoiled(mutation).and_then(|place| outputs.get(place)) {
+        Some(OutArg::Tensor(tensor)) => elements(tensor),
+        _ => Vec::new(),
+    }
+}
+
+fn elements(tensor: &TensorMut<'_>) -> Vec<f64> {
+    let view = tensor.as_view();
+    Indices::new(view.shape()).map(|index| view.at(&index)).collect()
+}
+
+fn spoil(mutation: Mutation, tensor: &mut TensorMut<'_>, before: &[f64]) {
+    let now = elements(tensor);
+    let shape = tensor.layout().shape;
+    let float = tensor.dtype().is_float();
+    let last = shape.last().copied().unwrap_or(1);
+    for (place, index) in Indices::new(&shape).enumerate() {
+        let spoiled = match mutation {
+            Mutation::Skips(_) => before[place],
+            Mutation::DropsLast(_) if place + 1 == now.len() => before[place],
+            Mutation::Zeroes(_) => 0.0,
+            Mutation::Scales(_) if float => now[place] * 1.03,
+            Mutation::Scales(_) => now[place] + 1.0,
+            Mutation::Mirrors(_) => {
+                let along = index.last().copied().unwrap_or(0);
+                now[place.wrapping_add_signed((last - 1 - 2 * along) as isize)]
+            }
+            Mutation::Rounds(_) if tensor.dtype() == DType::F32 => {
+                f64::from(f32::from_bits((now[place] as f32).to_bits() & !0xfff))
+            }
+            _ => continue,
+        };
+        tensor.set(&index, spoiled);
+    }
+    if let Mutation::Strays(_) = mutation
+        && let Some((_, highest)) = tensor.layout().reach()
+    {
+        let beyond = (highest + 1) as isize * tensor.dtype().size() as isize;
+        let address = tensor.as_mut_ptr().wrapping_offset(beyond);
+        // SAFETY: every drawn output has guard bytes behind its last element, in the same allocation.
+        unsafe { address.write(address.read() ^ 0xff) };
+    }
+}
+
+/// Changes the first element of an input, as a kernel does that works in place where it must not.
+fn scribble(arg: &Arg<'_>) {
+    let Some(view) = arg.tensor() else { return };
+    if view.elements() > 0 {
+        let address = view.as_ptr().cast_mut();
+        // SAFETY: drawn tensors are made of cells, and nobody looks at them while the mutant runs.
+        unsafe { address.write(address.read() ^ 0xff) };
+    }
+}
+
+/// Another value than the one that was given.
+fn misread(ty: &ParamType, given: &Arg<'_>) -> Value {
+    match (ty, given) {
+        (ParamType::Int, Arg::Value(Value::Int(value))) => Value::Int(value.wrapping_add(1)),
+        (ParamType::Int, _) => Value::Int(1),
+        (ParamType::F32 | ParamType::F64, Arg::Value(Value::Float(value))) => {
+            Value::Float(value * 0.5 + 0.125)
+        }
+        (ParamType::F32 | ParamType::F64, _) => Value::Float(0.375),
+        (ParamType::Bool, Arg::Value(Value::Bool(value))) => Value::Bool(!value),
+        (ParamType::Bool, _) => Value::Bool(true),
+        (ParamType::Enum(cases), Arg::Value(Value::Enum(case))) => {
+            Value::Enum((case + 1) % cases.len().max(1) as u32)
+        }
+        (ParamType::Enum(cases), _) => Value::Enum(cases.len().saturating_sub(1) as u32),
+    }
+}

@@ -1,0 +1,207 @@
+//! Kernels against the reference: the same calls, the same results, and nothing touched that is not theirs.
+
+use std::sync::OnceLock;
+
+use lz_core::run::{Run, Scratch};
+use lz_core::{Context, KernelEntry};
+use lz_schema::model::Operation;
+
+use crate::assign::Prepared;
+use crate::call::{OwnedArg, OwnedCall, OwnedOut};
+use crate::compare::difference;
+use crate::coverage::{Coverage, wanted};
+use crate::fill::Numbers;
+use crate::memory::OwnedTensor;
+use crate::suite::{Checked, Subject, focus_of, for_each_case, value_cases};
+use crate::valid::{Drawing, draw_valid};
+
+/// What the places of the reference's results hold before it runs, and those of the kernel's: unwritten elements differ.
+const GARBAGE: [u8; 2] = [0xc3, 0x5a];
+
+/// Every kernel that is held to the reference. The reference is among them: it must not depend on what was there before.
+pub fn registered() -> &'static [KernelEntry] {
+    static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
+    KERNELS.get_or_init(lz_ops::reference_kernels::kernels)
+}
+
+/// Whether a kernel claims to run a call; what it claims it must do.
+pub type Supports = dyn Fn(&KernelEntry, &Context) -> bool;
+
+/// The reference of an operation.
+pub fn reference(operation: &Operation) -> Option<&'static KernelEntry> {
+    registered()
+        .iter()
+        .find(|entry| entry.spec.operation == operation.name && entry.spec.backend == "reference")
+}
+
+/// How much of a kernel's results was not zero.
+#[derive(Debug, Default, Clone, Copy)]
+struct Zeros {
+    elements: u64,
+    zeros: u64,
+}
+
+/// Holds every kernel of the operation to the reference.
+pub fn values(subject: &dyn Subject, kernels: &[KernelEntry], supports: &Supports) {
+    let operation = subject.info().schema();
+    let kernels: Vec<&KernelEntry> =
+        kernels.iter().filter(|entry| entry.spec.operation == operation.name).collect();
+    assert!(!kernels.is_empty(), "{}: no kernel to hold to the reference", operation.name);
+    for entry in kernels {
+        conforms(subject, entry, supports, value_cases(), true).unwrap_or_else(|problem| panic!("{problem}"));
+    }
+}
+
+/// Holds one kernel to the reference; the error tells the first case that fails. With `whole`, the run must also have drawn everything
+/// and the kernel must have produced something.
+pub fn conforms(
+    subject: &dyn Subject,
+    entry: &KernelEntry,
+    supports: &Supports,
+    count: u64,
+    whole: bool,
+) -> Result<(), String> {
+    let operation = subject.info().schema();
+    let prepared = Prepared::new(operation).tame();
+    let truth = reference(operation).ok_or_else(|| format!("{}: no reference", operation.name))?;
+    let mut coverage = Coverage::default();
+    let mut zeros = vec![Zeros::default(); operation.outputs.len()];
+    let mut ran = 0;
+    let outcome = for_each_case(&operation.name, "values", count, |case, random, size| {
+        let focus = focus_of(&prepared, case);
+        let numbers = if case % 4 == 3 { Numbers::Awkward } else { Numbers::Normal };
+        let drawing = Drawing { size, focus: &focus, numbers, devices: false };
+        let mut drawn = draw_valid(&prepared, random, &drawing)?;
+        let context = match drawn.call.lend(|args, _| subject.check(args, None)) {
+            Some(Checked::Right { context, .. }) => context,
+            _ => return Err("the generated check refuses a valid call".to_owned()),
+        };
+        if !supports(entry, &context) {
+            return Ok(());
+        }
+        ran += 1;
+        coverage.valid(operation, &drawn.call);
+        let mut wanted = drawn.call.clone();
+        run(truth, &mut wanted, GARBAGE[0])?;
+        let mut found = drawn.call;
+        run(entry, &mut found, GARBAGE[1])?;
+        same(operation, &found, &wanted).map_err(|problem| format!("{problem}\n{found:?}"))?;
+        if numbers == Numbers::Normal && size == 100 {
+            count_zeros(&found, &mut zeros);
+        }
+        Ok(())
+    });
+    outcome.map_err(|problem| format!("{}: {problem}", entry.spec.id))?;
+    if !whole || std::env::var_os("LZ_CASE").is_some() {
+        return Ok(());
+    }
+    if ran == 0 {
+        return Err(format!("{}: takes none of the drawn calls; that is not implemented", entry.spec.id));
+    }
+    for (output, zeros) in operation.outputs.iter().zip(&zeros) {
+        // Many calls hide everything, or round to nothing; but a result that is nearly always zero is not to be trusted.
+        if zeros.zeros * 10 > zeros.elements * 9 {
+            let Zeros { elements, zeros } = zeros;
+            return Err(format!(
+                "{}: {zeros} of {elements} elements of {} are zero",
+                entry.spec.id, output.name
+            ));
+        }
+    }
+    let missing = coverage.missing(wanted(operation));
+    if entry.spec.backend == "reference" && count >= 256 && !missing.is_empty() {
+        return Err(format!("{}: never drawn with values: {}", operation.name, missing.join(", ")));
+    }
+    Ok(())
+}
+
+/// Runs a kernel on a call whose outputs hold garbage; says what it did wrong beyond its results.
+fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), String> {
+    for output in &mut call.outputs {
+        if let OwnedOut::Tensor(tensor) = output {
+            tensor.bytes_mut().fill(garbage);
+        }
+    }
+    let before = call.clone();
+    let mut scratch = Scratch::default();
+    let outcome =
+        call.lend(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX, 0)));
+    outcome.map_err(|error| format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id))?;
+    for (place, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
+        match (now, then) {
+            (OwnedArg::Tensor(now), OwnedArg::Tensor(then)) if now.bytes() != then.bytes() => {
+                return Err(format!(
+                    "{} changed argument {place}, which is read only\n{before:?}",
+                    entry.spec.id
+                ));
+            }
+            (OwnedArg::Written(now), OwnedArg::Written(then)) => stray(entry, "argument", place, now, then)?,
+            _ => {}
+        }
+    }
+    for (place, (now, then)) in call.outputs.iter().zip(&before.outputs).enumerate() {
+        if let (OwnedOut::Tensor(now), OwnedOut::Tensor(then)) = (now, then) {
+            stray(entry, "output", place, now, then)?;
+        }
+    }
+    Ok(())
+}
+
+fn stray(
+    entry: &KernelEntry,
+    what: &str,
+    place: usize,
+    now: &OwnedTensor,
+    then: &OwnedTensor,
+) -> Result<(), String> {
+    match now.stray_write(then.bytes()) {
+        None => Ok(()),
+        Some(byte) => {
+            Err(format!("{} wrote byte {byte} around {what} {place}, outside its elements", entry.spec.id))
+        }
+    }
+}
+
+fn same(operation: &Operation, found: &OwnedCall, wanted: &OwnedCall) -> Result<(), String> {
+    for ((output, found), wanted) in operation.outputs.iter().zip(&found.outputs).zip(&wanted.outputs) {
+        let differs = match (found, wanted) {
+            (OwnedOut::Absent, OwnedOut::Absent) => None,
+            (OwnedOut::Tensor(found), OwnedOut::Tensor(wanted)) => {
+                difference(operation, &found.view(), &wanted.view())
+            }
+            (OwnedOut::Dynamic(Some(found)), OwnedOut::Dynamic(Some(wanted))) => {
+                difference(operation, &found.view(), &wanted.view())
+            }
+            (OwnedOut::Text(Some(found)), OwnedOut::Text(Some(wanted))) if found == wanted => None,
+            (OwnedOut::Text(found), OwnedOut::Text(wanted)) => {
+                Some(format!("is {found:?}, but should be {wanted:?}"))
+            }
+            _ => Some("was not produced".to_owned()),
+        };
+        if let Some(differs) = differs {
+            return Err(format!("{} {differs}", output.name));
+        }
+    }
+    for ((input, found), wanted) in operation.inputs.iter().zip(&found.args).zip(&wanted.args) {
+        if let (OwnedArg::Written(found), OwnedArg::Written(wanted)) = (found, wanted)
+            && let Some(differs) = difference(operation, &found.view(), &wanted.view())
+        {
+            return Err(format!("{} {differs}", input.name));
+        }
+    }
+    Ok(())
+}
+
+fn count_zeros(call: &OwnedCall, zeros: &mut [Zeros]) {
+    for (output, zeros) in call.outputs.iter().zip(zeros) {
+        let tensor = match output {
+            OwnedOut::Tensor(tensor) => tensor.view(),
+            OwnedOut::Dynamic(Some(tensor)) => tensor.view(),
+            _ => continue,
+        };
+        for index in lz_core::tensor::Indices::new(tensor.shape()) {
+            zeros.elements += 1;
+            zeros.zeros += u64::from(tensor.at(&index) == 0.0);
+        }
+    }
+}
