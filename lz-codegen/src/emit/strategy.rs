@@ -81,6 +81,12 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             fn context() { crate::suite::context(&Operation); }
 
             #[test]
+            fn values() { crate::values::values(&Operation, crate::values::registered(), &|_, _| true); }
+
+            #[test]
+            fn mutants() { crate::mutants::mutants(&Operation); }
+
+            #[test]
             fn workloads() { crate::suite::workloads(&Operation); }
         }
     }

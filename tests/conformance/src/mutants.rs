@@ -4,6 +4,8 @@
 //! really depend on each of them: ignoring a mask, a causal offset that is off by one, another scale, another layout.
 
 use std::any::Any;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lz_core::expr::Value;
 use lz_core::tensor::{Indices, TensorMut};
@@ -82,14 +84,21 @@ pub fn mutations(operation: &Operation) -> Vec<Mutation> {
 pub fn mutants(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let Some(truth) = reference(operation) else { panic!("{}: no reference", operation.name) };
+    if let Err(problem) = conforms(subject, truth, &|_, _| true, 32, false) {
+        panic!("the reference itself does not conform, so its mutants say nothing: {problem}");
+    }
     let survivors: Vec<Mutation> = mutations(operation)
         .into_iter()
         .filter(|mutation| {
-            let mutant = Mutant { operation, truth: truth.clone(), mutation: *mutation };
+            let acted = Arc::new(AtomicBool::new(false));
+            let mutant =
+                Mutant { operation, truth: truth.clone(), mutation: *mutation, acted: Arc::clone(&acted) };
             let mut spec = (*truth.spec).clone();
             spec.id = format!("mutant.{mutation:?}");
             let entry = KernelEntry::new(spec, mutant);
-            conforms(subject, &entry, &|_, _| true, 256, false).is_ok()
+            let unnoticed = conforms(subject, &entry, &|_, _| true, 256, false).is_ok();
+            // A fault that no call can have, such as another format in the same memory, is none.
+            unnoticed && acted.load(Ordering::Relaxed)
         })
         .collect();
     assert!(survivors.is_empty(), "{}: these faults pass unnoticed: {survivors:?}", operation.name);
@@ -99,6 +108,28 @@ struct Mutant {
     operation: &'static Operation,
     truth: KernelEntry,
     mutation: Mutation,
+    /// Whether the fault was ever committed.
+    acted: Arc<AtomicBool>,
+}
+
+impl Mutant {
+    /// Runs the reference with another argument. Where that is no valid call, the mutant does what it should.
+    fn run_with(
+        &self,
+        place: usize,
+        other: Arg<'static>,
+        args: &mut [Arg<'_>],
+        outputs: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let mut changed: Vec<Arg<'_>> = args.iter_mut().map(Arg::reborrow).collect();
+        changed[place] = other;
+        if self.truth.kernel.run(&mut changed, outputs, run).is_ok() {
+            self.acted.store(true, Ordering::Relaxed);
+            return Ok(());
+        }
+        self.truth.kernel.run(args, outputs, run)
+    }
 }
 
 impl Kernel for Mutant {
@@ -114,12 +145,13 @@ impl Kernel for Mutant {
     ) -> Result<(), KernelError> {
         match self.mutation {
             Mutation::Fails => return Err(KernelError::failed("not implemented on purpose")),
-            Mutation::Ignores(input) => args[input] = Arg::Absent,
+            Mutation::Ignores(input) => return self.run_with(input, Arg::Absent, args, outputs, run),
             Mutation::Misreads(param) => {
                 let place = self.operation.inputs.len() + param;
-                args[place] = Arg::Value(misread(&self.operation.params[param].ty, &args[place]));
+                let other = Arg::Value(misread(&self.operation.params[param].ty, &args[place]));
+                return self.run_with(place, other, args, outputs, run);
             }
-            _ => {}
+            _ => self.acted.store(true, Ordering::Relaxed),
         }
         let before = saved(self.mutation, outputs);
         self.truth.kernel.run(args, outputs, run)?;
@@ -208,7 +240,8 @@ fn scribble(arg: &Arg<'_>) {
 /// Another value than the one that was given.
 fn misread(ty: &ParamType, given: &Arg<'_>) -> Value {
     match (ty, given) {
-        (ParamType::Int, Arg::Value(Value::Int(value))) => Value::Int(value.wrapping_add(1)),
+        (ParamType::Int, Arg::Value(Value::Int(value))) if *value >= 1 << 31 => Value::Int(value - 1),
+        (ParamType::Int, Arg::Value(Value::Int(value))) => Value::Int(value + 1),
         (ParamType::Int, _) => Value::Int(1),
         (ParamType::F32 | ParamType::F64, Arg::Value(Value::Float(value))) => {
             Value::Float(value * 0.5 + 0.125)

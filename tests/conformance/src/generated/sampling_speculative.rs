@@ -70,6 +70,14 @@ mod tests {
         crate::suite::context(&Operation);
     }
     #[test]
+    fn values() {
+        crate::values::values(&Operation, crate::values::registered(), &|_, _| true);
+    }
+    #[test]
+    fn mutants() {
+        crate::mutants::mutants(&Operation);
+    }
+    #[test]
     fn workloads() {
         crate::suite::workloads(&Operation);
     }
