@@ -101,6 +101,8 @@ pub fn wanted(operation: &Operation) -> Vec<String> {
             Contiguous::None if input.read_write || input.values.is_some() => &Pattern::WRITTEN,
             Contiguous::None => &Pattern::READ,
         };
+        // A tensor that never has dimensions lies in one way only.
+        let patterns = if input.shape.all().iter().all(Vec::is_empty) { &[] } else { patterns };
         facts.extend(patterns.iter().map(|pattern| format!("{} lies {pattern:?}", input.name)));
     }
     if sized {

@@ -67,10 +67,11 @@ pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -
             if low > high && !empty {
                 return false;
             }
-            set_all(tensor, |_| match random.below(4) {
+            set_all(tensor, |_| match random.below(6) {
                 0 => low,
                 1 => high,
-                _ => random.between(low, high.min(low.saturating_add(40))),
+                2 => random.between(low, high.min(low.saturating_add(300))),
+                _ => random.between(low, high.min(low.saturating_add(9))),
             });
         }
         Rule::Range(low, high) => {

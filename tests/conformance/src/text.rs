@@ -1,14 +1,16 @@
 //! Texts and the tokenizer that they are drawn for.
 
-use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use lz_core::Handle;
+use lz_ops::tokenizer::Tokenizer;
 
 use crate::random::Random;
 
+const DEFINITION: &[u8] = include_bytes!("../../../lz-ops/tests/data/byte_level_bpe.json");
+
 /// Pieces of texts: words, spaces, other scripts, characters of several bytes, control characters.
-const PIECES: [&str; 16] = [
+const PIECES: [&str; 20] = [
     "the",
     " quick",
     "  ",
@@ -25,6 +27,10 @@ const PIECES: [&str; 16] = [
     "ä",
     "#!",
     "\u{0}",
+    "<|end|>",
+    "<tool>",
+    "hello world",
+    " world",
 ];
 
 /// A batch of texts, empty ones among them.
@@ -37,20 +43,12 @@ pub fn texts(random: &mut Random, count: i64) -> Vec<String> {
         .collect()
 }
 
-/// A tokenizer for checks, which look at its digest alone.
-#[derive(Debug)]
-struct NamelessTokenizer;
-
-impl Handle for NamelessTokenizer {
-    fn digest(&self) -> [u8; 32] {
-        [7; 32]
-    }
-    fn as_any(&self) -> &dyn Any {
-        self
-    }
-}
-
-/// The tokenizer of every drawn call.
+/// The tokenizer of every drawn call: byte-level BPE with a few merges, special tokens and a post-processor.
 pub fn tokenizer() -> Arc<dyn Handle> {
-    Arc::new(NamelessTokenizer)
+    static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
+    let shared = TOKENIZER.get_or_init(|| match Tokenizer::from_json(DEFINITION) {
+        Ok(tokenizer) => Arc::new(tokenizer),
+        Err(error) => panic!("the tests' own tokenizer cannot be read: {error}"),
+    });
+    Arc::clone(shared) as Arc<dyn Handle>
 }
