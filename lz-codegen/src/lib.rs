@@ -2,6 +2,7 @@
 //!
 //! [`tokens`] is one operation as Rust, for the proc-macro; [`render`] is every file of the repository that is generated.
 
+pub mod attribute;
 pub mod definition;
 pub mod emit;
 pub mod expr;
@@ -105,6 +106,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         rust_file(every, emit::python::index(&operations)),
     );
     files.insert("bindings/python/python/layerzero/ops.pyi".to_owned(), emit::stub::file(&operations));
+    files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalogue::tokens(sources)));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
     files.insert(
         "lz-core/src/generated/reasons.rs".to_owned(),

@@ -3,6 +3,7 @@
 mod codegen;
 mod command;
 mod definition;
+mod format;
 mod new_op;
 mod onnx;
 mod python;
@@ -14,6 +15,7 @@ mod tour;
 
 use anyhow::{Context, Result, bail};
 use std::path::Path;
+use std::process::ExitCode;
 
 const HELP: &str = "\
 cargo xtask <command>
@@ -25,10 +27,24 @@ cargo xtask <command>
   new-op NAME                 start an operation: attention.linear.decode
   import-definition FILE      a FlashInfer-Bench definition as a schema
   export-definition OP        an operation as a definition: --axes head_dim=128,...
+  fmt                         format all hand-written Rust
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("\nerror: {error}");
+            for cause in error.chain().skip(1) {
+                eprintln!("  because {cause}");
+            }
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the workspace has no root")?;
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
@@ -39,6 +55,7 @@ fn main() -> Result<()> {
         ["codegen"] => codegen::run(root, codegen::Mode::Write)?,
         ["codegen", "--check"] => codegen::run(root, codegen::Mode::Check)?,
         ["codegen", "--diff"] => codegen::run(root, codegen::Mode::Diff)?,
+        ["fmt"] => format::run(root, &[])?,
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,

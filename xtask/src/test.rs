@@ -11,7 +11,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{onnx, python, scaffold};
+use crate::{format, onnx, python, scaffold};
 
 /// One thing that must hold.
 struct Step {
@@ -20,7 +20,7 @@ struct Step {
 }
 
 const STEPS: [Step; 7] = [
-    Step { name: "format", run: format },
+    Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
     Step { name: "new-op", run: scaffold::check },
@@ -75,20 +75,6 @@ fn timed(name: &str, run: impl FnOnce() -> Result<()>) -> Result<f64> {
     let seconds = start.elapsed().as_secs_f64();
     println!("== {name}: {seconds:.1} s");
     Ok(seconds)
-}
-
-/// `cargo fmt` does not reach the references: they are declared inside generated modules, which it skips.
-fn format(root: &Path) -> Result<()> {
-    command::run(root, "cargo", &["fmt", "--all", "--check"])?;
-    let references = codegen::walk(&root.join("lz-ops/src/reference"))?;
-    let files: Vec<String> = references
-        .iter()
-        .filter(|path| path.extension().is_some_and(|extension| extension == "rs"))
-        .map(|path| path.display().to_string())
-        .collect();
-    let arguments = ["--check", "--edition", "2024"].into_iter().chain(files.iter().map(String::as_str));
-    command::run(root, "rustfmt", &arguments.collect::<Vec<_>>())
-        .context("the references are formatted with `rustfmt --edition 2024 FILE`")
 }
 
 fn clippy(root: &Path) -> Result<()> {

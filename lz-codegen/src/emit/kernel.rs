@@ -28,6 +28,9 @@ fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
         pub trait #kernel: Send + Sync + 'static {
             /// Runs a checked call into places that fit it. Inputs that are changed in place are read and written through `out`.
             fn run(&self, call: &#call<'_>, out: #out<'_>, run: &mut ::lz_core::Run<'_>) -> Result<(), ::lz_core::KernelError>;
+
+            /// This kernel and its spec, as a registry holds them.
+            fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry where Self: Sized { #entry(spec, self) }
         }
 
         /// A typed kernel as the registry holds it.

@@ -1,5 +1,6 @@
 //! One file an output. Each turns a checked operation into text or tokens; none reads or writes files.
 
+pub mod catalogue;
 pub mod context;
 pub mod docs;
 pub mod expressions;
@@ -9,6 +10,7 @@ pub mod op;
 pub mod python;
 pub mod reasons;
 pub mod strategy;
+pub mod spec;
 pub mod stub;
 pub mod validate;
 

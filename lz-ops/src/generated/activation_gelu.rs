@@ -313,6 +313,13 @@ pub trait ActivationGeluKernel: Send + Sync + 'static {
         out: ActivationGeluOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        activation_gelu_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct ActivationGeluHandle(Box<dyn ActivationGeluKernel>);

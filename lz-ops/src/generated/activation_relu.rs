@@ -237,6 +237,13 @@ pub trait ActivationReluKernel: Send + Sync + 'static {
         out: ActivationReluOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        activation_relu_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct ActivationReluHandle(Box<dyn ActivationReluKernel>);

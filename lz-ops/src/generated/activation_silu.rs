@@ -288,6 +288,13 @@ pub trait ActivationSiluKernel: Send + Sync + 'static {
         out: ActivationSiluOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        activation_silu_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct ActivationSiluHandle(Box<dyn ActivationSiluKernel>);

@@ -278,6 +278,13 @@ pub trait ActivationSiluMulKernel: Send + Sync + 'static {
         out: ActivationSiluMulOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        activation_silu_mul_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct ActivationSiluMulHandle(Box<dyn ActivationSiluMulKernel>);

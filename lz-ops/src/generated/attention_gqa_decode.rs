@@ -938,6 +938,13 @@ pub trait AttentionGqaDecodeKernel: Send + Sync + 'static {
         out: AttentionGqaDecodeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_gqa_decode_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionGqaDecodeHandle(Box<dyn AttentionGqaDecodeKernel>);

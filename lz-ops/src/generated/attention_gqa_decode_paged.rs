@@ -1093,6 +1093,13 @@ pub trait AttentionGqaDecodePagedKernel: Send + Sync + 'static {
         out: AttentionGqaDecodePagedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_gqa_decode_paged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionGqaDecodePagedHandle(Box<dyn AttentionGqaDecodePagedKernel>);

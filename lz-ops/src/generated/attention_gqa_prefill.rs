@@ -1127,6 +1127,13 @@ pub trait AttentionGqaPrefillKernel: Send + Sync + 'static {
         out: AttentionGqaPrefillOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_gqa_prefill_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionGqaPrefillHandle(Box<dyn AttentionGqaPrefillKernel>);

@@ -977,6 +977,13 @@ pub trait AttentionGqaPrefillRaggedKernel: Send + Sync + 'static {
         out: AttentionGqaPrefillRaggedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_gqa_prefill_ragged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionGqaPrefillRaggedHandle(Box<dyn AttentionGqaPrefillRaggedKernel>);

@@ -776,6 +776,13 @@ pub trait AttentionMlaDecodePagedKernel: Send + Sync + 'static {
         out: AttentionMlaDecodePagedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_mla_decode_paged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionMlaDecodePagedHandle(Box<dyn AttentionMlaDecodePagedKernel>);

@@ -807,6 +807,13 @@ pub trait AttentionSparseBlockKernel: Send + Sync + 'static {
         out: AttentionSparseBlockOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_sparse_block_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionSparseBlockHandle(Box<dyn AttentionSparseBlockKernel>);

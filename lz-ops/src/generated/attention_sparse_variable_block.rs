@@ -818,6 +818,13 @@ pub trait AttentionSparseVariableBlockKernel: Send + Sync + 'static {
         out: AttentionSparseVariableBlockOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_sparse_variable_block_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionSparseVariableBlockHandle(

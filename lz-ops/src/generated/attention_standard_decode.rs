@@ -908,6 +908,13 @@ pub trait AttentionStandardDecodeKernel: Send + Sync + 'static {
         out: AttentionStandardDecodeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_standard_decode_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionStandardDecodeHandle(Box<dyn AttentionStandardDecodeKernel>);

@@ -1065,6 +1065,13 @@ pub trait AttentionStandardDecodePagedKernel: Send + Sync + 'static {
         out: AttentionStandardDecodePagedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_standard_decode_paged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionStandardDecodePagedHandle(

@@ -1242,6 +1242,13 @@ pub trait AttentionStandardPrefillPagedKernel: Send + Sync + 'static {
         out: AttentionStandardPrefillPagedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_standard_prefill_paged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionStandardPrefillPagedHandle(

@@ -949,6 +949,13 @@ pub trait AttentionStandardPrefillRaggedKernel: Send + Sync + 'static {
         out: AttentionStandardPrefillRaggedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_standard_prefill_ragged_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionStandardPrefillRaggedHandle(

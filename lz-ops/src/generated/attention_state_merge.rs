@@ -370,6 +370,13 @@ pub trait AttentionStateMergeKernel: Send + Sync + 'static {
         out: AttentionStateMergeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        attention_state_merge_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct AttentionStateMergeHandle(Box<dyn AttentionStateMergeKernel>);

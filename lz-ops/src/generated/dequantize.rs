@@ -963,6 +963,13 @@ pub trait DequantizeKernel: Send + Sync + 'static {
         out: DequantizeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        dequantize_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct DequantizeHandle(Box<dyn DequantizeKernel>);

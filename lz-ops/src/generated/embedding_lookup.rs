@@ -342,6 +342,13 @@ pub trait EmbeddingLookupKernel: Send + Sync + 'static {
         out: EmbeddingLookupOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        embedding_lookup_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct EmbeddingLookupHandle(Box<dyn EmbeddingLookupKernel>);

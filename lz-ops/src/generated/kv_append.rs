@@ -767,6 +767,13 @@ pub trait KvAppendKernel: Send + Sync + 'static {
         out: KvAppendOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        kv_append_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct KvAppendHandle(Box<dyn KvAppendKernel>);

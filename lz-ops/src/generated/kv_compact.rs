@@ -681,6 +681,13 @@ pub trait KvCompactKernel: Send + Sync + 'static {
         out: KvCompactOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        kv_compact_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct KvCompactHandle(Box<dyn KvCompactKernel>);

@@ -532,6 +532,13 @@ pub trait MlpFusedKernel: Send + Sync + 'static {
         out: MlpFusedOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        mlp_fused_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct MlpFusedHandle(Box<dyn MlpFusedKernel>);

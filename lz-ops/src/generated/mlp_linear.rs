@@ -477,6 +477,13 @@ pub trait MlpLinearKernel: Send + Sync + 'static {
         out: MlpLinearOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        mlp_linear_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct MlpLinearHandle(Box<dyn MlpLinearKernel>);

@@ -517,6 +517,13 @@ pub trait NormLayerKernel: Send + Sync + 'static {
         out: NormLayerOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        norm_layer_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct NormLayerHandle(Box<dyn NormLayerKernel>);

@@ -440,6 +440,13 @@ pub trait NormRmsKernel: Send + Sync + 'static {
         out: NormRmsOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        norm_rms_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct NormRmsHandle(Box<dyn NormRmsKernel>);

@@ -526,6 +526,13 @@ pub trait NormRmsAddKernel: Send + Sync + 'static {
         out: NormRmsAddOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        norm_rms_add_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct NormRmsAddHandle(Box<dyn NormRmsAddKernel>);

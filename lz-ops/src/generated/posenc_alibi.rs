@@ -385,6 +385,13 @@ pub trait PosencAlibiKernel: Send + Sync + 'static {
         out: PosencAlibiOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        posenc_alibi_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct PosencAlibiHandle(Box<dyn PosencAlibiKernel>);

@@ -673,6 +673,13 @@ pub trait PosencRopeKernel: Send + Sync + 'static {
         out: PosencRopeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        posenc_rope_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct PosencRopeHandle(Box<dyn PosencRopeKernel>);

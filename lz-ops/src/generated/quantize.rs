@@ -852,6 +852,13 @@ pub trait QuantizeKernel: Send + Sync + 'static {
         out: QuantizeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        quantize_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct QuantizeHandle(Box<dyn QuantizeKernel>);

@@ -607,6 +607,13 @@ pub trait SamplingSpeculativeKernel: Send + Sync + 'static {
         out: SamplingSpeculativeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        sampling_speculative_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct SamplingSpeculativeHandle(Box<dyn SamplingSpeculativeKernel>);

@@ -645,6 +645,13 @@ pub trait SamplingTopkKernel: Send + Sync + 'static {
         out: SamplingTopkOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        sampling_topk_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct SamplingTopkHandle(Box<dyn SamplingTopkKernel>);

@@ -698,6 +698,13 @@ pub trait SamplingToppKernel: Send + Sync + 'static {
         out: SamplingToppOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        sampling_topp_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct SamplingToppHandle(Box<dyn SamplingToppKernel>);

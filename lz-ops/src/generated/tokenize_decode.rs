@@ -398,6 +398,13 @@ pub trait TokenizeDecodeKernel: Send + Sync + 'static {
         out: TokenizeDecodeOut<'_>,
         run: &mut ::lz_core::Run<'_>,
     ) -> Result<(), ::lz_core::KernelError>;
+    /// This kernel and its spec, as a registry holds them.
+    fn into_entry(self, spec: ::lz_core::KernelSpec) -> ::lz_core::KernelEntry
+    where
+        Self: Sized,
+    {
+        tokenize_decode_kernel(spec, self)
+    }
 }
 /// A typed kernel as the registry holds it.
 pub struct TokenizeDecodeHandle(Box<dyn TokenizeDecodeKernel>);

@@ -2,3 +2,4 @@
 
 mod freshness;
 mod house;
+mod macros;

@@ -1,0 +1,5 @@
+//! There is no such file.
+
+lz_macros::operation!("missing.yaml");
+
+fn main() {}

@@ -1,0 +1,13 @@
+//! The operation is not in the catalogue.
+
+trait NormRmsKernel {}
+
+struct Mine;
+
+#[lz_macros::kernel(
+    id = "demo.mine",
+    operation = "norm.rsm",
+)]
+impl NormRmsKernel for Mine {}
+
+fn main() {}

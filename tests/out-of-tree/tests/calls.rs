@@ -1,0 +1,102 @@
+//! The operation of an outside crate behaves as those of the catalogue do: called through selection, refused with reasons.
+
+use lz_core::device::Platform;
+use lz_core::spec::{DeviceNeeds, StrideNeeds};
+use lz_core::{DType, Engine, ReasonCode, TensorView};
+use lz_out_of_tree::scale_add::{DEMO_SCALE_ADD, DemoScaleAdd, demo_scale_add};
+use lz_out_of_tree::{Blocked, Copies, Plain, Talkative};
+
+fn engine() -> Engine {
+    let engine = Engine::new();
+    engine.register([Plain.entry()]);
+    engine
+}
+
+#[test]
+fn an_operation_outside_of_the_catalogue_is_called_through_the_engine() {
+    let (x, y) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0, 30.0, 40.0]);
+    let args = DemoScaleAdd::new(TensorView::from_slice(&x, &[2, 2]).unwrap())
+        .y(TensorView::from_slice(&y, &[2, 2]).unwrap())
+        .scale(2.0);
+    let result = demo_scale_add(&engine(), args).unwrap();
+    assert_eq!(result.output.view().as_slice::<f32>(), Some(&[12.0, 24.0, 36.0, 48.0][..]));
+}
+
+#[test]
+fn a_wrong_call_of_it_gives_reasons() {
+    let (x, y) = ([1.0f32; 4], [1.0f32; 6]);
+    let args = DemoScaleAdd::new(TensorView::from_slice(&x, &[2, 2]).unwrap()).y(TensorView::from_slice(
+        &y,
+        &[2, 3],
+    )
+    .unwrap());
+    let error = demo_scale_add(&engine(), args).unwrap_err();
+    assert!(error.has(ReasonCode::AxisMismatch), "{error}");
+}
+
+#[test]
+fn its_description_holds_the_very_schema() {
+    assert_eq!(DEMO_SCALE_ADD.name, "demo.scale_add");
+    assert_eq!(DEMO_SCALE_ADD.path, "ops/scale_add.yaml");
+    assert_eq!(DEMO_SCALE_ADD.yaml, include_str!("../ops/scale_add.yaml"));
+    assert_eq!(DEMO_SCALE_ADD.schema().digest, DEMO_SCALE_ADD.digest);
+}
+
+#[test]
+fn an_attribute_becomes_the_spec_it_states() {
+    let spec = Plain::spec();
+    assert_eq!((spec.id.as_str(), spec.operation.as_str()), ("demo.scale_add.plain", "demo.scale_add"));
+    assert_eq!((spec.backend.as_str(), spec.version.as_str()), ("demo", env!("CARGO_PKG_VERSION")));
+    assert!(spec.deterministic && spec.platform == Platform::Cpu && spec.limits.is_empty());
+
+    let spec = Talkative::spec();
+    assert_eq!((spec.backend.as_str(), spec.version.as_str(), spec.priority), ("talkative", "7.1", 60));
+    let limits: Vec<_> = spec.limits.iter().map(|limit| (limit.check.as_str(), limit.code)).collect();
+    assert_eq!(
+        limits,
+        [
+            ("hidden % 8 == 0", ReasonCode::HeadDimAlignment),
+            ("rows <= 4096 or T == f32", ReasonCode::AxisLimit)
+        ]
+    );
+    assert_eq!(spec.dtypes, [("T".to_owned(), vec![DType::F32, DType::F16])]);
+    assert_eq!((spec.platform, spec.strides, spec.alignment), (Platform::Cuda, StrideNeeds::Contiguous, 16));
+    let device = DeviceNeeds {
+        min_sm: Some(80),
+        max_sm: Some(90),
+        generations: vec!["hopper".to_owned()],
+        min_tensor_core_generation: Some(4),
+        instruction_set: Some("wgmma".to_owned()),
+        isa: vec!["avx2".to_owned()],
+        min_driver: Some("550.54".to_owned()),
+    };
+    assert_eq!(spec.device, device);
+    assert_eq!(spec.workspace.as_deref(), Some("4 * hidden"));
+    assert_eq!(spec.grid, Some(["rows", "1", "1"].map(str::to_owned)));
+    assert_eq!(spec.block.as_deref(), Some("min(hidden, 1024)"));
+    assert_eq!((spec.fuses, spec.transform_cost), (vec!["norm.rms.add".to_owned()], 3));
+    assert_eq!((spec.kv_strategies, spec.quant_formats), (vec!["paged".to_owned()], vec!["int8".to_owned()]));
+    assert!(
+        spec.deterministic
+            && spec.tp_invariant
+            && spec.reduced_precision
+            && spec.jit
+            && spec.prepacked_weights
+    );
+    assert!(!spec.cuda_graph_safe && !spec.writes_into_output);
+}
+
+#[test]
+fn a_kernel_from_outside_competes_with_those_of_the_catalogue() {
+    let engine = lz_ops::reference_engine();
+    engine.register([Copies.entry()]);
+    let x = [3.0f32; 8];
+    let args = lz_ops::NormRms::new(TensorView::from_slice(&x, &[1, 8]).unwrap());
+    let result = lz_ops::norm_rms(&engine, args).unwrap();
+    assert_eq!(result.output.view().as_slice::<f32>(), Some(&x[..]));
+}
+
+#[test]
+fn kernels_with_parameters_have_entries_too() {
+    assert_eq!(Blocked::<4>.entry().spec.id, "demo.norm.rms.blocked");
+}
