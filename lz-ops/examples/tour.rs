@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use lz_core::device::Platform;
-use lz_core::{Context, Engine, KernelError, KernelSpec, OperationInfo, Run, TensorView};
+use lz_core::{Context, DType, Engine, KernelError, KernelSpec, OperationInfo, ReasonCode, Run, TensorView};
 use lz_ops::{
     ATTENTION_GQA_PREFILL, AttentionGqaPrefill, NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut,
     OPERATIONS, SAMPLING_TOPP, SamplingTopp, attention_gqa_prefill, norm_rms, norm_rms_kernel,
@@ -12,18 +12,25 @@ use lz_ops::{
 
 fn main() -> Result<(), Box<dyn Error>> {
     let engine = reference_engine();
-    engine.register([norm_rms_kernel(
-        KernelSpec::new("tour.norm.rms", "norm.rms", "tour", "1", Platform::Cpu).priority(50),
-        DenseRows,
-    )])?;
+    let spec = KernelSpec::new("tour.norm.rms", "norm.rms", "tour", "1", Platform::Cpu)
+        .dtype("T", &[DType::F32])
+        .limit("not given(weight)", ReasonCode::OptionalInputUnsupported)
+        .priority(50);
+    engine.register([norm_rms_kernel(spec, DenseRows)])?;
     println!("LayerZero knows {} operations; each has a reference on this machine.", OPERATIONS.len());
 
-    println!("\n1. norm.rms: a backend of this tour brings a kernel of its own");
+    println!("\n1. norm.rms: a backend of this tour brings a kernel of its own, for calls without a weight");
     let x = [3.0f32, 4.0, 0.0, 0.0, 1.0, 1.0, 1.0, 1.0];
     let args = NormRms::new(TensorView::from_slice(&x, &[2, 4])?);
     show_choice(&engine, &NORM_RMS, &args.check()?.context())?;
     let result = norm_rms(&engine, args)?;
     println!("   output    {:?}", result.output.view().as_slice::<f32>().unwrap_or_default());
+
+    let weight = [1.0f32, 1.0, 1.0, 1.0];
+    let args =
+        NormRms::new(TensorView::from_slice(&x, &[2, 4])?).weight(TensorView::from_slice(&weight, &[4])?);
+    println!("   with a weight:");
+    show_choice(&engine, &NORM_RMS, &args.check()?.context())?;
 
     println!("\n2. attention.gqa.prefill: two query heads share one key head, causal");
     let q = [1.0f32, 0.0, 0.0, 1.0, 0.5, 0.5, 1.0, 1.0];
@@ -54,9 +61,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 
     println!("\n4. A wrong call is refused with everything that is wrong with it");
-    let weight = [1.0f32; 3];
+    let short = [1.0f32; 3];
     let args = NormRms::new(TensorView::from_slice(&x, &[2, 4])?)
-        .weight(TensorView::from_slice(&weight, &[3])?)
+        .weight(TensorView::from_slice(&short, &[3])?)
         .eps(-1.0);
     match norm_rms(&engine, args) {
         Ok(_) => return Err("a wrong call was accepted".into()),
@@ -71,15 +78,17 @@ fn show_choice(
     operation: &'static OperationInfo,
     context: &Context,
 ) -> Result<(), lz_core::Error> {
-    engine.dispatch(operation, context, &mut |entry, _| {
-        let spec = &entry.spec;
-        println!("   chosen    {} of backend `{}`", spec.id, spec.backend);
-        println!(
-            "   why       its priority, {}, is the highest of the kernels of {}",
-            spec.priority, spec.operation
-        );
-        Ok(())
-    })
+    let plan = engine.which(operation, context)?;
+    println!("   chosen    {}", plan.kernel);
+    match plan.fallbacks.as_slice() {
+        [] => println!("   why       score {:.1}; no other kernel can run this call", plan.score),
+        others => println!(
+            "   why       score {:.1}, above {}, which would run if it failed",
+            plan.score,
+            others.join(", ")
+        ),
+    }
+    Ok(())
 }
 
 /// What a backend writes: one type, one `run`. Its call is checked, so it only computes.

@@ -9,8 +9,8 @@ pub mod kernel;
 pub mod op;
 pub mod python;
 pub mod reasons;
-pub mod strategy;
 pub mod spec;
+pub mod strategy;
 pub mod stub;
 pub mod validate;
 

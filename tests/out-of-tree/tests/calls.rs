@@ -8,7 +8,7 @@ use lz_out_of_tree::{Blocked, Copies, Plain, Talkative};
 
 fn engine() -> Engine {
     let engine = Engine::new();
-    engine.register([Plain.entry()]);
+    engine.register([Plain.entry()]).unwrap();
     engine
 }
 
@@ -89,11 +89,14 @@ fn an_attribute_becomes_the_spec_it_states() {
 #[test]
 fn a_kernel_from_outside_competes_with_those_of_the_catalogue() {
     let engine = lz_ops::reference_engine();
-    engine.register([Copies.entry()]);
-    let x = [3.0f32; 8];
-    let args = lz_ops::NormRms::new(TensorView::from_slice(&x, &[1, 8]).unwrap());
-    let result = lz_ops::norm_rms(&engine, args).unwrap();
-    assert_eq!(result.output.view().as_slice::<f32>(), Some(&x[..]));
+    engine.register([Copies.entry()]).unwrap();
+    let rms = |x: &[f32]| {
+        let shape = [1, i64::try_from(x.len()).unwrap()];
+        let args = lz_ops::NormRms::new(TensorView::from_slice(x, &shape).unwrap());
+        lz_ops::norm_rms(&engine, args).unwrap().output.view().as_slice::<f32>().unwrap().to_vec()
+    };
+    assert_eq!(rms(&[3.0; 8]), [3.0; 8], "priority 60 goes before the reference");
+    assert_ne!(rms(&[3.0; 7]), [3.0; 7], "7 is beyond its limit");
 }
 
 #[test]
