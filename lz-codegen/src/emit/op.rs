@@ -161,46 +161,59 @@ fn from_args(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
     let name = &names.args;
     let mut fields = Vec::new();
-    let mut field = |name: &str, arms: TokenStream, required: bool| {
+    // What is left out may be absent; what is there must be of its kind, for a wrong kind is no default.
+    let mut field = |name: &str, arms: Vec<(TokenStream, TokenStream)>, required: bool| {
         let field = ident(name);
-        let value = quote! { match next.next()?.reborrow() { #arms, _ => None } };
+        let (patterns, values): (Vec<_>, Vec<_>) = arms.into_iter().unzip();
         fields.push(if required {
-            quote! { #field: (#value)? }
+            quote! { #field: match next.next()? { #(#patterns => #values,)* _ => return None } }
         } else {
-            quote! { #field: #value }
+            quote! {
+                #field: match next.next()? {
+                    ::lz_core::Arg::Absent => None,
+                    #(#patterns => Some(#values),)*
+                    _ => return None,
+                }
+            }
         });
     };
     for input in &operation.inputs {
         let arms = match (input.kind, input.read_write) {
-            (Kind::Tensor, false) => quote! { ::lz_core::Arg::Tensor(view) => Some(view) },
-            (Kind::Tensor, true) => quote! { ::lz_core::Arg::TensorMut(tensor) => Some(tensor) },
-            (Kind::Text, _) => quote! { ::lz_core::Arg::Text(texts) => Some(texts) },
-            (Kind::Tokenizer, _) => quote! { ::lz_core::Arg::Handle(handle) => Some(handle) },
+            (Kind::Tensor, false) => vec![
+                (quote! { ::lz_core::Arg::Tensor(view) }, quote! { *view }),
+                (quote! { ::lz_core::Arg::TensorMut(tensor) }, quote! { tensor.as_view() }),
+            ],
+            (Kind::Tensor, true) => {
+                vec![(quote! { ::lz_core::Arg::TensorMut(tensor) }, quote! { tensor.reborrow() })]
+            }
+            (Kind::Text, _) => vec![(quote! { ::lz_core::Arg::Text(texts) }, quote! { *texts })],
+            (Kind::Tokenizer, _) => vec![(quote! { ::lz_core::Arg::Handle(handle) }, quote! { *handle })],
         };
         field(&input.name, arms, input.optional.is_none());
     }
     for param in &operation.params {
-        let value = quote! { ::lz_core::expr::Value };
+        let value =
+            |case: TokenStream| quote! { ::lz_core::Arg::Value(::lz_core::expr::Value::#case(value)) };
         let arms = match &param.ty {
-            ParamType::Int => quote! { ::lz_core::Arg::Value(#value::Int(value)) => Some(value) },
-            ParamType::F32 => quote! {
-                ::lz_core::Arg::Value(#value::Float(value)) => Some(value as f32),
-                ::lz_core::Arg::Value(#value::Int(value)) => Some(value as f32)
-            },
-            ParamType::F64 => quote! {
-                ::lz_core::Arg::Value(#value::Float(value)) => Some(value),
-                ::lz_core::Arg::Value(#value::Int(value)) => Some(value as f64)
-            },
-            ParamType::Bool => quote! { ::lz_core::Arg::Value(#value::Bool(value)) => Some(value) },
+            ParamType::Int => vec![(value(quote! { Int }), quote! { *value })],
+            ParamType::F32 => vec![
+                (value(quote! { Float }), quote! { *value as f32 }),
+                (value(quote! { Int }), quote! { *value as f32 }),
+            ],
+            ParamType::F64 => vec![
+                (value(quote! { Float }), quote! { *value }),
+                (value(quote! { Int }), quote! { *value as f64 }),
+            ],
+            ParamType::Bool => vec![(value(quote! { Bool }), quote! { *value })],
             ParamType::Enum(_) => {
                 let ty = param_type(operation, param);
-                quote! { ::lz_core::Arg::Value(#value::Enum(value)) => #ty::from_number(value) }
+                vec![(value(quote! { Enum }), quote! { #ty::from_number(*value)? })]
             }
         };
         field(&param.name, arms, param.default.is_none());
     }
     quote! {
-        /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+        /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
         pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<#name<'a>> {
             let mut next = args.iter_mut();
             Some(#name { #(#fields,)* })

@@ -75,25 +75,28 @@ impl<'a> ActivationGeluMul<'a> {
         self.approximate = Some(approximate);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(
         args: &'a mut [::lz_core::Arg<'_>],
     ) -> Option<ActivationGeluMul<'a>> {
         let mut next = args.iter_mut();
         Some(ActivationGeluMul {
-            gate: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            up: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            approximate: match next.next()?.reborrow() {
+            gate: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            up: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            approximate: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    ActivationGeluMulApproximate::from_number(value)
+                    Some(ActivationGeluMulApproximate::from_number(*value)?)
                 }
-                _ => None,
+                _ => return None,
             },
         })
     }

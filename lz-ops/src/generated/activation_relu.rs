@@ -37,14 +37,15 @@ impl<'a> ActivationRelu<'a> {
     pub fn new(x: ::lz_core::TensorView<'a>) -> Self {
         Self { x }
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<ActivationRelu<'a>> {
         let mut next = args.iter_mut();
         Some(ActivationRelu {
-            x: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
+            x: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
         })
     }
 }

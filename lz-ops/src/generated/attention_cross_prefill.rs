@@ -127,50 +127,62 @@ impl<'a> AttentionCrossPrefill<'a> {
         self.layout = Some(layout);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(
         args: &'a mut [::lz_core::Arg<'_>],
     ) -> Option<AttentionCrossPrefill<'a>> {
         let mut next = args.iter_mut();
         Some(AttentionCrossPrefill {
-            q: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            k: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            v: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kv_lens: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            q: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            mask: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            k: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            sm_scale: match next.next()?.reborrow() {
+            v: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            kv_lens: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            mask: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            sm_scale: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            return_lse: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            return_lse: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
-            layout: match next.next()?.reborrow() {
+            layout: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    AttentionCrossPrefillLayout::from_number(value)
+                    Some(AttentionCrossPrefillLayout::from_number(*value)?)
                 }
-                _ => None,
+                _ => return None,
             },
         })
     }

@@ -139,69 +139,86 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         self.return_lse = Some(return_lse);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(
         args: &'a mut [::lz_core::Arg<'_>],
     ) -> Option<AttentionGqaPrefillRagged<'a>> {
         let mut next = args.iter_mut();
         Some(AttentionGqaPrefillRagged {
-            q: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            k: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            v: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            qo_indptr: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kv_indptr: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            alibi_slopes: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            q: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            causal: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            k: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            window_left: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+            v: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            window_right: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+            qo_indptr: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            soft_cap: match next.next()?.reborrow() {
+            kv_indptr: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            alibi_slopes: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            causal: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
+            },
+            window_left: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
+            },
+            window_right: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
+            },
+            soft_cap: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            sm_scale: match next.next()?.reborrow() {
+            sm_scale: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            return_lse: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            return_lse: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
         })
     }

@@ -86,52 +86,62 @@ impl<'a> AttentionMlaDecodePaged<'a> {
         self.return_lse = Some(return_lse);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(
         args: &'a mut [::lz_core::Arg<'_>],
     ) -> Option<AttentionMlaDecodePaged<'a>> {
         let mut next = args.iter_mut();
         Some(AttentionMlaDecodePaged {
-            q_nope: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            q_pe: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            ckv_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kpe_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kv_indptr: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kv_indices: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            kv_last_page_len: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            sm_scale: (match next.next()?.reborrow() {
+            q_nope: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            q_pe: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            ckv_cache: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            kpe_cache: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            kv_indptr: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            kv_indices: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            kv_last_page_len: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            sm_scale: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    *value as f32
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    *value as f32
                 }
-                _ => None,
-            })?,
-            return_lse: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+                _ => return None,
+            },
+            return_lse: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
         })
     }

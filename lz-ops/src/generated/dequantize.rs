@@ -203,51 +203,60 @@ impl<'a> Dequantize<'a> {
         self.output_dtype = Some(output_dtype);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<Dequantize<'a>> {
         let mut next = args.iter_mut();
         Some(Dequantize {
-            quantized: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            scale: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            zero_point: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            quantized: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            global_scale: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            scale: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            format: (match next.next()?.reborrow() {
+            zero_point: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            global_scale: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            format: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    DequantizeFormat::from_number(value)
+                    DequantizeFormat::from_number(*value)?
                 }
-                _ => None,
-            })?,
-            granularity: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    DequantizeGranularity::from_number(value)
-                }
-                _ => None,
-            })?,
-            block_size: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+                _ => return None,
             },
-            inner: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
-            },
-            output_dtype: match next.next()?.reborrow() {
+            granularity: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    DequantizeOutputDtype::from_number(value)
+                    DequantizeGranularity::from_number(*value)?
                 }
-                _ => None,
+                _ => return None,
+            },
+            block_size: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
+            },
+            inner: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
+            },
+            output_dtype: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
+                    Some(DequantizeOutputDtype::from_number(*value)?)
+                }
+                _ => return None,
             },
         })
     }

@@ -91,35 +91,39 @@ impl<'a> KvAppend<'a> {
         self.layout = Some(layout);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<KvAppend<'a>> {
         let mut next = args.iter_mut();
         Some(KvAppend {
-            k: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            v: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            k_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::TensorMut(tensor) => Some(tensor),
-                _ => None,
-            })?,
-            v_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::TensorMut(tensor) => Some(tensor),
-                _ => None,
-            })?,
-            slots: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            layout: match next.next()?.reborrow() {
+            k: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            v: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            k_cache: match next.next()? {
+                ::lz_core::Arg::TensorMut(tensor) => tensor.reborrow(),
+                _ => return None,
+            },
+            v_cache: match next.next()? {
+                ::lz_core::Arg::TensorMut(tensor) => tensor.reborrow(),
+                _ => return None,
+            },
+            slots: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            layout: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    KvAppendLayout::from_number(value)
+                    Some(KvAppendLayout::from_number(*value)?)
                 }
-                _ => None,
+                _ => return None,
             },
         })
     }

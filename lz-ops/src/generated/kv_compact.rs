@@ -84,31 +84,34 @@ impl<'a> KvCompact<'a> {
         self.layout = Some(layout);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<KvCompact<'a>> {
         let mut next = args.iter_mut();
         Some(KvCompact {
-            k_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::TensorMut(tensor) => Some(tensor),
-                _ => None,
-            })?,
-            v_cache: (match next.next()?.reborrow() {
-                ::lz_core::Arg::TensorMut(tensor) => Some(tensor),
-                _ => None,
-            })?,
-            source: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            target: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            layout: match next.next()?.reborrow() {
+            k_cache: match next.next()? {
+                ::lz_core::Arg::TensorMut(tensor) => tensor.reborrow(),
+                _ => return None,
+            },
+            v_cache: match next.next()? {
+                ::lz_core::Arg::TensorMut(tensor) => tensor.reborrow(),
+                _ => return None,
+            },
+            source: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            target: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            layout: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    KvCompactLayout::from_number(value)
+                    Some(KvCompactLayout::from_number(*value)?)
                 }
-                _ => None,
+                _ => return None,
             },
         })
     }

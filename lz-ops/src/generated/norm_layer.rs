@@ -80,34 +80,43 @@ impl<'a> NormLayer<'a> {
         self.return_stats = Some(return_stats);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<NormLayer<'a>> {
         let mut next = args.iter_mut();
         Some(NormLayer {
-            x: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            weight: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            x: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            bias: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            weight: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
             },
-            eps: match next.next()?.reborrow() {
+            bias: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            eps: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            return_stats: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            return_stats: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
         })
     }

@@ -76,39 +76,44 @@ impl<'a> NormRmsAdd<'a> {
         self.weight_offset = Some(weight_offset);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<NormRmsAdd<'a>> {
         let mut next = args.iter_mut();
         Some(NormRmsAdd {
-            x: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            residual: (match next.next()?.reborrow() {
-                ::lz_core::Arg::TensorMut(tensor) => Some(tensor),
-                _ => None,
-            })?,
-            weight: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            x: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            eps: match next.next()?.reborrow() {
+            residual: match next.next()? {
+                ::lz_core::Arg::TensorMut(tensor) => tensor.reborrow(),
+                _ => return None,
+            },
+            weight: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            eps: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            weight_offset: match next.next()?.reborrow() {
+            weight_offset: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
         })
     }

@@ -179,41 +179,49 @@ impl<'a> Quantize<'a> {
         self.block_size = Some(block_size);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<Quantize<'a>> {
         let mut next = args.iter_mut();
         Some(Quantize {
-            x: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            scale: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            x: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            zero_point: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            scale: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
             },
-            global_scale: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            zero_point: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
             },
-            format: (match next.next()?.reborrow() {
+            global_scale: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            format: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    QuantizeFormat::from_number(value)
+                    QuantizeFormat::from_number(*value)?
                 }
-                _ => None,
-            })?,
-            granularity: (match next.next()?.reborrow() {
+                _ => return None,
+            },
+            granularity: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Enum(value)) => {
-                    QuantizeGranularity::from_number(value)
+                    QuantizeGranularity::from_number(*value)?
                 }
-                _ => None,
-            })?,
-            block_size: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+                _ => return None,
+            },
+            block_size: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
             },
         })
     }

@@ -128,55 +128,66 @@ impl<'a> SamplingTopp<'a> {
         self.offset = Some(offset);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<SamplingTopp<'a>> {
         let mut next = args.iter_mut();
         Some(SamplingTopp {
-            logits: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            p_tensor: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            logits: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
             },
-            seed_tensor: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            p_tensor: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
             },
-            offset_tensor: match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
+            seed_tensor: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
             },
-            p: (match next.next()?.reborrow() {
+            offset_tensor: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Tensor(view) => Some(*view),
+                ::lz_core::Arg::TensorMut(tensor) => Some(tensor.as_view()),
+                _ => return None,
+            },
+            p: match next.next()? {
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    *value as f32
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    *value as f32
                 }
-                _ => None,
-            })?,
-            top_k: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+                _ => return None,
             },
-            temperature: match next.next()?.reborrow() {
+            top_k: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
+            },
+            temperature: match next.next()? {
+                ::lz_core::Arg::Absent => None,
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Float(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
                 ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => {
-                    Some(value as f32)
+                    Some(*value as f32)
                 }
-                _ => None,
+                _ => return None,
             },
-            seed: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+            seed: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
             },
-            offset: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(value),
-                _ => None,
+            offset: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Int(value)) => Some(*value),
+                _ => return None,
             },
         })
     }

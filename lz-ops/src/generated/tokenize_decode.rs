@@ -61,25 +61,30 @@ impl<'a> TokenizeDecode<'a> {
         self.skip_special_tokens = Some(skip_special_tokens);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<TokenizeDecode<'a>> {
         let mut next = args.iter_mut();
         Some(TokenizeDecode {
-            tokens: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            indptr: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Tensor(view) => Some(view),
-                _ => None,
-            })?,
-            tokenizer: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Handle(handle) => Some(handle),
-                _ => None,
-            })?,
-            skip_special_tokens: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            tokens: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            indptr: match next.next()? {
+                ::lz_core::Arg::Tensor(view) => *view,
+                ::lz_core::Arg::TensorMut(tensor) => tensor.as_view(),
+                _ => return None,
+            },
+            tokenizer: match next.next()? {
+                ::lz_core::Arg::Handle(handle) => *handle,
+                _ => return None,
+            },
+            skip_special_tokens: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
         })
     }

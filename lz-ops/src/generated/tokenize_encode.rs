@@ -66,25 +66,31 @@ impl<'a> TokenizeEncode<'a> {
         self.return_offsets = Some(return_offsets);
         self
     }
-    /// From dynamic arguments (inputs, then params); `None` if a required one is missing or of another kind.
+    /// From dynamic arguments (inputs, then params); `None` if one is of another kind, or missing and required.
     pub fn from_args(args: &'a mut [::lz_core::Arg<'_>]) -> Option<TokenizeEncode<'a>> {
         let mut next = args.iter_mut();
         Some(TokenizeEncode {
-            texts: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Text(texts) => Some(texts),
-                _ => None,
-            })?,
-            tokenizer: (match next.next()?.reborrow() {
-                ::lz_core::Arg::Handle(handle) => Some(handle),
-                _ => None,
-            })?,
-            add_special_tokens: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            texts: match next.next()? {
+                ::lz_core::Arg::Text(texts) => *texts,
+                _ => return None,
             },
-            return_offsets: match next.next()?.reborrow() {
-                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => Some(value),
-                _ => None,
+            tokenizer: match next.next()? {
+                ::lz_core::Arg::Handle(handle) => *handle,
+                _ => return None,
+            },
+            add_special_tokens: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
+            },
+            return_offsets: match next.next()? {
+                ::lz_core::Arg::Absent => None,
+                ::lz_core::Arg::Value(::lz_core::expr::Value::Bool(value)) => {
+                    Some(*value)
+                }
+                _ => return None,
             },
         })
     }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lz_core::check::check_call;
 use lz_core::expr::Value;
-use lz_core::tensor::{Indices, TensorMut};
+use lz_core::tensor::{Indices, TensorMut, TensorView};
 use lz_core::{Arg, DType, Kernel, KernelEntry, KernelError, OutArg, Run};
 use lz_schema::model::{Operation, ParamType};
 
@@ -37,6 +37,10 @@ pub enum Mutation {
     Strays(usize),
     /// Changes an input that is read only.
     Scribbles(usize),
+    /// Leaves an input that it should change as it was.
+    Leaves(usize),
+    /// Changes an input that it should change in one element more than it should.
+    Overdoes(usize),
     /// Does not look at an optional input.
     Ignores(usize),
     /// Takes another value than it was given for a param.
@@ -72,6 +76,9 @@ pub fn mutations(operation: &Operation) -> Vec<Mutation> {
     for (index, input) in operation.inputs.iter().enumerate() {
         if input.kind == lz_schema::model::Kind::Tensor && !input.read_write {
             found.push(Mutation::Scribbles(index));
+        }
+        if input.read_write {
+            found.extend([Mutation::Leaves(index), Mutation::Overdoes(index)]);
         }
         if input.optional.is_some() {
             found.push(Mutation::Ignores(index));
@@ -174,7 +181,16 @@ impl Kernel for Mutant {
             _ => self.acted.store(true, Ordering::Relaxed),
         }
         let before = saved(self.mutation, outputs);
+        let written = match self.mutation {
+            Mutation::Leaves(input) => args.get(input).and_then(Arg::tensor).map(|view| elements(&view)),
+            _ => None,
+        };
         self.truth.kernel.run(args, outputs, run)?;
+        if let Mutation::Leaves(input) | Mutation::Overdoes(input) = self.mutation
+            && let Some(Arg::TensorMut(tensor)) = args.get_mut(input)
+        {
+            respoil(tensor, written);
+        }
         if let Mutation::Scribbles(input) = self.mutation {
             scribble(&args[input]);
         }
@@ -204,18 +220,35 @@ fn spoiled(mutation: Mutation) -> Option<usize> {
 /// The elements of the spoiled output before the run.
 fn saved(mutation: Mutation, outputs: &[OutArg<'_>]) -> Vec<f64> {
     match spoiled(mutation).and_then(|place| outputs.get(place)) {
-        Some(OutArg::Tensor(tensor)) => elements(tensor),
+        Some(OutArg::Tensor(tensor)) => elements(&tensor.as_view()),
         _ => Vec::new(),
     }
 }
 
-fn elements(tensor: &TensorMut<'_>) -> Vec<f64> {
-    let view = tensor.as_view();
+/// Puts back what an input held, or changes its last element.
+fn respoil(tensor: &mut TensorMut<'_>, before: Option<Vec<f64>>) {
+    let shape = tensor.layout().shape;
+    match before {
+        Some(before) => {
+            for (index, value) in Indices::new(&shape).zip(before) {
+                tensor.set(&index, value);
+            }
+        }
+        None => {
+            if let Some(last) = Indices::new(&shape).last() {
+                let value = if tensor.as_view().at(&last) == 1.0 { 2.0 } else { 1.0 };
+                tensor.set(&last, value);
+            }
+        }
+    }
+}
+
+fn elements(view: &TensorView<'_>) -> Vec<f64> {
     Indices::new(view.shape()).map(|index| view.at(&index)).collect()
 }
 
 fn spoil(mutation: Mutation, tensor: &mut TensorMut<'_>, before: &[f64]) {
-    let now = elements(tensor);
+    let now = elements(&tensor.as_view());
     let shape = tensor.layout().shape;
     let float = tensor.dtype().is_float();
     let last = shape.last().copied().unwrap_or(1);

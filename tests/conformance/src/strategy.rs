@@ -30,3 +30,22 @@ pub fn broken(info: &'static OperationInfo) -> impl Strategy<Value = Broken> {
         draw_broken(&prepared, &mut Random::new(seed), broken, size)
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn drawn_calls_pass(mut drawn in valid(&lz_ops::NORM_LAYER)) {
+            let outcome = drawn.call.interpret(lz_ops::NORM_LAYER.schema(), true);
+            prop_assert!(outcome.is_ok(), "{outcome:?}");
+        }
+
+        #[test]
+        fn broken_calls_give_their_reason(mut wrong in broken(&lz_ops::KV_APPEND)) {
+            let outcome = wrong.call.interpret(lz_ops::KV_APPEND.schema(), wrong.broken.is_of_outputs());
+            prop_assert!(outcome.is_err_and(|error| error.has(wrong.expected)), "{wrong:?}");
+        }
+    }
+}

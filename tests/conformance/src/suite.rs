@@ -9,8 +9,8 @@ use lz_core::{Arg, Context, Error, OperationInfo, OutArg};
 use lz_schema::model::{Kind, Slot};
 
 use crate::assign::{Focus, Prepared};
-use crate::broken::{breaks, draw_broken};
-use crate::call::OwnedCall;
+use crate::broken::{Break, breaks, draw_broken};
+use crate::call::{OwnedArg, OwnedCall};
 use crate::coverage::{Coverage, wanted};
 use crate::fill::Numbers;
 use crate::random::{Random, case_seed};
@@ -147,6 +147,14 @@ pub fn metadata(subject: &dyn Subject) {
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
                 let mut call = draw_valid(&prepared, random, &drawing)?.call;
                 coverage.valid(operation, &call);
+                // A tensor that could be written may well be only read.
+                for arg in &mut call.args {
+                    if let OwnedArg::Tensor(tensor) = arg
+                        && random.one_in(16)
+                    {
+                        *arg = OwnedArg::Written(tensor.clone());
+                    }
+                }
                 call.interpret(operation, true).map_err(|error| {
                     format!("a valid call with its outputs is refused: {error}\n{call:?}")
                 })?;
@@ -162,10 +170,7 @@ pub fn metadata(subject: &dyn Subject) {
                 let broken = breaks[(case / 4) as usize % breaks.len()];
                 match draw_broken(&prepared, random, broken, size) {
                     Some(mut wrong) if !broken.is_untyped() => agreement(subject, &mut wrong.call),
-                    Some(mut wrong) => match wrong.call.interpret(operation, broken.is_of_outputs()) {
-                        Ok(_) => Err(format!("{broken:?} was not refused\n{:?}", wrong.call)),
-                        Err(_) => Ok(()),
-                    },
+                    Some(mut wrong) => untyped(subject, broken, &mut wrong.call),
                     None => Ok(()),
                 }
             }
@@ -173,6 +178,16 @@ pub fn metadata(subject: &dyn Subject) {
         });
     demand(outcome);
     assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(wanted(operation)));
+}
+
+/// A mistake that types rule out: the interpreter refuses it, and so do the types or the generated check.
+fn untyped(subject: &dyn Subject, broken: Break, call: &mut OwnedCall) -> Result<(), String> {
+    if call.interpret(subject.info().schema(), broken.is_of_outputs()).is_ok() {
+        return Err(format!("{broken:?} was not refused\n{call:?}"));
+    }
+    let passes = !broken.is_of_outputs()
+        && matches!(call.lend(|args, _| subject.check(args, None)), Some(Checked::Right { .. }));
+    if passes { Err(format!("{broken:?} passes as typed arguments\n{call:?}")) } else { Ok(()) }
 }
 
 /// Every mistake gives its reason, from the interpreter and from generated code alike.
