@@ -3,7 +3,7 @@
 /// `schemas/reasons.yaml`.
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 40usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 41usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -18,6 +18,11 @@ pub const SCHEMAS: [(&str, &str, &str); 40usize] = [
         "activation.relu",
         "schemas/ops/activation/relu.yaml",
         include_str!("../../schemas/ops/activation/relu.yaml"),
+    ),
+    (
+        "activation.relu_squared",
+        "schemas/ops/activation/relu_squared.yaml",
+        include_str!("../../schemas/ops/activation/relu_squared.yaml"),
     ),
     (
         "activation.silu",

@@ -6,6 +6,8 @@ pub mod activation_gelu;
 pub mod activation_gelu_mul;
 /// `activation.relu`: The rectified linear unit.
 pub mod activation_relu;
+/// `activation.relu_squared`: The square of the rectified linear unit.
+pub mod activation_relu_squared;
 /// `activation.silu`: The sigmoid-weighted linear unit, also called swish.
 pub mod activation_silu;
 /// `activation.silu_mul`: The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
@@ -85,6 +87,7 @@ pub mod reference_kernels;
 pub use activation_gelu::*;
 pub use activation_gelu_mul::*;
 pub use activation_relu::*;
+pub use activation_relu_squared::*;
 pub use activation_silu::*;
 pub use activation_silu_mul::*;
 pub use attention_cross_decode::*;
@@ -123,10 +126,11 @@ pub use sampling_topp::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 40usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 41usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
+    &activation_relu_squared::ACTIVATION_RELU_SQUARED,
     &activation_silu::ACTIVATION_SILU,
     &activation_silu_mul::ACTIVATION_SILU_MUL,
     &attention_cross_decode::ATTENTION_CROSS_DECODE,

@@ -12,6 +12,10 @@ pub mod activation_gelu_mul;
 #[path = "../reference/activation/relu.rs"]
 #[rustfmt::skip]
 pub mod activation_relu;
+/// Reference of `activation.relu_squared`.
+#[path = "../reference/activation/relu_squared.rs"]
+#[rustfmt::skip]
+pub mod activation_relu_squared;
 /// Reference of `activation.silu`.
 #[path = "../reference/activation/silu.rs"]
 #[rustfmt::skip]
@@ -193,11 +197,18 @@ pub fn kernels() -> Vec<::lz_core::KernelEntry> {
         >, out : super::ActivationReluOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
         Result < (), ::lz_core::KernelError > { activation_relu::run(call, out) } }
         super::activation_relu_kernel(reference_spec("reference.activation.relu",
-        "activation.relu"), ReferenceActivationRelu) }, { struct ReferenceActivationSilu;
-        impl super::ActivationSiluKernel for ReferenceActivationSilu { fn run(& self,
-        call : & super::ActivationSiluCall < '_ >, out : super::ActivationSiluOut < '_ >,
-        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
-        activation_silu::run(call, out) } }
+        "activation.relu"), ReferenceActivationRelu) }, { struct
+        ReferenceActivationReluSquared; impl super::ActivationReluSquaredKernel for
+        ReferenceActivationReluSquared { fn run(& self, call : &
+        super::ActivationReluSquaredCall < '_ >, out : super::ActivationReluSquaredOut <
+        '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError
+        > { activation_relu_squared::run(call, out) } }
+        super::activation_relu_squared_kernel(reference_spec("reference.activation.relu_squared",
+        "activation.relu_squared"), ReferenceActivationReluSquared) }, { struct
+        ReferenceActivationSilu; impl super::ActivationSiluKernel for
+        ReferenceActivationSilu { fn run(& self, call : & super::ActivationSiluCall < '_
+        >, out : super::ActivationSiluOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) ->
+        Result < (), ::lz_core::KernelError > { activation_silu::run(call, out) } }
         super::activation_silu_kernel(reference_spec("reference.activation.silu",
         "activation.silu"), ReferenceActivationSilu) }, { struct
         ReferenceActivationSiluMul; impl super::ActivationSiluMulKernel for

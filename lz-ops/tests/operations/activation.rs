@@ -3,8 +3,9 @@
 use half::{bf16, f16};
 use lz_ops::{
     ActivationGelu, ActivationGeluApproximate, ActivationGeluMul, ActivationGeluMulApproximate,
-    ActivationRelu, ActivationSilu, ActivationSiluMul, activation_gelu, activation_gelu_mul, activation_relu,
-    activation_silu, activation_silu_mul, reference_engine,
+    ActivationRelu, ActivationReluSquared, ActivationSilu, ActivationSiluMul, activation_gelu,
+    activation_gelu_mul, activation_relu, activation_relu_squared, activation_silu, activation_silu_mul,
+    reference_engine,
 };
 
 use crate::{assert_near, strided, values, view};
@@ -15,6 +16,14 @@ const X: [f32; 6] = [0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN]
 fn relu_cuts_and_keeps_nan() {
     let result = activation_relu(&reference_engine(), ActivationRelu::new(view(&X, &[2, 3]))).unwrap();
     assert_near(&values(&result.output), &[0.0, 1.0, 0.0, f32::INFINITY, 0.0, f32::NAN], 0.0);
+}
+
+#[test]
+fn relu_squared_cuts_squares_and_keeps_nan() {
+    let x = [0.0f32, 1.5, -1.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let args = ActivationReluSquared::new(view(&x, &[2, 3]));
+    let result = activation_relu_squared(&reference_engine(), args).unwrap();
+    assert_near(&values(&result.output), &[0.0, 2.25, 0.0, f32::INFINITY, 0.0, f32::NAN], 0.0);
 }
 
 #[test]

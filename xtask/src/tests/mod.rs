@@ -1,5 +1,6 @@
 //! What holds of the repository as a whole.
 
+mod documents;
 mod freshness;
 mod house;
 mod macros;

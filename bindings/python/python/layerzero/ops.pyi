@@ -68,6 +68,23 @@ def activation_relu(
         x: `[dims...]` `T`. The input.
     """
 
+def activation_relu_squared(
+    x: _T,
+    *,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> _T:
+    r"""The square of the rectified linear unit.
+
+    For each element:
+
+        output = max(x, 0)²
+
+    in exact arithmetic, rounded to T once, and NaN for NaN.
+
+    Args:
+        x: `[dims...]` `T`. The input.
+    """
+
 def activation_silu(
     x: _T,
     *,

@@ -4,6 +4,7 @@ use pyo3::prelude::*;
 mod activation_gelu;
 mod activation_gelu_mul;
 mod activation_relu;
+mod activation_relu_squared;
 mod activation_silu;
 mod activation_silu_mul;
 mod attention_cross_decode;
@@ -49,6 +50,10 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
             wrap_pyfunction!(activation_gelu_mul::activation_gelu_mul, module)?,
         )?;
     module.add_function(wrap_pyfunction!(activation_relu::activation_relu, module)?)?;
+    module
+        .add_function(
+            wrap_pyfunction!(activation_relu_squared::activation_relu_squared, module)?,
+        )?;
     module.add_function(wrap_pyfunction!(activation_silu::activation_silu, module)?)?;
     module
         .add_function(

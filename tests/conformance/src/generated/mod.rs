@@ -6,6 +6,8 @@ pub mod activation_gelu;
 pub mod activation_gelu_mul;
 /// `activation.relu`.
 pub mod activation_relu;
+/// `activation.relu_squared`.
+pub mod activation_relu_squared;
 /// `activation.silu`.
 pub mod activation_silu;
 /// `activation.silu_mul`.
@@ -81,10 +83,11 @@ pub mod tokenize_decode;
 /// `tokenize.encode`.
 pub mod tokenize_encode;
 /// Every operation under test, by name.
-pub static SUBJECTS: [&dyn crate::suite::Subject; 40usize] = [
+pub static SUBJECTS: [&dyn crate::suite::Subject; 41usize] = [
     &activation_gelu::Operation,
     &activation_gelu_mul::Operation,
     &activation_relu::Operation,
+    &activation_relu_squared::Operation,
     &activation_silu::Operation,
     &activation_silu_mul::Operation,
     &attention_cross_decode::Operation,

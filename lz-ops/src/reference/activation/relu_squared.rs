@@ -1,0 +1,18 @@
+//! `activation.relu_squared`, plainly: negative elements become 0, the others their square, in f64.
+
+use lz_core::KernelError;
+use lz_core::tensor::Indices;
+
+use crate::reference::activation::relu;
+use crate::{ActivationReluSquaredCall, ActivationReluSquaredOut};
+
+/// Runs it.
+pub fn run(
+    call: &ActivationReluSquaredCall<'_>,
+    mut out: ActivationReluSquaredOut<'_>,
+) -> Result<(), KernelError> {
+    for index in Indices::new(call.x.shape()) {
+        out.output.set(&index, relu(call.x.at(&index)).powi(2));
+    }
+    Ok(())
+}
