@@ -115,11 +115,22 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
     files.insert("schemas/hashes.json".to_owned(), hashes(&operations));
     for (path, schema) in [
         ("schemas/operation.schema.json", lz_schema::editor::operation_schema()),
+        ("schemas/policy.schema.json", lz_schema::editor::policy_schema()),
         ("schemas/reasons.schema.json", lz_schema::editor::reasons_schema()),
     ] {
         files.insert(path.to_owned(), format!("{schema:#}\n"));
     }
     files
+}
+
+/// The generated files that come from contracts: path from the repository's root → text.
+#[cfg(feature = "contracts")]
+pub fn render_contracts(
+    contracts: &[emit::contracts::Contract<'_>],
+) -> Result<BTreeMap<String, String>, emit::contracts::ContractError> {
+    let types = emit::contracts::tokens(contracts)?;
+    let text = rust_file("schemas/contracts/*.schema.json", types);
+    Ok(BTreeMap::from([("lz-core/src/generated/contracts.rs".to_owned(), text)]))
 }
 
 /// Rust text with the header that says what made it.

@@ -6,6 +6,7 @@ use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 use serde_json::Value;
 
+use crate::policy::PolicySchema;
 use crate::raw::language::{RawOperation, RawReasons};
 
 /// The schema of an operation's file, `schemas/operation.schema.json`.
@@ -16,6 +17,11 @@ pub fn operation_schema() -> Value {
 /// The schema of the file of reasons, `schemas/reasons.schema.json`.
 pub fn reasons_schema() -> Value {
     schema_of::<RawReasons>("LayerZero reasons")
+}
+
+/// The schema of a policy file, `schemas/policy.schema.json`.
+pub fn policy_schema() -> Value {
+    schema_of::<PolicySchema>("LayerZero policy")
 }
 
 fn schema_of<T: JsonSchema>(title: &str) -> Value {

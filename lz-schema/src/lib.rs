@@ -1,4 +1,4 @@
-//! Reads operation schemas: YAML in, checked [`model`] or coded diagnostics out.
+//! Reads operation schemas and the form of policies: YAML in, checked [`model`] or coded diagnostics out.
 //!
 //! This crate knows no tensors, no kernels and no code generation.
 
@@ -10,6 +10,7 @@ pub mod editor;
 pub mod expr;
 pub mod layout;
 pub mod model;
+pub mod policy;
 pub mod raw;
 pub mod reasons;
 pub mod set;

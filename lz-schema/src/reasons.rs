@@ -38,7 +38,7 @@ impl Reasons {
         let source = Arc::new(Source::new(path, text));
         let mut sink = Sink::new(Arc::clone(&source));
         let (root, issues) = source::parse(&source);
-        set::report_yaml(&issues, &mut sink);
+        set::report_yaml(&issues, "schemas", &mut sink);
         let reasons =
             root.and_then(|root| RawReasons::read(&root, &mut sink)).map(|raw| check(&raw, &mut sink));
         match reasons {

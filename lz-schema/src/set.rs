@@ -85,7 +85,7 @@ fn read_file(path: &str, text: &str, reasons: &Reasons, path_decides: bool) -> R
     let source = Arc::new(Source::new(path, text));
     let mut sink = Sink::new(Arc::clone(&source));
     let (root, issues) = source::parse(&source);
-    report_yaml(&issues, &mut sink);
+    report_yaml(&issues, "schemas", &mut sink);
     let raw = root.and_then(|root| RawOperation::read(&root, &mut sink));
     let name = raw.as_ref().and_then(|raw| raw.operation.clone());
     let aliases = raw.iter().flat_map(|raw| &raw.aliases).flat_map(|named| &named.entries);
@@ -136,8 +136,8 @@ fn across_files(files: &[ReadFile]) -> Vec<Diagnostic> {
     diagnostics
 }
 
-/// Turns what the YAML reader found into diagnostics.
-pub(crate) fn report_yaml(issues: &[Spanned<YamlIssue>], sink: &mut Sink) {
+/// Turns what the YAML reader found into diagnostics; `files` says what is being read.
+pub fn report_yaml(issues: &[Spanned<YamlIssue>], files: &str, sink: &mut Sink) {
     for issue in issues {
         match &issue.value {
             YamlIssue::Syntax(text) => {
@@ -147,7 +147,7 @@ pub(crate) fn report_yaml(issues: &[Spanned<YamlIssue>], sink: &mut Sink) {
                 sink.error(Code::Empty, issue.span, "the file is empty");
             }
             YamlIssue::Unsupported(what) => {
-                sink.error(Code::YamlFeature, issue.span, format!("schemas do without {what}"));
+                sink.error(Code::YamlFeature, issue.span, format!("{files} do without {what}"));
             }
             YamlIssue::CutAtComma => {
                 let text = sink.source.slice(issue.span).to_owned();

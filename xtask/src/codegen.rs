@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 use lz_codegen::Source;
+use lz_codegen::emit::contracts::Contract;
 use lz_schema::{Reasons, SchemaSet};
 
 /// What to do with files that differ.
@@ -77,10 +78,10 @@ pub fn read_schemas(root: &Path) -> Result<Vec<(String, String)>> {
 /// Every generated file as it should be: path from the root → text.
 #[cfg(test)]
 pub fn generate(root: &Path) -> Result<BTreeMap<String, String>> {
-    Ok(render(&load(root)?))
+    render(root, &load(root)?)
 }
 
-fn render(catalogue: &Catalogue) -> BTreeMap<String, String> {
+fn render(root: &Path, catalogue: &Catalogue) -> Result<BTreeMap<String, String>> {
     let sources: Vec<Source<'_>> = catalogue
         .set
         .operations
@@ -90,7 +91,21 @@ fn render(catalogue: &Catalogue) -> BTreeMap<String, String> {
             path: catalogue.paths.get(&operation.name).map_or("", String::as_str),
         })
         .collect();
-    lz_codegen::render(&sources, &catalogue.reasons)
+    let mut files = lz_codegen::render(&sources, &catalogue.reasons);
+    files.extend(contracts(root)?);
+    Ok(files)
+}
+
+/// What is generated from `schemas/contracts/`.
+fn contracts(root: &Path) -> Result<BTreeMap<String, String>> {
+    let mut texts = Vec::new();
+    for path in walk(&root.join("schemas/contracts"))? {
+        let path = relative(root, &path)?;
+        let text = read(root, &path)?;
+        texts.push((path, text));
+    }
+    let contracts: Vec<Contract<'_>> = texts.iter().map(|(path, text)| Contract { path, text }).collect();
+    Ok(lz_codegen::render_contracts(&contracts)?)
 }
 
 /// Generates everything.
@@ -98,7 +113,7 @@ pub fn run(root: &Path, mode: Mode) -> Result<()> {
     let start = Instant::now();
     let catalogue = load(root)?;
     let recorded = fs::read_to_string(root.join(HASHES)).unwrap_or_default();
-    let files = render(&catalogue);
+    let files = render(root, &catalogue)?;
     let missing: Vec<String> = catalogue
         .set
         .operations

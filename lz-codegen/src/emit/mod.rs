@@ -2,6 +2,8 @@
 
 pub mod catalogue;
 pub mod context;
+#[cfg(feature = "contracts")]
+pub mod contracts;
 pub mod docs;
 pub mod expressions;
 pub mod index;

@@ -1,6 +1,7 @@
 //! Every code a diagnostic can carry, with one line that says what it means.
 //!
-//! A code is never renumbered and never reused: people search for them. Each has a fixture in `tests/ui/fail`.
+//! A code is never renumbered and never reused: people search for them. Each has a fixture in `tests/ui/fail`; those of policies and
+//! contracts, from `LZ0601` on, have theirs with the engine, which knows operations.
 
 macro_rules! codes {
     ($($name:ident $id:literal $explanation:literal;)*) => {
@@ -93,6 +94,25 @@ codes! {
     WorkloadValue "LZ0503" "A workload gives a value that its axis, dtype variable or parameter cannot have.";
     WorkloadViolates "LZ0504" "A workload breaks a constraint of its own operation.";
     WorkloadFails "LZ0505" "A default, shape or constraint cannot be evaluated for a workload.";
+
+    // Policies.
+    PolicyVersion "LZ0601" "The policy is written in a version of the language that is not known.";
+    UnknownOperation "LZ0602" "An operation or alias is named that is not known.";
+    UnknownProfile "LZ0603" "A profile is asked for that the policy does not define.";
+    BadMatch "LZ0604" "A value of `match` is not something that can be compared with.";
+    EmptyRule "LZ0605" "A rule does nothing, or does not say when.";
+    BadPattern "LZ0606" "A kernel, a backend or a pattern of them is not spelled as one.";
+    BadVariable "LZ0607" "An environment variable has a value that it cannot have.";
+
+    // Contracts: descriptors, dispatch tables, lockfiles.
+    JsonSyntax "LZ0701" "The file is not valid JSON.";
+    ContractVersion "LZ0702" "The file is written for a version of the contract that is not known.";
+    DuplicateKernel "LZ0703" "Two kernels of one backend have the same id.";
+    MissingLimit "LZ0704" "A limit is left out that the operation needs; `null` says that there is none.";
+    NoSuchSize "LZ0705" "A limit is given for something that the operation does not have.";
+    NotABucket "LZ0706" "A plan names a bucket that the table does not have, or the same one as another plan.";
+    BadTree "LZ0707" "A node of a decision tree is not exactly one of a decision and the two kinds of split.";
+    DigestMismatch "LZ0708" "The digest that a file carries is not that of its content.";
 }
 
 impl std::fmt::Display for Code {

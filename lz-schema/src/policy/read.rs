@@ -1,0 +1,519 @@
+//! Reads the YAML tree of a policy, keeping every mistake.
+
+use std::sync::Arc;
+
+use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
+use super::{GivenSetting, List, PolicyFile, RawAction, RawCondition, RawRule};
+use crate::diagnostics::{Code, Report, Sink, listed, nearest};
+use crate::raw::{Expression, Read, head};
+use crate::set;
+use crate::source::{self, Node, Scalar, Source, Span, Spanned, Value};
+
+/// Keys of a file that are no settings.
+const SECTIONS: [&str; 7] =
+    ["version", "locks", "rules", "lock_rules", "deny_rules", "allow_rules", "profiles"];
+
+/// Reads a policy; `Err` has everything that is wrong with its form.
+pub fn read(source: &Arc<Source>) -> Result<PolicyFile, Report> {
+    let mut sink = Sink::new(Arc::clone(source));
+    let (root, issues) = source::parse(source);
+    set::report_yaml(&issues, "policies", &mut sink);
+    let file = root.map(|root| Reader { sink: &mut sink }.file(&root, true));
+    match file {
+        Some(file) if sink.diagnostics.is_empty() => Ok(file),
+        _ => Err(Report::of_one(sink.diagnostics, &source.path)),
+    }
+}
+
+struct Reader<'a> {
+    sink: &'a mut Sink,
+}
+
+type Entries<'a> = Vec<(Spanned<String>, &'a Node)>;
+
+impl Reader<'_> {
+    fn file(&mut self, root: &Node, outermost: bool) -> PolicyFile {
+        let mut file = PolicyFile::default();
+        let what = if outermost { "a policy" } else { "a profile" };
+        // A file of comments alone asks for nothing, which is fine.
+        for (key, value) in self.entries(root, what).unwrap_or_default() {
+            match key.value.as_str() {
+                "version" if outermost => self.version(value),
+                "profiles" | "policies" if outermost => {
+                    for (name, profile) in self.entries(value, "`profiles`").unwrap_or_default() {
+                        let profile = self.file(profile, false);
+                        file.profiles.push((name, profile));
+                    }
+                }
+                "locks" => {
+                    for (operation, kernel) in self.entries(value, "`locks`").unwrap_or_default() {
+                        file.locks.extend(self.text(kernel).map(|kernel| (operation, kernel)));
+                    }
+                }
+                "rules" | "dispatch_rules" => {
+                    for rule in self.items(value) {
+                        file.rules.extend(self.rule(rule));
+                    }
+                }
+                "lock_rules" | "deny_rules" | "allow_rules" => {
+                    for rule in self.items(value) {
+                        file.rules.extend(self.kernel_rule(&key.value, rule));
+                    }
+                }
+                word => match list_of(word) {
+                    Some(list) => {
+                        file.lists.extend(self.texts(value).into_iter().map(|text| (list, text)));
+                    }
+                    None => self.setting(&key, value, outermost, &mut file.settings),
+                },
+            }
+        }
+        file
+    }
+
+    fn version(&mut self, node: &Node) {
+        match self.scalar(node, "a version").map(|scalar| scalar.text.as_str()) {
+            None | Some("1") => {}
+            Some(other) => {
+                let message = format!("version `{other}` of the policy language is not known");
+                self.sink.error(Code::PolicyVersion, node.span, message).note("the only version is 1");
+            }
+        }
+    }
+
+    fn setting(
+        &mut self,
+        key: &Spanned<String>,
+        node: &Node,
+        outermost: bool,
+        given: &mut Vec<GivenSetting>,
+    ) {
+        let section = format!("{}.", key.value);
+        let keys = || SETTINGS.iter().map(|s| s.key).chain(SYNONYMS.iter().map(|(key, _)| *key));
+        if keys().any(|known| known.starts_with(&section)) {
+            let what = format!("`{}`", key.value);
+            for (inner, value) in self.entries(node, &what).unwrap_or_default() {
+                let whole = format!("{section}{}", inner.value);
+                match Setting::find(&whole) {
+                    Some(setting) => self.value(setting, &inner, value, given),
+                    None => {
+                        let known = keys().filter_map(|known| known.strip_prefix(section.as_str()));
+                        self.unknown(&inner, &what, known.collect());
+                    }
+                }
+            }
+            return;
+        }
+        match Setting::find(&key.value) {
+            Some(setting) if !key.value.contains('.') => self.value(setting, key, node, given),
+            _ => {
+                let mut known: Vec<&str> =
+                    keys().map(|known| known.split('.').next().unwrap_or(known)).collect();
+                known.extend(
+                    SECTIONS.iter().filter(|key| outermost || !matches!(**key, "version" | "profiles")),
+                );
+                known.extend(List::ALL.iter().flat_map(|(_, kernels, sources)| [*kernels, *sources]));
+                known.sort_unstable();
+                known.dedup();
+                self.unknown(key, if outermost { "a policy" } else { "a profile" }, known);
+                if let (Some((section, name)), Some(_), Some(error)) =
+                    (key.value.split_once('.'), Setting::find(&key.value), self.sink.diagnostics.last_mut())
+                {
+                    error.notes = vec![format!("sections are mappings: write `{section}: {{ {name}: … }}`")];
+                }
+            }
+        }
+    }
+
+    fn value(
+        &mut self,
+        setting: &'static Setting,
+        key: &Spanned<String>,
+        node: &Node,
+        given: &mut Vec<GivenSetting>,
+    ) {
+        if let Some(earlier) = given.iter().find(|earlier| earlier.setting.key == setting.key) {
+            let message = format!("`{}` is set twice under two names", setting.key);
+            let span = earlier.span;
+            self.sink.error(Code::ConflictingKeys, key.span, message).also(span, "first set here");
+            return;
+        }
+        let value = match setting.kind {
+            Kind::Ints { .. } => self.ints(setting, node),
+            Kind::NumberTable => self.numbers(setting, node),
+            Kind::RangeTable => self.ranges(setting, node),
+            _ => self.single(setting, node),
+        };
+        given.extend(value.map(|value| GivenSetting { setting, value, span: node.span }));
+    }
+
+    fn single(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
+        let Some(scalar) = single(node) else {
+            self.refuse(setting, node);
+            return None;
+        };
+        let quoted_number = !scalar.plain && !matches!(setting.kind, Kind::Text { .. } | Kind::Word { .. });
+        let value = if quoted_number { None } else { setting.parse(&scalar.text) };
+        if value.is_none() {
+            self.refuse(setting, node);
+        }
+        value
+    }
+
+    fn refuse(&mut self, setting: &Setting, node: &Node) {
+        let (code, near) = match (setting.kind, single(node)) {
+            (_, None) => (Code::WrongForm, None),
+            (Kind::Word { words, .. }, Some(scalar)) => {
+                (Code::UnknownWord, nearest(&scalar.text, words.iter().copied()))
+            }
+            (Kind::Bool { .. }, Some(scalar)) => {
+                let meant = match scalar.text.to_ascii_lowercase().as_str() {
+                    "yes" | "on" | "1" | "true" => Some("true"),
+                    "no" | "off" | "0" | "false" => Some("false"),
+                    other => nearest(other, ["true", "false"]),
+                };
+                (Code::WrongForm, meant)
+            }
+            (Kind::Int { .. } | Kind::Float { .. }, Some(scalar)) if scalar.text.parse::<f64>().is_ok() => {
+                (Code::BadNumber, None)
+            }
+            _ => (Code::WrongForm, None),
+        };
+        let message = format!("`{}` needs {}", setting.key, setting.needs());
+        self.sink.error(code, head(node), message).suggest(near);
+    }
+
+    fn ints(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
+        let Value::Sequence(items) = &node.value else {
+            self.refuse(setting, node);
+            return None;
+        };
+        let mut values = Vec::with_capacity(items.len());
+        for item in items {
+            match single(item).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
+            {
+                Some(value) => values.push(value),
+                None => self.refuse(setting, item),
+            }
+        }
+        Some(SettingValue::Ints(values))
+    }
+
+    fn numbers(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
+        let mut table = Vec::new();
+        for (name, value) in self.entries(node, &format!("`{}`", setting.key))? {
+            match single(value).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
+            {
+                Some(value) => table.push((name.value, value)),
+                None => self.refuse(setting, value),
+            }
+        }
+        Some(SettingValue::Numbers(table))
+    }
+
+    fn ranges(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
+        let mut table = Vec::new();
+        for (range, value) in self.entries(node, &format!("`{}`", setting.key))? {
+            let (first, last) = range.value.split_once("..").unwrap_or((&range.value, &range.value));
+            match (first.trim().parse::<u32>(), last.trim().parse::<u32>()) {
+                (Ok(first), Ok(last)) if first <= last => {
+                    table.extend(self.text(value).map(|name| (first, last, name.value)));
+                }
+                _ => {
+                    let message = format!("`{}` is not a range of compute capabilities", range.value);
+                    self.sink.error(Code::BadNumber, range.span, message).note("write `80..88` or `90`");
+                }
+            }
+        }
+        Some(SettingValue::Ranges(table))
+    }
+
+    fn rule(&mut self, node: &Node) -> Option<RawRule> {
+        let mut rule = RawRule { span: head(node), ..RawRule::default() };
+        let mut boost: Option<Spanned<f64>> = None;
+        let mut kernels: Option<Spanned<String>> = None;
+        let mut conditional = false;
+        let before = self.sink.diagnostics.len();
+        for (key, value) in self.entries(node, "a rule")? {
+            match key.value.as_str() {
+                "name" => rule.name = self.text(value),
+                "operation" => rule.operation = self.text(value),
+                "condition" => {
+                    conditional = true;
+                    rule.conditions.extend(Expression::read(value, self.sink).map(RawCondition::Text));
+                }
+                "match" => {
+                    conditional = true;
+                    self.matches(value, &mut rule);
+                }
+                "action" => {
+                    for (key, value) in self.entries(value, "`action`").unwrap_or_default() {
+                        self.action(&key, value, &mut rule, &mut boost, &mut kernels);
+                    }
+                }
+                _ => self.action(&key, value, &mut rule, &mut boost, &mut kernels),
+            }
+        }
+        match (boost, kernels) {
+            (Some(boost), kernels) => {
+                let kernels = kernels.map_or_else(|| "*".to_owned(), |kernels| kernels.value);
+                rule.actions.push(Spanned::new(RawAction::Boost(kernels, boost.value), boost.span));
+            }
+            (None, Some(kernels)) => {
+                self.sink.error(
+                    Code::ConflictingKeys,
+                    kernels.span,
+                    "`kernels` is only for `priority_boost`",
+                );
+            }
+            (None, None) => {}
+        }
+        // A rule with a mistake of its own is not also accused of doing nothing.
+        if self.sink.diagnostics.len() == before {
+            if rule.actions.is_empty() {
+                self.sink.error(Code::EmptyRule, rule.span, "this rule does nothing").note(
+                    "it needs one of `prefer`, `avoid`, `allow`, `deny`, `prefer_sources`, `avoid_sources`, `allow_sources`, \
+                     `deny_sources`, `lock`, `kernel_override`, `priority_boost` and `filter_kernels`",
+                );
+            }
+            if !conditional && rule.operation.is_none() {
+                self.sink.error(Code::EmptyRule, rule.span, "this rule does not say when it acts").note(
+                    "it needs `match`, `condition` or `operation`; what always holds belongs to the lists",
+                );
+            }
+        }
+        Some(rule)
+    }
+
+    fn action(
+        &mut self,
+        key: &Spanned<String>,
+        node: &Node,
+        rule: &mut RawRule,
+        boost: &mut Option<Spanned<f64>>,
+        kernels: &mut Option<Spanned<String>>,
+    ) {
+        if let Some(list) = list_of(&key.value) {
+            let texts = self.texts(node);
+            rule.actions.extend(
+                texts.into_iter().map(|text| Spanned::new(RawAction::List(list, text.value), text.span)),
+            );
+            return;
+        }
+        match key.value.as_str() {
+            "lock" => rule
+                .actions
+                .extend(self.text(node).map(|text| Spanned::new(RawAction::Lock(text.value), text.span))),
+            "kernel_override" => rule
+                .actions
+                .extend(self.text(node).map(|text| Spanned::new(RawAction::Override(text.value), text.span))),
+            "priority_boost" => *boost = Spanned::<f64>::read(node, self.sink),
+            "kernels" => *kernels = self.text(node),
+            "filter_kernels" => {
+                for item in self.items(node) {
+                    let filter = Expression::read(item, self.sink);
+                    rule.actions.extend(filter.map(|filter| {
+                        let span = filter.span;
+                        Spanned::new(RawAction::Filter(filter), span)
+                    }));
+                }
+            }
+            _ => {
+                let mut known = vec![
+                    "name",
+                    "operation",
+                    "match",
+                    "condition",
+                    "action",
+                    "lock",
+                    "kernel_override",
+                    "priority_boost",
+                    "kernels",
+                    "filter_kernels",
+                ];
+                known.extend(List::ALL.iter().flat_map(|(_, kernels, sources)| [*kernels, *sources]));
+                self.unknown(key, "a rule", known);
+            }
+        }
+    }
+
+    /// `{ kernel, operation, conditions }`: what a profile locks, denies or allows.
+    fn kernel_rule(&mut self, key: &str, node: &Node) -> Option<RawRule> {
+        let mut rule = RawRule { span: head(node), ..RawRule::default() };
+        let mut kernel = None;
+        let mut named = false;
+        for (inner, value) in self.entries(node, &format!("`{key}`"))? {
+            match inner.value.as_str() {
+                "kernel" => {
+                    named = true;
+                    kernel = self.text(value);
+                }
+                "operation" => rule.operation = self.text(value),
+                "conditions" => {
+                    for item in self.items(value) {
+                        rule.conditions.extend(Expression::read(item, self.sink).map(RawCondition::Text));
+                    }
+                }
+                _ => self.unknown(&inner, &format!("`{key}`"), vec!["kernel", "operation", "conditions"]),
+            }
+        }
+        if !named {
+            self.sink.error(Code::MissingKey, rule.span, format!("`kernel` is missing in `{key}`"));
+        }
+        let kernel = kernel?;
+        let action = match key {
+            "lock_rules" => RawAction::Lock(kernel.value),
+            "deny_rules" => RawAction::List(List::Deny, kernel.value),
+            _ => RawAction::List(List::Allow, kernel.value),
+        };
+        rule.actions.push(Spanned::new(action, kernel.span));
+        Some(rule)
+    }
+
+    fn matches(&mut self, node: &Node, rule: &mut RawRule) {
+        let Some(entries) = self.entries(node, "`match`") else { return };
+        if entries.is_empty() {
+            self.sink.error(Code::Empty, node.span, "`match` says nothing");
+        }
+        for (key, value) in entries {
+            if matches!(key.value.as_str(), "operation" | "op") {
+                match &rule.operation {
+                    Some(earlier) => {
+                        let span = earlier.span;
+                        self.sink
+                            .error(Code::ConflictingKeys, key.span, "the operation is named twice")
+                            .also(span, "first named here");
+                    }
+                    None => rule.operation = self.text(value),
+                }
+                continue;
+            }
+            if let Some(text) = self.comparison(&key, value) {
+                rule.conditions.push(RawCondition::Match { key, text, value: value.span });
+            }
+        }
+    }
+
+    /// `sm: ">=90"` as `sm >= 90`.
+    fn comparison(&mut self, key: &Spanned<String>, node: &Node) -> Option<String> {
+        let name = &key.value;
+        if let Value::Sequence(items) = &node.value {
+            let words: Vec<&str> =
+                items.iter().filter_map(|item| single(item).map(|scalar| scalar.text.trim())).collect();
+            if words.len() == items.len() && !words.is_empty() && words.iter().all(|word| is_operand(word)) {
+                return Some(format!("{name} in [{}]", words.join(", ")));
+            }
+            self.not_a_comparison(node.span);
+            return None;
+        }
+        let text = self.scalar(node, "a comparison")?.text.trim().to_owned();
+        let operators = [">=", "<=", "==", "!=", ">", "<"];
+        let (operator, operand) = operators
+            .iter()
+            .find_map(|operator| Some((*operator, text.strip_prefix(operator)?.trim())))
+            .unwrap_or(("==", text.as_str()));
+        if !is_operand(operand) {
+            self.not_a_comparison(node.span);
+            return None;
+        }
+        Some(match (operator, operand) {
+            ("==", "true") => name.clone(),
+            ("==", "false") => format!("not {name}"),
+            _ => format!("{name} {operator} {operand}"),
+        })
+    }
+
+    fn not_a_comparison(&mut self, span: Span) {
+        self.sink.error(Code::BadMatch, span, "this is not something that a value can be compared with").note(
+            "write a value, a comparison (`\">=90\"`) or a list (`[f16, bf16]`); anything longer goes into `condition`; \
+             only `operation` takes a pattern",
+        );
+    }
+
+    fn unknown(&mut self, key: &Spanned<String>, what: &str, known: Vec<&str>) {
+        let near = nearest(&key.value, known.iter().copied());
+        let error =
+            self.sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
+        error.suggest(near);
+        if near.is_none() {
+            error.note(format!("the keys are {}", listed(known.iter().copied())));
+        }
+    }
+
+    /// The entries of a mapping, each key once; nothing at all counts as empty.
+    fn entries<'n>(&mut self, node: &'n Node, what: &str) -> Option<Entries<'n>> {
+        let pairs = match &node.value {
+            Value::Mapping(pairs) => pairs,
+            Value::Scalar(scalar) if scalar.is_null() => return Some(Vec::new()),
+            _ => {
+                self.sink.error(Code::WrongForm, head(node), format!("expected a mapping ({what})"));
+                return None;
+            }
+        };
+        let mut entries: Entries<'n> = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            let Some(name) = single(key).filter(|scalar| !scalar.text.is_empty()) else {
+                self.sink.error(Code::WrongForm, key.span, "a key must be a single word");
+                continue;
+            };
+            match entries.iter().find(|(earlier, _)| earlier.value == name.text) {
+                Some((earlier, _)) => {
+                    let span = earlier.span;
+                    self.sink
+                        .error(Code::DuplicateKey, key.span, format!("`{}` is written twice", name.text))
+                        .also(span, "first written here");
+                }
+                None => entries.push((Spanned::new(name.text.clone(), key.span), value)),
+            }
+        }
+        Some(entries)
+    }
+
+    fn items<'n>(&mut self, node: &'n Node) -> Vec<&'n Node> {
+        match &node.value {
+            Value::Sequence(items) => items.iter().collect(),
+            Value::Scalar(scalar) if scalar.is_null() => Vec::new(),
+            _ => {
+                self.sink.error(Code::WrongForm, head(node), "expected a list");
+                Vec::new()
+            }
+        }
+    }
+
+    /// One text or a list of them.
+    fn texts(&mut self, node: &Node) -> Vec<Spanned<String>> {
+        match &node.value {
+            Value::Sequence(items) => items.iter().filter_map(|item| self.text(item)).collect(),
+            Value::Scalar(scalar) if scalar.is_null() => Vec::new(),
+            _ => self.text(node).into_iter().collect(),
+        }
+    }
+
+    fn text(&mut self, node: &Node) -> Option<Spanned<String>> {
+        Spanned::<String>::read(node, self.sink)
+    }
+
+    fn scalar<'n>(&mut self, node: &'n Node, what: &str) -> Option<&'n Scalar> {
+        let scalar = single(node).filter(|scalar| !scalar.is_null());
+        if scalar.is_none() {
+            self.sink.error(Code::WrongForm, head(node), format!("expected {what}"));
+        }
+        scalar
+    }
+}
+
+fn single(node: &Node) -> Option<&Scalar> {
+    match &node.value {
+        Value::Scalar(scalar) => Some(scalar),
+        _ => None,
+    }
+}
+
+/// A number or a name, of which a comparison can be made by writing it down.
+fn is_operand(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-' | '+'))
+}
+
+fn list_of(key: &str) -> Option<List> {
+    List::ALL.iter().find(|(_, kernels, sources)| *kernels == key || *sources == key).map(|(list, ..)| *list)
+}
