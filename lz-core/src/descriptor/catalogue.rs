@@ -1,0 +1,81 @@
+//! The operations that descriptors, tables and policies may name, by name and by alias.
+
+use lz_schema::diagnostics::nearest;
+use lz_schema::expr::{Type, VariableTable};
+use lz_schema::model::{Alias, Kind, Operation, ParamType, Slot};
+
+/// Operations by name and alias.
+#[derive(Debug, Clone, Default)]
+pub struct Catalogue<'a> {
+    operations: Vec<&'a Operation>,
+}
+
+/// An operation that a name stands for; the alias says which params it fixes.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    /// The operation.
+    pub operation: &'a Operation,
+    /// The alias, if the name was one.
+    pub alias: Option<&'a Alias>,
+}
+
+impl<'a> Catalogue<'a> {
+    /// Of these operations.
+    pub fn new(operations: impl IntoIterator<Item = &'a Operation>) -> Catalogue<'a> {
+        Catalogue { operations: operations.into_iter().collect() }
+    }
+
+    /// What a name stands for: one operation, all operations of an alias, or nothing.
+    pub fn resolve(&self, name: &str) -> Vec<Target<'a>> {
+        if let Some(operation) = self.operations.iter().find(|operation| operation.name == name) {
+            return vec![Target { operation, alias: None }];
+        }
+        let carrying = self.operations.iter().filter_map(|operation| {
+            let alias = operation.aliases.iter().find(|alias| alias.name == name)?;
+            Some(Target { operation, alias: Some(alias) })
+        });
+        carrying.collect()
+    }
+
+    /// All names, operations first.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        let operations = self.operations.iter().map(|operation| operation.name.as_str());
+        let aliases = self.operations.iter().flat_map(|operation| &operation.aliases);
+        operations.chain(aliases.map(|alias| alias.name.as_str()))
+    }
+
+    /// The name that is spelled most like this one.
+    pub fn nearest(&self, name: &str) -> Option<&'a str> {
+        nearest(name, self.names())
+    }
+}
+
+/// What the limits of an operation's kernels may name, numbered as the operation numbers its slots.
+pub(crate) fn scope(operation: &Operation) -> VariableTable {
+    let mut table = VariableTable::new();
+    for slot in operation.slots() {
+        match slot {
+            Slot::Axis(axis) => table.add(operation.axes[axis].name.as_str(), Type::Int),
+            Slot::Param(param) => {
+                let param = &operation.params[param];
+                let ty = match &param.ty {
+                    ParamType::Int => Type::Int,
+                    ParamType::F32 | ParamType::F64 => Type::Float,
+                    ParamType::Bool => Type::Bool,
+                    ParamType::Enum(cases) => Type::enumeration(cases.iter().cloned()),
+                };
+                table.add(param.name.as_str(), ty)
+            }
+            Slot::Given(input) => table.add_given(operation.inputs[input].name.as_str()),
+        };
+    }
+    table
+}
+
+/// Whether an input is a tensor of a cache of keys and values, by the name that all schemas give to such.
+pub(crate) fn is_cache(operation: &Operation, input: usize) -> bool {
+    operation
+        .inputs
+        .get(input)
+        .is_some_and(|input| input.kind == Kind::Tensor && input.name.contains("cache"))
+}
