@@ -3,7 +3,14 @@
 //! Nothing here reads a file or the environment; whoever does fills in a [`Policy`] and hands it to the engine, which
 //! compiles the conditions against each operation. A policy is never changed: a new one replaces it.
 
+pub mod env;
+pub(crate) mod expressions;
+pub mod file;
+pub mod layer;
 pub mod pattern;
+mod rules;
+mod snapshot;
+pub mod stack;
 
 use std::fmt;
 use std::time::Duration;

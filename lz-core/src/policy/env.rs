@@ -1,0 +1,164 @@
+//! The environment as a layer: `LAYERZERO_DISABLED`, `_LOCK_*`, `_PREFER`, `_AVOID`, `_VERBOSE`, `_DETERMINISTIC`, `_DEBUG`,
+//! `_CONFIG`, `_PROFILE`.
+//!
+//! The variables are given, not looked up, so that a test needs no environment of its own.
+
+use std::sync::Arc;
+
+use lz_schema::diagnostics::{Code, Diagnostic, Report, Sink, nearest};
+use lz_schema::policy::{List, SettingValue};
+use lz_schema::source::{Source, Span, Spanned};
+
+use super::file::Vocabulary;
+use super::layer::Layer;
+use super::{Sourced, rules};
+
+const PREFIX: &str = "LAYERZERO_";
+
+/// Variables that are switches, with the setting that each sets and the value that a 1 means.
+const SWITCHES: [(&str, &str, bool); 4] = [
+    ("LAYERZERO_DISABLED", "enabled", false),
+    ("LAYERZERO_VERBOSE", "verbose", true),
+    ("LAYERZERO_DETERMINISTIC", "deterministic", true),
+    ("LAYERZERO_DEBUG", "debug", true),
+];
+
+const OTHERS: [&str; 5] =
+    ["LAYERZERO_PREFER", "LAYERZERO_AVOID", "LAYERZERO_CONFIG", "LAYERZERO_PROFILE", "LAYERZERO_LOCK_"];
+
+/// What the environment says.
+#[derive(Debug, Clone, Default)]
+pub struct Environment {
+    /// Settings, locks and lists.
+    pub layer: Layer,
+    /// The file to read, `LAYERZERO_CONFIG`.
+    pub config: Option<String>,
+    /// Variables that look like ours and are not, as diagnostics: a warning, because others may use such names.
+    pub warnings: Vec<Diagnostic>,
+}
+
+/// Reads variables; those that do not begin with `LAYERZERO_`, and empty ones, say nothing.
+pub fn read(
+    variables: impl IntoIterator<Item = (String, String)>,
+    vocabulary: &Vocabulary,
+) -> Result<Environment, Report> {
+    let mut ours: Vec<(String, String)> = variables
+        .into_iter()
+        .filter(|(name, value)| name.starts_with(PREFIX) && !value.trim().is_empty())
+        .map(|(name, value)| (name, value.replace(['\n', '\r'], " ")))
+        .collect();
+    ours.sort();
+    // Shown to people as a file with one variable a line, so that mistakes can be underlined as everywhere.
+    let text: String = ours.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let source = Arc::new(Source::new("environment", &text));
+    let mut reader = Reader {
+        sink: Sink::new(Arc::clone(&source)),
+        environment: Environment::default(),
+        vocabulary,
+        start: 0,
+    };
+    for (name, value) in &ours {
+        reader.variable(name, value);
+        reader.start += name.len() + value.len() + 2;
+    }
+    if reader.sink.diagnostics.is_empty() {
+        Ok(reader.environment)
+    } else {
+        Err(Report::of_one(reader.sink.diagnostics, "the environment"))
+    }
+}
+
+struct Reader<'a> {
+    sink: Sink,
+    environment: Environment,
+    vocabulary: &'a Vocabulary,
+    /// Where the line of the current variable begins.
+    start: usize,
+}
+
+impl Reader<'_> {
+    fn variable(&mut self, name: &str, value: &str) {
+        let place = Span::new(self.start + name.len() + 1, self.start + name.len() + 1 + value.len());
+        let name_place = Span::new(self.start, self.start + name.len());
+        if let Some((_, key, meant)) = SWITCHES.iter().find(|(known, ..)| *known == name) {
+            let on = match value.trim().to_ascii_lowercase().as_str() {
+                "1" | "true" | "yes" | "on" => true,
+                "0" | "false" | "no" | "off" => false,
+                _ => {
+                    self.sink
+                        .error(Code::BadVariable, place, format!("`{name}` is a switch: 1 or 0"))
+                        .note("`true`, `yes`, `on`, `false`, `no` and `off` are taken too");
+                    return;
+                }
+            };
+            let value = SettingValue::Bool(on == *meant);
+            self.environment.layer.settings.insert(key, Sourced::new(value, name));
+            return;
+        }
+        match name {
+            "LAYERZERO_PREFER" => self.list(List::Prefer, name, value, place),
+            "LAYERZERO_AVOID" => self.list(List::Avoid, name, value, place),
+            "LAYERZERO_CONFIG" => self.environment.config = Some(value.trim().to_owned()),
+            "LAYERZERO_PROFILE" => {
+                let value = SettingValue::Text(value.trim().to_owned());
+                self.environment.layer.settings.insert("profile", Sourced::new(value, name));
+            }
+            _ => match name.strip_prefix("LAYERZERO_LOCK_") {
+                Some(operation) => self.lock(name, operation, value.trim(), name_place, place),
+                None => self.unknown(name, name_place),
+            },
+        }
+    }
+
+    fn list(&mut self, list: List, name: &str, value: &str, place: Span) {
+        let names: Vec<String> =
+            value.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect();
+        for name in &names {
+            rules::check_pattern(name, place, &mut self.sink);
+        }
+        self.environment.layer.list(list, &names, name);
+    }
+
+    /// `LAYERZERO_LOCK_NORM_RMS` locks `norm.rms`; `LAYERZERO_LOCK_ATTENTION` locks every operation below `attention`.
+    fn lock(&mut self, name: &str, operation: &str, kernel: &str, name_place: Span, place: Span) {
+        rules::check_kernel(kernel, place, &mut self.sink);
+        let flat = operation.to_ascii_lowercase();
+        let catalogue = self.vocabulary.catalogue();
+        let mut named = catalogue.names().find(|known| known.replace('.', "_") == flat).map(str::to_owned);
+        if named.is_none() {
+            let family = format!("{flat}_");
+            let family = catalogue.names().find(|known| known.replace('.', "_").starts_with(&family));
+            // The dotted form of the family is as many letters of one of its operations.
+            named = family.and_then(|known| known.get(..flat.len())).map(|stem| format!("{stem}.*"));
+        }
+        match named {
+            Some(named) => self.environment.layer.lock(&named, kernel, name),
+            None if self.vocabulary.operations.is_empty() => {
+                self.environment.layer.lock(&flat.replace('_', "."), kernel, name);
+            }
+            None => {
+                let flat_names: Vec<String> =
+                    catalogue.names().map(|known| known.replace('.', "_").to_ascii_uppercase()).collect();
+                let near = nearest(operation, flat_names.iter().map(String::as_str));
+                let near = near.map(|near| format!("LAYERZERO_LOCK_{near}"));
+                let dotted = Spanned::new(flat, name_place);
+                self.sink
+                    .error(
+                        Code::UnknownOperation,
+                        dotted.span,
+                        format!("no operation, alias or family is called `{}`", dotted.value),
+                    )
+                    .suggest(near);
+            }
+        }
+    }
+
+    fn unknown(&mut self, name: &str, place: Span) {
+        let known = SWITCHES.iter().map(|(known, ..)| *known).chain(OTHERS);
+        let near = nearest(name, known);
+        let mut warning =
+            Diagnostic::new(Code::BadVariable, &self.sink.source, place, format!("nothing reads `{name}`"));
+        warning.suggest(near);
+        self.environment.warnings.push(warning);
+    }
+}

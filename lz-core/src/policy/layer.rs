@@ -1,0 +1,194 @@
+//! What one source says: a file, a profile, the environment, a call. Layers are laid over each other, and later beats earlier.
+
+use std::collections::BTreeMap;
+
+use lz_schema::policy::{List, Setting, SettingValue};
+
+use super::{Listed, Lock, Pattern, Provenance, Rule, Sourced};
+
+/// What one source says.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Layer {
+    /// Settings by key.
+    pub(super) settings: BTreeMap<&'static str, Sourced<SettingValue>>,
+    /// Locks; a later one on the same operation replaces an earlier one.
+    pub(super) locks: Vec<Lock>,
+    /// Operations whose locks of earlier layers end.
+    pub(super) unlocks: Vec<String>,
+    /// Lists that it states, even if empty: a stated list replaces an earlier one of its name.
+    pub(super) lists: Vec<(ListKey, Vec<Listed>)>,
+    /// Rules, after those of earlier layers.
+    pub(super) rules: Vec<Rule>,
+}
+
+/// Which list, in the order of [`List::ALL`].
+pub(super) type ListKey = usize;
+
+pub(super) fn list_key(list: List) -> ListKey {
+    List::ALL.iter().position(|(known, ..)| *known == list).unwrap_or_default()
+}
+
+/// A value that a call gives to a setting.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Given {
+    /// A bool.
+    Bool(bool),
+    /// A whole number.
+    Int(i64),
+    /// A number.
+    Float(f64),
+    /// A text or a word.
+    Text(String),
+    /// A list of texts, for the lists of kernels and backends.
+    Texts(Vec<String>),
+}
+
+/// Why a call's value was not taken.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NotASetting {
+    /// The key as given.
+    pub key: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+impl std::fmt::Display for NotASetting {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for NotASetting {}
+
+impl Layer {
+    /// A layer that says nothing.
+    pub fn new() -> Layer {
+        Layer::default()
+    }
+
+    /// Whether it says nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Layer::default()
+    }
+
+    /// Sets what a call gives, by its key: `cache.max_size`, `prefer_sources`.
+    pub fn set(&mut self, key: &str, value: Given, source: &str) -> Result<(), NotASetting> {
+        if let Some((list, ..)) =
+            List::ALL.iter().find(|(_, kernels, sources)| *kernels == key || *sources == key)
+        {
+            let names = match value {
+                Given::Texts(names) => names,
+                Given::Text(name) => vec![name],
+                _ => return Err(not(key, format!("`{key}` needs a list of texts"))),
+            };
+            self.list(*list, &names, source);
+            return Ok(());
+        }
+        let Some(setting) = Setting::find(key) else {
+            let near = lz_schema::diagnostics::nearest(key, keys());
+            let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+            return Err(not(key, format!("there is no setting `{key}`{tail}")));
+        };
+        let text = match &value {
+            Given::Bool(value) => value.to_string(),
+            Given::Int(value) => value.to_string(),
+            Given::Float(value) => format!("{value:?}"),
+            Given::Text(value) => value.clone(),
+            Given::Texts(_) => return Err(not(key, format!("`{key}` needs {}", setting.needs()))),
+        };
+        match setting.parse(&text) {
+            Some(value) => {
+                self.settings.insert(setting.key, Sourced::new(value, source));
+                Ok(())
+            }
+            None => Err(not(key, format!("`{key}` needs {}, found `{text}`", setting.needs()))),
+        }
+    }
+
+    /// States a list.
+    pub fn list(&mut self, list: List, patterns: &[String], source: &str) {
+        let entries = patterns
+            .iter()
+            .map(|pattern| Listed {
+                kernels: Pattern::new(pattern),
+                operations: Pattern::any(),
+                source: Provenance::new(source),
+            })
+            .collect();
+        let key = list_key(list);
+        self.lists.retain(|(known, _)| *known != key);
+        self.lists.push((key, entries));
+    }
+
+    /// Locks an operation or alias to a kernel.
+    pub fn lock(&mut self, operation: &str, kernel: &str, source: &str) {
+        self.unlocks.retain(|unlocked| unlocked != operation);
+        self.locks.retain(|lock| lock.operation.as_str() != operation);
+        self.locks.push(Lock {
+            operation: Pattern::new(operation),
+            kernel: kernel.to_owned(),
+            condition: None,
+            source: Provenance::new(source),
+        });
+    }
+
+    /// Ends the lock on an operation or alias, whoever made it.
+    pub fn unlock(&mut self, operation: &str) {
+        self.locks.retain(|lock| lock.operation.as_str() != operation);
+        if !self.unlocks.iter().any(|unlocked| unlocked == operation) {
+            self.unlocks.push(operation.to_owned());
+        }
+    }
+
+    /// Lays another layer over this one.
+    pub fn lay(&mut self, later: &Layer) {
+        self.settings.extend(later.settings.iter().map(|(key, value)| (*key, value.clone())));
+        self.locks.retain(|lock| {
+            let operation = lock.operation.as_str();
+            !later.unlocks.iter().any(|unlocked| unlocked == operation)
+                && !later.locks.iter().any(|other| other.operation == lock.operation)
+        });
+        self.locks.extend(later.locks.iter().cloned());
+        for (key, entries) in &later.lists {
+            self.lists.retain(|(known, _)| known != key);
+            // What is preferred now is no longer avoided, and the other way round.
+            let opposite = match List::ALL.get(*key).map(|(list, ..)| *list) {
+                Some(List::Prefer) => Some(list_key(List::Avoid)),
+                Some(List::Avoid) => Some(list_key(List::Prefer)),
+                _ => None,
+            };
+            for (known, others) in &mut self.lists {
+                if Some(*known) == opposite {
+                    others.retain(|other| !entries.iter().any(|entry| entry.kernels == other.kernels));
+                }
+            }
+            self.lists.push((*key, entries.clone()));
+        }
+        self.rules.extend(later.rules.iter().cloned());
+    }
+
+    /// The entries of one list.
+    pub(super) fn entries(&self, list: List) -> &[Listed] {
+        let key = list_key(list);
+        self.lists.iter().find(|(known, _)| *known == key).map_or(&[], |(_, entries)| entries)
+    }
+
+    /// The value of a setting and where it came from.
+    pub fn value(&self, key: &str) -> Option<Sourced<SettingValue>> {
+        let setting = Setting::find(key)?;
+        Some(match self.settings.get(setting.key) {
+            Some(value) => value.clone(),
+            None => Sourced::default_value(setting.default_value()),
+        })
+    }
+}
+
+fn not(key: &str, message: String) -> NotASetting {
+    NotASetting { key: key.to_owned(), message }
+}
+
+fn keys() -> impl Iterator<Item = &'static str> {
+    let settings = lz_schema::policy::SETTINGS.iter().map(|setting| setting.key);
+    let others = lz_schema::policy::SYNONYMS.iter().map(|(key, _)| *key);
+    settings.chain(others).chain(List::ALL.iter().flat_map(|(_, kernels, sources)| [*kernels, *sources]))
+}

@@ -1,0 +1,229 @@
+//! The policy of a process: a file, a profile, the environment, calls and scopes laid over each other, later over earlier.
+//!
+//! Every change makes a whole new [`Policy`] and hands it on. Nothing here selects, and nothing here reads files.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use lz_schema::policy::{List, SETTINGS, SettingValue};
+use sha2::{Digest, Sha256};
+
+use super::env::Environment;
+use super::file::Document;
+use super::layer::{Given, Layer, NotASetting};
+use super::{Policy, Provenance};
+
+/// One value of the configuration, and where it came from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigEntry {
+    /// `cache.max_size`, `prefer`, `locks.attention.causal`, `rules.0`.
+    pub key: String,
+    /// The value as text.
+    pub value: String,
+    /// Where it came from.
+    pub source: Provenance,
+}
+
+type Publish = dyn Fn(Policy) + Send + Sync;
+
+/// The layers of a process. Clones share them.
+#[derive(Clone)]
+pub struct PolicyStack {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    layers: Mutex<Layers>,
+    publish: Box<Publish>,
+}
+
+#[derive(Default)]
+struct Layers {
+    document: Document,
+    environment: Layer,
+    calls: Layer,
+    scopes: Vec<(u64, Layer)>,
+    next_scope: u64,
+}
+
+impl fmt::Debug for PolicyStack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PolicyStack").field("digest", &self.digest()).finish_non_exhaustive()
+    }
+}
+
+impl Layers {
+    /// Everything laid over each other. A profile lies on its file, below the environment and calls.
+    fn effective(&self) -> Layer {
+        let mut asked = self.document.layer.clone();
+        let above =
+            || [&self.environment, &self.calls].into_iter().chain(self.scopes.iter().map(|(_, layer)| layer));
+        above().for_each(|layer| asked.lay(layer));
+        let mut all = self.document.layer.clone();
+        if let Some(profile) = asked.value("profile")
+            && let Some(profile) = self.document.profiles.get(&profile.value.to_string())
+        {
+            all.lay(profile);
+        }
+        above().for_each(|layer| all.lay(layer));
+        all
+    }
+}
+
+impl PolicyStack {
+    /// A stack without layers; `publish` is called with each new policy, while no other change can come between.
+    pub fn new(publish: impl Fn(Policy) + Send + Sync + 'static) -> PolicyStack {
+        let layers = Layers { document: Document::built_in(), ..Layers::default() };
+        PolicyStack { shared: Arc::new(Shared { layers: Mutex::new(layers), publish: Box::new(publish) }) }
+    }
+
+    fn layers(&self) -> MutexGuard<'_, Layers> {
+        // Layers are replaced whole, so a panic elsewhere leaves nothing half done.
+        self.shared.layers.lock().unwrap_or_else(|poison| poison.into_inner())
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Layers) -> T) -> T {
+        let mut layers = self.layers();
+        let result = change(&mut layers);
+        (self.shared.publish)(layers.effective().policy());
+        result
+    }
+
+    /// Replaces the file's layer and profiles.
+    pub fn load(&self, document: Document) {
+        self.change(|layers| layers.document = document);
+    }
+
+    /// Replaces the environment's layer.
+    pub fn set_environment(&self, environment: &Environment) {
+        self.change(|layers| layers.environment = environment.layer.clone());
+    }
+
+    /// Sets values by call, all or none of them.
+    pub fn configure(
+        &self,
+        values: impl IntoIterator<Item = (String, Given)>,
+        source: &str,
+    ) -> Result<(), NotASetting> {
+        let mut layers = self.layers();
+        let mut calls = layers.calls.clone();
+        for (key, value) in values {
+            if let ("profile", Given::Text(name)) = (key.as_str(), &value)
+                && name != "none"
+                && !layers.document.profiles.contains_key(name)
+            {
+                return Err(NotASetting { key, message: format!("there is no profile `{name}`") });
+            }
+            calls.set(&key, value, source)?;
+        }
+        layers.calls = calls;
+        (self.shared.publish)(layers.effective().policy());
+        Ok(())
+    }
+
+    /// Locks an operation or alias to a kernel.
+    pub fn lock(&self, operation: &str, kernel: &str, source: &str) {
+        self.change(|layers| layers.calls.lock(operation, kernel, source));
+    }
+
+    /// Ends a lock, whoever made it.
+    pub fn unlock(&self, operation: &str) {
+        self.change(|layers| layers.calls.unlock(operation));
+    }
+
+    /// Lays a layer over everything until the guard is dropped. Guards may end in any order.
+    pub fn scope(&self, layer: Layer) -> PolicyScope {
+        let id = self.change(|layers| {
+            layers.next_scope += 1;
+            layers.scopes.push((layers.next_scope, layer));
+            layers.next_scope
+        });
+        PolicyScope { stack: self.clone(), id }
+    }
+
+    /// Prefers backends or kernels until the guard is dropped.
+    pub fn prefer(&self, patterns: &[String]) -> PolicyScope {
+        let mut layer = Layer::new();
+        layer.list(List::Prefer, patterns, "lz.prefer");
+        self.scope(layer)
+    }
+
+    /// Runs references only until the guard is dropped.
+    pub fn disabled(&self) -> PolicyScope {
+        let mut layer = Layer::new();
+        layer.settings.insert("enabled", super::Sourced::new(SettingValue::Bool(false), "lz.disabled"));
+        self.scope(layer)
+    }
+
+    /// What selection reads now.
+    pub fn policy(&self) -> Policy {
+        self.layers().effective().policy()
+    }
+
+    /// The value of one setting.
+    pub fn value(&self, key: &str) -> Option<super::Sourced<SettingValue>> {
+        self.layers().effective().value(key)
+    }
+
+    /// Every value with where it came from: settings first, then lists, locks and rules.
+    pub fn config(&self) -> Vec<ConfigEntry> {
+        entries(&self.layers().effective())
+    }
+
+    /// SHA-256 of what the policy says, wherever it was said: equal policies have equal digests.
+    pub fn digest(&self) -> String {
+        let mut hasher = Sha256::new();
+        for entry in self.config() {
+            hasher.update(format!("{}={}\n", entry.key, entry.value));
+        }
+        hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+fn entries(layer: &Layer) -> Vec<ConfigEntry> {
+    let settings = SETTINGS.iter().filter_map(|setting| {
+        let value = layer.value(setting.key)?;
+        Some(ConfigEntry {
+            key: setting.key.to_owned(),
+            value: value.value.to_string(),
+            source: value.source,
+        })
+    });
+    let mut entries: Vec<ConfigEntry> = settings.collect();
+    for (list, key, _) in List::ALL {
+        for entry in layer.entries(list) {
+            entries.push(ConfigEntry {
+                key: key.to_owned(),
+                value: entry.kernels.to_string(),
+                source: entry.source.clone(),
+            });
+        }
+    }
+    for lock in &layer.locks {
+        entries.push(ConfigEntry {
+            key: format!("locks.{}", lock.operation),
+            value: lock.kernel.clone(),
+            source: lock.source.clone(),
+        });
+    }
+    for (at, rule) in layer.rules.iter().enumerate() {
+        let condition = rule.condition.as_deref().unwrap_or("true");
+        let value = format!("{} when {condition}: {:?}", rule.operations, rule.actions);
+        entries.push(ConfigEntry { key: format!("rules.{at}"), value, source: rule.source.clone() });
+    }
+    entries
+}
+
+/// Takes a layer away when dropped.
+#[derive(Debug)]
+#[must_use = "the layer goes away as soon as this is dropped"]
+pub struct PolicyScope {
+    stack: PolicyStack,
+    id: u64,
+}
+
+impl Drop for PolicyScope {
+    fn drop(&mut self) {
+        self.stack.change(|layers| layers.scopes.retain(|(id, _)| *id != self.id));
+    }
+}
