@@ -1,0 +1,197 @@
+//! Decision trees over the packed context of a call.
+
+use lz_schema::DType;
+use lz_schema::expr::Scope;
+use lz_schema::model::Constant;
+
+use crate::context::{Context, FieldKind, Store};
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+use crate::scope::Names;
+
+/// What was decided.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Decision {
+    /// The kernel.
+    pub kernel: String,
+    /// What to try when it fails, in order.
+    pub fallbacks: Vec<String>,
+    /// Keys of what was compiled for it.
+    pub jit_artifacts: Vec<String>,
+}
+
+/// A node of a tree.
+#[derive(Debug)]
+pub(super) enum Node {
+    Leaf(Decision),
+    /// By size: branch i is for sizes up to bound i that are above bound i - 1.
+    Split {
+        name: String,
+        store: Store,
+        bounds: Vec<i64>,
+        branches: Vec<Node>,
+    },
+    /// By a dtype, a bool or an enum.
+    Cases {
+        name: String,
+        cases: Vec<(Word, Node)>,
+    },
+    Undecided,
+}
+
+/// A field that must have one value.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Word {
+    pub store: Store,
+    pub raw: u64,
+    pub name: String,
+    pub text: String,
+}
+
+/// One entry of a flat list of plans.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub words: Vec<Word>,
+    pub sizes: Vec<(String, i64)>,
+    pub decision: Decision,
+}
+
+impl Word {
+    /// A dtype variable that has this dtype.
+    pub fn dtype(info: &OperationInfo, variable: &str, dtype: &str) -> Option<Word> {
+        let field = info.field(variable).filter(|field| field.kind == FieldKind::DType)?;
+        let dtype = DType::parse(dtype)?;
+        Some(Word {
+            store: field.store,
+            raw: dtype as u64,
+            name: variable.to_owned(),
+            text: dtype.name().to_owned(),
+        })
+    }
+
+    /// A dtype variable, a bool or an enum that has the value of this name.
+    pub fn named(info: &OperationInfo, name: &str, value: &str) -> Option<Word> {
+        let field = info.field(name)?;
+        let raw = match (&field.kind, value) {
+            (FieldKind::DType, _) => return Word::dtype(info, name, value),
+            (FieldKind::Bool | FieldKind::Given, "true") => 1,
+            (FieldKind::Bool | FieldKind::Given, "false") => 0,
+            (FieldKind::Enum(cases), _) => cases.iter().position(|case| case == value)? as u64,
+            _ => return None,
+        };
+        Some(Word { store: field.store, raw, name: name.to_owned(), text: value.to_owned() })
+    }
+
+    /// A param that an alias fixes.
+    pub fn fixed(info: &OperationInfo, name: &str, value: &Constant) -> Option<Word> {
+        let field = info.field(name)?;
+        let (raw, text) = match value {
+            Constant::Bool(value) => (u64::from(*value), value.to_string()),
+            Constant::Enum(case) => (u64::from(*case), case.to_string()),
+            Constant::Int(value) => (*value as u64, value.to_string()),
+            Constant::Float(value) => (value.to_bits(), value.to_string()),
+        };
+        Some(Word { store: field.store, raw, name: name.to_owned(), text })
+    }
+
+    fn holds(&self, context: &Context) -> bool {
+        context.raw(self.store) == self.raw
+    }
+}
+
+/// Where an operation has a size: an axis of its own, or one of the common names for it.
+pub(super) fn size(info: &OperationInfo, name: &str) -> Option<Store> {
+    let names = Names::of_policy(info);
+    let common = if name == "batch" { "batch_size" } else { name };
+    let variable = names.variable(name).or_else(|| names.variable(common))?;
+    let field = info.fields.get(usize::from(variable.index))?;
+    matches!(field.kind, FieldKind::Axis { .. }).then_some(field.store)
+}
+
+/// A tree that decides only where all words hold.
+pub(super) fn under(words: Vec<Word>, tree: Node) -> Node {
+    words
+        .into_iter()
+        .rev()
+        .fold(tree, |tree, word| Node::Cases { name: word.name.clone(), cases: vec![(word, tree)] })
+}
+
+/// Trees of a flat list: one for each set of words, with one split a size.
+pub(super) fn of_cells(info: &OperationInfo, buckets: &[(String, Vec<i64>)], cells: &[Cell]) -> Vec<Node> {
+    let mut sets: Vec<&[Word]> = Vec::new();
+    for cell in cells {
+        if !sets.contains(&cell.words.as_slice()) {
+            sets.push(&cell.words);
+        }
+    }
+    // Those that ask for more come first, so that a plan for one dtype beats a plan for any.
+    sets.sort_by_key(|words| std::cmp::Reverse(words.len()));
+    sets.into_iter()
+        .map(|words| {
+            let ours: Vec<&Cell> = cells.iter().filter(|cell| cell.words == words).collect();
+            under(words.to_vec(), split(info, buckets, &ours, &mut Vec::new()))
+        })
+        .collect()
+}
+
+fn split(
+    info: &OperationInfo,
+    buckets: &[(String, Vec<i64>)],
+    cells: &[&Cell],
+    at: &mut Vec<(String, i64)>,
+) -> Node {
+    let Some(((name, bounds), rest)) = buckets.split_first() else {
+        let chosen = cells
+            .iter()
+            .find(|cell| cell.sizes.len() == at.len() && cell.sizes.iter().all(|size| at.contains(size)));
+        return chosen.map_or(Node::Undecided, |cell| Node::Leaf(cell.decision.clone()));
+    };
+    let Some(store) = size(info, name) else { return split(info, rest, cells, at) };
+    let mut branches = Vec::with_capacity(bounds.len());
+    for bound in bounds {
+        at.push((name.clone(), *bound));
+        branches.push(split(info, rest, cells, at));
+        at.pop();
+    }
+    Node::Split { name: name.clone(), store, bounds: bounds.clone(), branches }
+}
+
+impl Node {
+    /// The decision for a call, or why there is none.
+    pub fn find(&self, context: &Context) -> Result<&Decision, Reason> {
+        let mut node = self;
+        loop {
+            node = match node {
+                Node::Leaf(decision) => return Ok(decision),
+                Node::Undecided => {
+                    let message = "the table has no plan for this combination of buckets";
+                    return Err(Reason::new(ReasonCode::PlanBucketMiss).message(message));
+                }
+                Node::Split { name, store, bounds, branches } => {
+                    let size = context.raw(*store) as i64;
+                    let at = bounds.partition_point(|bound| *bound < size);
+                    match branches.get(at) {
+                        Some(branch) => branch,
+                        None => {
+                            let last = bounds.last().copied().unwrap_or_default();
+                            return Err(Reason::new(ReasonCode::PlanBucketMiss)
+                                .axis(name)
+                                .required(format!("{name} up to {last}"))
+                                .found(size.to_string()));
+                        }
+                    }
+                }
+                Node::Cases { name, cases } => match cases.iter().find(|(word, _)| word.holds(context)) {
+                    Some((_, inner)) => inner,
+                    None => {
+                        let known: Vec<&str> = cases.iter().map(|(word, _)| word.text.as_str()).collect();
+                        return Err(Reason::new(ReasonCode::PlanBucketMiss)
+                            .argument(name)
+                            .required(format!("{name} to be {}", known.join(" or ")))
+                            .found("another value"));
+                    }
+                },
+            };
+        }
+    }
+}
