@@ -2,10 +2,10 @@
 
 mod fixture_support;
 
-use fixture_support::{fixtures, hold, operations};
-use lz_core::ReasonCode;
+use fixture_support::{fixtures, hold, operation, operations};
 use lz_core::descriptor::{self, Catalogue, Descriptor};
 use lz_core::spec::StrideNeeds;
+use lz_core::{Arg, Engine, Kernel, KernelEntry, KernelError, OutArg, ReasonCode, Run};
 use lz_schema::diagnostics::Code;
 
 fn catalogue() -> Catalogue<'static> {
@@ -126,4 +126,29 @@ fn the_hash_is_of_what_is_said_not_of_how() {
         descriptor::combined_hash([first.hash.as_str(), other.hash.as_str()]),
         descriptor::combined_hash([other.hash.as_str(), first.hash.as_str(), first.hash.as_str()]),
     );
+}
+
+struct Nothing;
+
+impl Kernel for Nothing {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn run(&self, _: &mut [Arg<'_>], _: &mut [OutArg<'_>], _: &mut Run<'_>) -> Result<(), KernelError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn the_engine_takes_every_spec_that_a_descriptor_gives() {
+    for name in ["appendix_d.json", "everything.json", "norm_rms.json"] {
+        for spec in right(name).kernels {
+            let (id, of) = (spec.id.clone(), operation(&spec.operation));
+            let engine = Engine::new();
+            if let Err(error) = engine.register([KernelEntry::new(spec, Nothing).of(of)]) {
+                panic!("{name}: {id} of {}: {error}", of.name);
+            }
+        }
+    }
 }

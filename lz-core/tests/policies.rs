@@ -256,3 +256,14 @@ fn defaults_are_those_of_the_engine() {
     policy.deny.clear();
     assert_eq!(policy, Policy::default());
 }
+
+#[test]
+fn a_stack_drives_an_engine() {
+    let engine = lz_core::Engine::new();
+    let driven = engine.clone();
+    let stack = PolicyStack::new(move |policy| driven.set_policy(policy));
+    let scope = stack.disabled();
+    assert!(!engine.policy().enabled.value);
+    drop(scope);
+    assert!(engine.policy().enabled.value);
+}
