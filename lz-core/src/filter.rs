@@ -66,15 +66,13 @@ fn policy(
             return true;
         }
     }
-    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
-        if *acts
-            && rule.denied.contains(&position)
-            && listener.excluded(|| {
-                Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))
-            })
-        {
-            return true;
-        }
+    let denied = call.denied.get(usize::from(position)).copied().flatten();
+    if let Some(rule) = denied.and_then(|rule| call.table.rules.get(usize::from(rule)))
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))
+        })
+    {
+        return true;
     }
     if let Some((locked, id, source)) = call.lock
         && locked != Some(position)

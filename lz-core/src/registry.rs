@@ -102,6 +102,11 @@ impl Registry {
         self.kernels.get(index as usize).map(Arc::as_ref)
     }
 
+    /// The same, to be kept.
+    pub(crate) fn shared(&self, index: u32) -> Option<Arc<CompiledKernel>> {
+        self.kernels.get(index as usize).cloned()
+    }
+
     pub(crate) fn index_of(&self, id: &str) -> Option<u32> {
         self.ids.get(id).copied()
     }

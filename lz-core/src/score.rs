@@ -112,13 +112,8 @@ pub(crate) fn score(
     let spec = kernel.spec();
     let transforms = filter::transforms(call.table, kernel, call.context);
     let candidate = call.table.candidates.get(usize::from(position));
-    let mut policy = candidate.map_or(0.0, |candidate| candidate.points);
-    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
-        if *acts {
-            policy +=
-                rule.points.iter().filter(|(who, _)| *who == position).map(|(_, points)| points).sum::<f64>();
-        }
-    }
+    let policy = candidate.map_or(0.0, |candidate| candidate.points)
+        + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
     let cold = spec.jit && !call.world.warm.contains(&spec.id, call.bucket.words());
     let score = Score {
         priority: f64::from(spec.priority),

@@ -26,6 +26,10 @@ pub(crate) struct Call<'a> {
     pub bucket: Bucket,
     /// One truth a rule.
     pub rules: Vec<bool>,
+    /// Points of the rules that act, by candidate.
+    pub points: Vec<f64>,
+    /// The rule that excludes, by candidate.
+    pub denied: Vec<Option<u16>>,
     /// The locked kernel, if any.
     pub lock: Option<ActingLock<'a>>,
     /// Bytes that a kernel's scratch memory may take now.
@@ -37,6 +41,21 @@ impl<'a> Call<'a> {
         let device = world.devices.of_call(table.place, context);
         let values = Values::of_fields(&table.info.fields, context).with_device(device, mode);
         let rules: Vec<bool> = table.rules.iter().map(|rule| rule.condition.holds(&values)).collect();
+        let mut points = vec![0.0; table.candidates.len()];
+        let mut denied = vec![None; table.candidates.len()];
+        for (number, (rule, _)) in table.rules.iter().zip(&rules).enumerate().filter(|(_, (_, acts))| **acts)
+        {
+            for (position, more) in &rule.points {
+                if let Some(points) = points.get_mut(usize::from(*position)) {
+                    *points += more;
+                }
+            }
+            for position in &rule.denied {
+                if let Some(denied) = denied.get_mut(usize::from(*position)) {
+                    *denied = Some(number as u16);
+                }
+            }
+        }
         let lock = acting_lock(table, &rules, context, &values);
         Call {
             world,
@@ -47,6 +66,8 @@ impl<'a> Call<'a> {
             values,
             bucket: Bucket::of(table.info, context),
             rules,
+            points,
+            denied,
             lock,
             memory: world.memory_limit(device),
         }

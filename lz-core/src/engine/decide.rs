@@ -53,6 +53,10 @@ impl Workspace {
 pub(crate) struct Ranked {
     pub position: u16,
     pub score: Score,
+    /// The sum of the above.
+    pub total: f64,
+    /// Breaks ties.
+    rank: u16,
     pub transforms: Transforms,
 }
 
@@ -63,12 +67,9 @@ pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
         let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
         let position = position as u16;
         let (score, transforms) = score(call, position, kernel, findings);
-        ranked.push(Ranked { position, score, transforms });
+        ranked.push(Ranked { position, score, total: score.total(), rank: candidate.rank, transforms });
     }
-    ranked.sort_by(|a, b| {
-        let rank = |one: &Ranked| call.table.candidates.get(usize::from(one.position)).map(|c| c.rank);
-        b.score.total().total_cmp(&a.score.total()).then_with(|| rank(a).cmp(&rank(b)))
-    });
+    ranked.sort_unstable_by(|a, b| b.total.total_cmp(&a.total).then(a.rank.cmp(&b.rank)));
     ranked
 }
 

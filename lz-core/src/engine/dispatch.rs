@@ -57,21 +57,19 @@ impl Shared {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        self.published.refresh(&mut local.world);
-        if let Local { world: Some(world), decisions, scratch, hits, .. } = local
-            && !world.careful
-        {
-            let mode = mode::of_thread().apply(world.mode);
-            if let Some(way) = decisions.find(operation.slot(), world.generation, mode, context)
-                && let Some(kernel) = world.registry.compiled(way.kernel)
-                && *hits < HITS_BETWEEN_LOOKS
+        local.refresh(&self.published);
+        let Local { generation, careful, ground, decisions, scratch, hits, .. } = local;
+        if !*careful && *hits < HITS_BETWEEN_LOOKS {
+            let mode = mode::of_thread().apply(*ground);
+            if let Some(way) = decisions.find(operation.slot(), *generation, mode, context)
+                && let Some(kernel) = &way.kernel
             {
                 *hits += 1;
                 let bytes = way.workspace.bytes(kernel, context);
                 return match run_guarded(kernel, bytes, way.transforms, scratch, run_one) {
                     Ok(()) => Ok(()),
                     Err(error) => {
-                        let trouble = Trouble { kernel: way.kernel, error, recorded: false };
+                        let trouble = Trouble { kernel: way.index, error, recorded: false };
                         self.recover(local, operation, context, trouble, run_one)
                     }
                 };
@@ -91,9 +89,10 @@ impl Shared {
         if local.hits >= HITS_BETWEEN_LOOKS {
             local.hits = 0;
             self.expire();
+            local.refresh(&self.published);
         }
         if local.world.as_ref().is_some_and(|world| world.careful && world.health.poll()) {
-            self.published.refresh(&mut local.world);
+            local.refresh(&self.published);
         }
         let trouble = {
             let Local { world: Some(world), decisions, scratch, .. } = local else {
@@ -107,7 +106,7 @@ impl Shared {
             let found = self.find(world, table, context, mode)?;
             let decision = found.decision();
             if let Found::Kept(entry) = &found {
-                decisions.remember(world.generation, table, context, mode, &entry.decision);
+                decisions.remember(world, table, context, mode, &entry.decision);
             }
             let Some(kernel) = world.registry.compiled(decision.kernel) else {
                 return Err(no_kernels(operation));

@@ -35,6 +35,20 @@ impl Guard {
     }
 }
 
+impl Guard {
+    /// Whether a guard that needs nothing but the context stands; any other kind does not.
+    #[inline]
+    pub fn stands_alone(&self, context: &Context) -> bool {
+        match *self {
+            Guard::Modulus { modulus, remainder, axis, expect } => {
+                let size = context.axes.get(usize::from(axis)).copied().unwrap_or_default();
+                (size.rem_euclid(i64::from(modulus)) == i64::from(remainder)) == expect
+            }
+            _ => false,
+        }
+    }
+}
+
 /// Whether every guard still stands as it did when the decision was made.
 pub(crate) fn all_stand(
     guards: &[Guard],
@@ -47,10 +61,7 @@ pub(crate) fn all_stand(
     let mut values: Option<Values> = None;
     for guard in guards {
         let stands = match *guard {
-            Guard::Modulus { modulus, remainder, axis, expect } => {
-                let size = context.axes.get(usize::from(axis)).copied().unwrap_or_default();
-                (size.rem_euclid(i64::from(modulus)) == i64::from(remainder)) == expect
-            }
+            Guard::Modulus { .. } => guard.stands_alone(context),
             _ => {
                 let device = *device.get_or_insert_with(|| world.devices.of_call(table.place, context));
                 let values = values.get_or_insert_with(|| {

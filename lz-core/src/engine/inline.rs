@@ -7,8 +7,11 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
+use super::guard::Guard;
+use super::publish::Published;
 use super::table::OperationTable;
 use super::world::World;
+use crate::compiled::CompiledKernel;
 use crate::context::{Context, FLAG_WORDS, MAX_AXES};
 use crate::engine::decide::{Decision, Workspace};
 use crate::mode::Mode;
@@ -17,10 +20,19 @@ use crate::run::Scratch;
 
 /// Decisions that are remembered an operation.
 const WAYS: usize = 4;
+/// Guards that are remembered a decision; one with more is found in the shared table.
+const GUARDS: usize = 4;
+/// Of calls that take turns in more cells than there are ways, only one in so many is remembered: replacing a way on each
+/// call would cost more than it brings.
+const PATIENCE: u32 = 16;
 
 /// What one level of calls of a thread remembers.
 #[derive(Default)]
 pub(crate) struct Local {
+    /// Copies of what a hit needs of the world, so that it need not be touched.
+    pub generation: u64,
+    pub careful: bool,
+    pub ground: Mode,
     pub world: Option<Arc<World>>,
     pub decisions: Recent,
     pub scratch: Scratch,
@@ -54,6 +66,23 @@ pub(crate) fn give_back(mut local: Box<Local>) {
     });
 }
 
+impl Local {
+    /// Sees to it that the remembered state of the world is the current one.
+    #[inline]
+    pub fn refresh(&mut self, published: &Published<World>) {
+        if self.generation != published.number() {
+            self.reload(published);
+        }
+    }
+
+    #[cold]
+    fn reload(&mut self, published: &Published<World>) {
+        let world = published.load();
+        (self.generation, self.careful, self.ground) = (world.generation, world.careful, world.mode);
+        self.world = Some(world);
+    }
+}
+
 /// The decisions that a thread remembers, by operation slot.
 #[derive(Default)]
 pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
@@ -62,10 +91,11 @@ pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
 struct Ways {
     ways: [Way; WAYS],
     next: usize,
+    /// Looks that ended in the shared table since a way was last replaced.
+    passed: u32,
 }
 
 /// One decision, its cell as ranges, so that a look is a handful of comparisons.
-#[derive(Clone, Copy)]
 pub(crate) struct Way {
     /// The world's; 0 for an empty way.
     generation: u64,
@@ -75,7 +105,12 @@ pub(crate) struct Way {
     axes: usize,
     low: [i64; MAX_AXES],
     span: [u64; MAX_AXES],
-    pub kernel: u32,
+    /// Remainders that must be looked at, which is all that a way can keep of guards.
+    guards: [Guard; GUARDS],
+    guarded: usize,
+    /// The kernel's index in the registry of its world.
+    pub index: u32,
+    pub kernel: Option<Arc<CompiledKernel>>,
     pub transforms: Transforms,
     pub workspace: Workspace,
 }
@@ -89,7 +124,10 @@ impl Way {
         axes: 0,
         low: [0; MAX_AXES],
         span: [0; MAX_AXES],
-        kernel: 0,
+        guards: [Guard::Rule { rule: 0, expect: false }; GUARDS],
+        guarded: 0,
+        index: 0,
+        kernel: None,
         transforms: Transforms::NONE,
         workspace: Workspace::Bytes(0),
     };
@@ -109,7 +147,10 @@ impl Way {
         for axis in 0..self.axes.min(MAX_AXES) {
             outside |= context.axes[axis].wrapping_sub(self.low[axis]) as u64 > self.span[axis];
         }
-        !outside
+        if outside {
+            return false;
+        }
+        self.guarded == 0 || self.guards.iter().take(self.guarded).all(|guard| guard.stands_alone(context))
     }
 }
 
@@ -121,16 +162,17 @@ impl Recent {
         ways.ways.iter().find(|way| way.covers(generation, mode, context))
     }
 
-    /// Remembers a decision whose cell needs no guard.
+    /// Remembers a decision, unless its guards need more than the context.
     pub fn remember(
         &mut self,
-        generation: u64,
+        world: &World,
         table: &OperationTable,
         context: &Context,
         mode: Mode,
         decision: &Decision,
     ) {
-        if !decision.guards.is_empty() {
+        let guarded = decision.guards.len();
+        if guarded > GUARDS || !decision.guards.iter().all(|guard| matches!(guard, Guard::Modulus { .. })) {
             return;
         }
         let slot = table.info.slot() as usize;
@@ -138,27 +180,50 @@ impl Recent {
             self.0.resize_with(slot + 1, || None);
         }
         let Some(place) = self.0.get_mut(slot) else { return };
-        let ways = place.get_or_insert_with(|| Box::new(Ways { ways: [Way::EMPTY; WAYS], next: 0 }));
-        let mut way = Way {
-            generation,
+        let ways = place
+            .get_or_insert_with(|| Box::new(Ways { ways: [const { Way::EMPTY }; WAYS], next: 0, passed: 0 }));
+        ways.passed += 1;
+        let next = ways.next % WAYS;
+        let Some(way) = ways.ways.get_mut(next) else { return };
+        if way.generation == world.generation && ways.passed < PATIENCE {
+            return;
+        }
+        (ways.next, ways.passed) = (next + 1, 0);
+        way.fill(world, table, context, mode, decision);
+    }
+}
+
+impl Way {
+    fn fill(
+        &mut self,
+        world: &World,
+        table: &OperationTable,
+        context: &Context,
+        mode: Mode,
+        decision: &Decision,
+    ) {
+        *self = Way {
+            generation: world.generation,
             mode: mode.word(),
             mask: table.mask,
             axes: table.axes.len().min(MAX_AXES),
-            kernel: decision.kernel,
+            guarded: decision.guards.len(),
+            index: decision.kernel,
+            kernel: world.registry.shared(decision.kernel),
             transforms: decision.transforms,
             workspace: decision.workspace,
             ..Way::EMPTY
         };
+        for (place, guard) in self.guards.iter_mut().zip(&decision.guards) {
+            *place = *guard;
+        }
         for word in 0..FLAG_WORDS {
-            way.flags[word] = context.flags[word] & table.mask[word];
+            self.flags[word] = context.flags[word] & table.mask[word];
         }
         for (axis, cells) in table.axes.iter().enumerate().take(MAX_AXES) {
             let (low, high) = cells.range(context.axes[axis]);
-            way.low[axis] = low;
-            way.span[axis] = high.wrapping_sub(low) as u64;
+            self.low[axis] = low;
+            self.span[axis] = high.wrapping_sub(low) as u64;
         }
-        let next = ways.next % WAYS;
-        ways.ways[next] = way;
-        ways.next = next + 1;
     }
 }

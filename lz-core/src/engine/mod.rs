@@ -24,6 +24,7 @@ use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::error::Error;
 use crate::evidence::{Evidence, MemoryProbe};
+use crate::explain::{self, Explanation};
 use crate::health::{Health, Population};
 use crate::kernel::{KernelEntry, KernelError};
 use crate::mode;
@@ -35,6 +36,7 @@ use crate::registry::{BackendState, Registry};
 use crate::run::Run;
 use call::Call;
 use devices::Devices;
+pub(crate) use devices::place_of;
 use publish::{Numbered, Published};
 pub use world::JitRequests;
 use world::{Parts, World};
@@ -250,6 +252,12 @@ impl Engine {
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },
         })
+    }
+
+    /// Why that would be run: every candidate, every reason, every addend.
+    pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
+        let world = self.shared.published.load();
+        explain::explain(&world, operation, context, mode::of_thread().apply(world.mode))
     }
 
     /// The decision that a dispatch would use, cached or not: the kernel's id. For tests and diagnostics.

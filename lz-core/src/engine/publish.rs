@@ -1,7 +1,7 @@
 //! How a new state reaches those who decide: it is put in place first and announced second.
 //!
 //! Who sees an announced number therefore finds that state or a later one, and who holds a state whose number is still the
-//! announced one may use it without looking further. This file is model-checked as it stands (`tests/publish_model.rs`),
+//! announced one may use it without looking further; who finds another number loads. This file is model-checked as it stands (`tests/publish_model.rs`),
 //! which is why it names its primitives through `super::sync`.
 
 use super::sync::{Arc, AtomicU64, Ordering, Place};
@@ -39,14 +39,5 @@ impl<T: Numbered> Published<T> {
         let number = next.number();
         self.current.store(next);
         self.announced.store(number, Ordering::Release);
-    }
-
-    /// Makes a held state current; the number says whether there is anything to do.
-    #[inline]
-    pub fn refresh(&self, held: &mut Option<Arc<T>>) {
-        let number = self.number();
-        if held.as_ref().is_none_or(|state| state.number() != number) {
-            *held = Some(self.load());
-        }
     }
 }

@@ -1,8 +1,12 @@
 //! What is known from measurements, as scoring asks for it. Where it comes from (PerfDB, a file, a test) is not known here.
 
+mod stored;
+
 use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::operation::OperationInfo;
+
+pub use stored::StoredEvidence;
 
 /// Which measurements are asked for.
 #[derive(Debug, Clone, Copy)]

@@ -1,0 +1,338 @@
+//! Why this kernel: every candidate, every reason, every addend, what policy did and what was measured, as data.
+//!
+//! An explanation is made by the same walk as a decision, so that it cannot tell another story. It renders as a table
+//! ([`std::fmt::Display`]) and as JSON (serde).
+
+mod render;
+
+use std::time::Instant;
+
+use serde::{Serialize, Serializer};
+
+use crate::cache::CellKey;
+use crate::compiled::CompiledKernel;
+use crate::context::{Context, FieldKind};
+use crate::engine::call::Call;
+use crate::engine::decide::{self, Ranked};
+use crate::engine::guard;
+use crate::engine::world::World;
+use crate::evidence::Measured;
+use crate::filter;
+use crate::mode::Mode;
+use crate::operation::OperationInfo;
+use crate::plan::{Plan, Transforms};
+use crate::reason::Reason;
+use crate::scope;
+use crate::score::{Findings, Score};
+
+/// Why a call would be run by the kernel it would be run by.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Explanation {
+    /// The operation.
+    pub operation: String,
+    /// The version of its contract.
+    pub version: u32,
+    /// The sizes, params and dtypes that selection saw, by name.
+    pub call: Vec<Seen>,
+    /// The device that it would run on.
+    pub device: Option<Device>,
+    /// What policy and thread ask for; empty when nothing special.
+    pub mode: String,
+    /// The state of the world that was asked.
+    pub generation: u64,
+    /// What the cache knows of it.
+    pub cache: CacheState,
+    /// What it cost to decide afresh.
+    pub decided_in_ns: u64,
+    /// Rules and locks that act on the call.
+    pub policy: Vec<PolicyLine>,
+    /// What would be run.
+    pub plan: Option<Plan>,
+    /// Every kernel of the operation: possible ones best first, then the others by id.
+    pub candidates: Vec<Candidate>,
+}
+
+/// One thing that selection saw.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Seen {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+    /// What sort of thing it is: `axis`, `param`, `given` or `dtype`.
+    pub kind: &'static str,
+}
+
+/// The device of a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Platform and number, `cuda:0`.
+    pub place: String,
+    /// Architecture, `sm90`; empty where there is no such word.
+    pub architecture: String,
+    /// Whether it is only imagined.
+    pub imagined: bool,
+}
+
+/// What the cache knows of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CacheState {
+    /// A decision is kept.
+    Cached,
+    /// None is kept yet.
+    NotCached,
+    /// None will be kept: the cache is off, or an axis is too large for its keys.
+    Uncacheable,
+}
+
+/// Something that policy did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct PolicyLine {
+    /// What, in words.
+    pub what: String,
+    /// Where it came from.
+    pub source: String,
+    /// Points, where it gives or takes any.
+    pub points: f64,
+}
+
+/// One kernel.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Candidate {
+    /// Its id.
+    pub kernel: String,
+    /// Its backend.
+    pub backend: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it would be run.
+    pub chosen: bool,
+    /// Whether it is the operation's reference.
+    pub reference: bool,
+    /// The addends of its score, also when it cannot run.
+    pub score: Score,
+    /// Their sum.
+    pub total: f64,
+    /// Why it cannot run; empty when it can.
+    pub reasons: Vec<ReasonLine>,
+    /// What was measured of it.
+    #[serde(serialize_with = "measured")]
+    pub evidence: Option<Measured>,
+    /// What its adapter would have to convert.
+    pub transforms: Transforms,
+    /// Scratch memory in bytes; `None` when the formula has no value.
+    pub workspace_bytes: Option<u64>,
+    /// What policy did to its score.
+    pub policy: Vec<PolicyLine>,
+}
+
+/// One reason as data.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct ReasonLine {
+    /// The code.
+    pub code: &'static str,
+    /// The argument it is about.
+    pub argument: Option<String>,
+    /// The axis it is about.
+    pub axis: Option<String>,
+    /// What was needed.
+    pub required: Option<String>,
+    /// What was there.
+    pub found: Option<String>,
+    /// The whole sentence.
+    pub sentence: String,
+    /// What to do about it.
+    pub help: Option<&'static str>,
+}
+
+impl From<&Reason> for ReasonLine {
+    fn from(reason: &Reason) -> Self {
+        ReasonLine {
+            code: reason.code.as_str(),
+            argument: reason.argument.clone(),
+            axis: reason.axis.clone(),
+            required: reason.required.clone(),
+            found: reason.found.clone(),
+            sentence: reason.sentence(),
+            help: reason.code.help(),
+        }
+    }
+}
+
+#[expect(clippy::ref_option, reason = "serde hands over a reference to the field")]
+fn measured<S: Serializer>(measured: &Option<Measured>, serializer: S) -> Result<S::Ok, S::Error> {
+    #[derive(Serialize)]
+    struct Shown {
+        median_ns: f64,
+        samples: u64,
+        age_seconds: u64,
+        confidence: f64,
+    }
+    let shown = measured.map(|measured| Shown {
+        median_ns: measured.median_ns,
+        samples: measured.samples,
+        age_seconds: measured.age_seconds,
+        confidence: measured.confidence,
+    });
+    shown.serialize(serializer)
+}
+
+impl Explanation {
+    /// The chosen kernel's id.
+    pub fn chosen(&self) -> Option<&str> {
+        self.plan.as_ref().map(|plan| plan.kernel.as_str())
+    }
+
+    /// The candidate of this id.
+    pub fn candidate(&self, kernel: &str) -> Option<&Candidate> {
+        self.candidates.iter().find(|candidate| candidate.kernel == kernel)
+    }
+}
+
+/// Explains a call in one state of the world. `None` for the table means that the operation has no kernels.
+pub(crate) fn explain(
+    world: &World,
+    operation: &'static OperationInfo,
+    context: &Context,
+    mode: Mode,
+) -> Explanation {
+    let device = world.devices.of_call(crate::engine::place_of(operation), context);
+    let mut explanation = Explanation {
+        operation: operation.name.to_string(),
+        version: operation.version,
+        call: seen(operation, context),
+        device: device.map(|device| Device {
+            name: device.name.clone(),
+            place: format!("{}:{}", device.platform(), device.index),
+            architecture: device.sm().map(|sm| format!("sm{sm}")).unwrap_or_default(),
+            imagined: !world.devices.are_real(),
+        }),
+        mode: mode.to_string(),
+        generation: world.generation,
+        cache: CacheState::Uncacheable,
+        decided_in_ns: 0,
+        policy: Vec::new(),
+        plan: None,
+        candidates: Vec::new(),
+    };
+    let Some(table) = world.table(operation) else { return explanation };
+    let start = Instant::now();
+    let call = Call::new(world, table, context, mode);
+    decide::decide(&call);
+    explanation.decided_in_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+    explanation.cache = cache_state(&call);
+    explanation.policy = acting(&call);
+    let findings = Findings::of(&call);
+    for ranked in decide::rank(&call, &findings) {
+        let entry = table.candidates.get(usize::from(ranked.position));
+        let Some(kernel) = entry.and_then(|entry| world.registry.compiled(entry.kernel)) else { continue };
+        explanation.candidates.push(candidate(&call, ranked, kernel, &findings));
+    }
+    // Possible ones keep their order by score; what cannot run has no order but its name.
+    explanation.candidates.sort_by(|a, b| {
+        let impossible = |one: &Candidate| !one.reasons.is_empty();
+        let by_id =
+            if impossible(a) && impossible(b) { a.kernel.cmp(&b.kernel) } else { std::cmp::Ordering::Equal };
+        impossible(a).cmp(&impossible(b)).then(by_id)
+    });
+    let possible = explanation.candidates.iter().filter(|one| one.reasons.is_empty());
+    let names: Vec<String> = possible.map(|one| one.kernel.clone()).collect();
+    if let Some(best) = explanation.candidates.first_mut().filter(|best| best.reasons.is_empty()) {
+        best.chosen = true;
+        let allowed = world.policy.fallback_enabled.value;
+        explanation.plan = Some(Plan {
+            kernel: best.kernel.clone(),
+            transforms: best.transforms,
+            transform_cost: -best.score.transform,
+            workspace_bytes: best.workspace_bytes.unwrap_or(0),
+            score: best.total,
+            fallbacks: if allowed { names.into_iter().skip(1).collect() } else { Vec::new() },
+        });
+    }
+    explanation
+}
+
+fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
+    let mut all = Vec::new();
+    for field in operation.fields.iter() {
+        let kind = match field.kind {
+            FieldKind::Axis { .. } => "axis",
+            FieldKind::Int | FieldKind::Float | FieldKind::Bool | FieldKind::Enum(_) => "param",
+            FieldKind::Given => "given",
+            FieldKind::DType => "dtype",
+            FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
+        };
+        all.push(Seen { name: field.name.to_string(), value: scope::show(field, context), kind });
+    }
+    all
+}
+
+fn cache_state(call: &Call<'_>) -> CacheState {
+    let keeps = call.world.policy.cache.value.enabled && call.world.level.allows_cache();
+    let key = if keeps { CellKey::of(call.table, call.context, call.mode) } else { None };
+    let Some(key) = key else { return CacheState::Uncacheable };
+    let kept = call.world.decisions.get(&key, key.hash(call.table.axes.len()), |decision| {
+        guard::all_stand(&decision.guards, call.world, call.table, call.context, call.mode)
+    });
+    if kept.is_some() { CacheState::Cached } else { CacheState::NotCached }
+}
+
+fn acting(call: &Call<'_>) -> Vec<PolicyLine> {
+    let mut lines = Vec::new();
+    if let Some((_, id, source)) = call.lock {
+        lines.push(PolicyLine { what: format!("lock: {id}"), source: source.to_string(), points: 0.0 });
+    }
+    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
+        if *acts && rule.lock.is_none() {
+            let points = rule.points.first().map_or(0.0, |(_, points)| *points);
+            lines.push(PolicyLine { what: rule.what.clone(), source: rule.source.to_string(), points });
+        }
+    }
+    for note in call.table.candidates.iter().flat_map(|candidate| &candidate.notes) {
+        let line =
+            PolicyLine { what: note.what.clone(), source: note.source.to_string(), points: note.points };
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
+}
+
+fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings: &Findings) -> Candidate {
+    let mut reasons: Vec<Reason> = Vec::new();
+    filter::examine(call, ranked.position, &mut reasons);
+    let spec = kernel.spec();
+    let position = usize::from(ranked.position);
+    let mut policy: Vec<PolicyLine> = Vec::new();
+    for note in call.table.candidates.get(position).map_or(&[][..], |candidate| &candidate.notes) {
+        policy.push(PolicyLine {
+            what: note.what.clone(),
+            source: note.source.to_string(),
+            points: note.points,
+        });
+    }
+    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
+        let mine = rule.points.iter().filter(|(who, _)| *who == ranked.position);
+        for (_, points) in mine.filter(|_| *acts) {
+            let source = rule.source.to_string();
+            policy.push(PolicyLine { what: rule.what.clone(), source, points: *points });
+        }
+    }
+    Candidate {
+        kernel: spec.id.clone(),
+        backend: spec.backend.clone(),
+        version: spec.version.clone(),
+        chosen: false,
+        reference: kernel.is_reference(),
+        score: ranked.score,
+        total: ranked.score.total(),
+        reasons: reasons.iter().map(ReasonLine::from).collect(),
+        evidence: findings.measured.get(position).copied().flatten(),
+        transforms: ranked.transforms,
+        workspace_bytes: filter::workspace(kernel, call.values.as_slice()),
+        policy,
+    }
+}
