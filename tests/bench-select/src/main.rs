@@ -1,0 +1,160 @@
+//! Prints what deciding costs; with `--json` one object a line, as `cargo xtask bench` wants it.
+
+use std::hint::black_box;
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bench_select::{Tensors, call, context, decide, full_house, time};
+use lz_core::policy::{Policy, Sourced};
+use lz_core::{Engine, Error};
+use lz_ops::{NORM_RMS, NormRms};
+
+struct Report {
+    json: bool,
+}
+
+impl Report {
+    fn line(&self, case: &str, unit: &str, ours: f64, limit: Option<f64>) {
+        let peer = limit.map_or_else(|| "null".to_owned(), |limit| format!("{limit}"));
+        if self.json {
+            println!(
+                "{{\"bench\": \"select\", \"case\": \"{case}\", \"unit\": \"{unit}\", \"ours\": {ours:.3}, \"peer\": null, \"theirs\": null, \"speedup\": null, \"limit\": {peer}}}"
+            );
+        } else {
+            let target = limit.map_or_else(String::new, |limit| format!("   (to reach: {limit} {unit})"));
+            println!("{case:<58} {ours:>10.2} {unit}{target}");
+        }
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let report = Report { json: std::env::args().any(|argument| argument == "--json") };
+    let engine = full_house()?;
+    let tensors = Tensors::new(64);
+    let args = tensors.args()?;
+    let first = &args[0];
+    single(&report, &engine, &args)?;
+    threads(&report, &engine, first)?;
+    Ok(())
+}
+
+fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Error> {
+    let first = &args[0];
+    let checked = first.check()?;
+    for one in args {
+        call(engine, one)?;
+    }
+    report.line("check alone", "ns", time(100_000, || drop(black_box(black_box(first).check()))), None);
+    report.line(
+        "context alone",
+        "ns",
+        time(100_000, || {
+            black_box(context(black_box(&checked)));
+        }),
+        None,
+    );
+    let inline = time(100_000, || drop(black_box(decide(engine, black_box(&checked)))));
+    report.line("inline hit: context and decision", "ns", inline, Some(10.0));
+    let whole = time(100_000, || drop(black_box(call(engine, black_box(first)))));
+    report.line("inline hit: check, context and decision", "ns", whole, None);
+    let mut four = args.iter().take(4).cycle();
+    let cycled = time(100_000, || drop(black_box(four.next().map(|one| call(engine, one)))));
+    report.line("inline hit: 4 calls in turn, with check", "ns", cycled, None);
+
+    let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
+    let calls = calls?;
+    let mut many = calls.iter().cycle();
+    let shared = time(100_000, || drop(black_box(many.next().map(|one| decide(engine, one)))));
+    report.line("shared hit: 64 calls in turn, context and decision", "ns", shared, Some(25.0));
+
+    let contexts: Vec<_> = calls.iter().map(|one| one.context()).collect();
+    let off = engine.clone();
+    let mut policy = Policy::clone(&engine.policy());
+    policy.cache =
+        Sourced::new(lz_core::policy::CacheConfig { enabled: false, ..policy.cache.value }, "benchmark");
+    off.set_policy(policy.clone());
+    let mut contexts_in_turn = contexts.iter().cycle();
+    let miss = time(2_000, || {
+        drop(black_box(
+            contexts_in_turn.next().map(|one| engine.dispatch(&NORM_RMS, one, &mut |_, _| Ok(()))),
+        ));
+    });
+    report.line("uncached: 32 candidates, 20 rules, 16 rows", "ns", miss, Some(3000.0));
+    policy.cache = Sourced::new(lz_core::policy::CacheConfig::default(), "benchmark");
+    engine.set_policy(policy);
+    Ok(())
+}
+
+/// Runs `work` on so many threads for a while; the sum of their rates, in runs a nanosecond.
+fn rate(threads: usize, work: impl Fn() + Sync) -> f64 {
+    let start = Barrier::new(threads);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|_| {
+                scope.spawn(|| {
+                    start.wait();
+                    let (begin, mut runs) = (Instant::now(), 0u64);
+                    while !stop.load(Ordering::Relaxed) {
+                        (0..1000).for_each(|_| work());
+                        runs += 1000;
+                    }
+                    runs as f64 / begin.elapsed().as_nanos() as f64
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(400));
+        stop.store(true, Ordering::Relaxed);
+        workers.into_iter().map(|worker| worker.join().unwrap_or(0.0)).sum()
+    })
+}
+
+/// A loop that touches no memory: what the second thread of this machine is worth just now.
+fn register_work() {
+    let mut word = black_box(1u64);
+    for _ in 0..16 {
+        word = word.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(7);
+    }
+    black_box(word);
+}
+
+fn threads(report: &Report, engine: &Engine, args: &NormRms<'_>) -> Result<(), Error> {
+    let checked = args.check()?;
+    let work = || drop(black_box(decide(engine, black_box(&checked))));
+    let mut quiet = Vec::new();
+    let mut reloading = Vec::new();
+    for _ in 0..5 {
+        let machine = rate(2, register_work) / rate(1, register_work);
+        quiet.push(rate(2, work) / rate(1, work) / machine);
+        reloading.push(reloaded(engine, || rate(2, work)) / rate(1, work) / machine);
+    }
+    let median = |mut values: Vec<f64>| {
+        values.sort_by(f64::total_cmp);
+        values[values.len() / 2]
+    };
+    report.line("2 threads, share of a register loop's gain", "x", median(quiet), Some(0.95));
+    report.line("the same, policy reloaded 100 times a second", "x", median(reloading), Some(0.85));
+    Ok(())
+}
+
+/// Measures while the policy is replaced a hundred times a second.
+fn reloaded(engine: &Engine, measure: impl FnOnce() -> f64) -> f64 {
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut turn = 0.0;
+            while !stop.load(Ordering::Relaxed) {
+                let mut policy = Policy::clone(&engine.policy());
+                turn += 1.0;
+                policy.prefer_points = 20.0 + turn % 2.0;
+                engine.set_policy(policy);
+                thread::sleep(Duration::from_millis(10));
+            }
+        });
+        let measured = measure();
+        stop.store(true, Ordering::Relaxed);
+        measured
+    })
+}
