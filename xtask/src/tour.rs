@@ -1,14 +1,15 @@
-//! `cargo xtask run`: builds what a visitor needs and shows it.
+//! `cargo xtask run`: sets up what a visitor needs and shows it.
 
 use std::path::Path;
 
 use anyhow::Result;
 
 use crate::codegen::{self, Mode};
-use crate::command;
+use crate::{command, python};
 
-/// Generates, builds and takes the tour.
+/// Generates, builds, installs and takes the tour.
 pub fn run(root: &Path) -> Result<()> {
     codegen::run(root, Mode::Write)?;
-    command::run(root, "cargo", &["run", "--quiet", "--package", "lz-ops", "--example", "tour"])
+    let interpreter = python::install(root)?;
+    command::run(&root.join("bindings/python"), &interpreter.to_string_lossy(), &["examples/tour.py"])
 }

@@ -8,6 +8,7 @@ mod error;
 #[rustfmt::skip]
 mod generated;
 mod import;
+mod inspect;
 mod output;
 mod text;
 
@@ -19,6 +20,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::add(module)?;
     engine::add(module)?;
+    inspect::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;
     generated::add(&ops)?;

@@ -102,3 +102,15 @@ def test_in_place_update_of_a_cache():
     assert result is None
     assert cache.reshape(8, 2).tolist()[0] == [1, 1] and other.reshape(8, 2).tolist()[5] == [2, 2]
     assert cache.sum() == 4
+
+
+def test_which_and_explain_name_the_kernel():
+    x = np.ones((2, 4), np.float32)
+    assert lz.which("norm.rms", x)["kernel_id"] == "reference.norm.rms"
+    explanation = lz.explain("norm.rms", x, eps=1e-3)
+    assert "reference.norm.rms" in str(explanation)
+    assert explanation.to_dict()["plan"]["kernel"] == "reference.norm.rms"
+    with pytest.raises(KeyError, match="did you mean 'norm.rms'"):
+        lz.which("norm.rm", x)
+    with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
+        lz.which("norm.rms", x, epsilon=1.0)

@@ -4,6 +4,7 @@ from layerzero import ops
 from layerzero._native import (
     ConfigurationError,
     CudaGraphUnsafeError,
+    Explanation,
     KernelExecutionError,
     LayerZeroError,
     NoKernelFoundError,
@@ -11,12 +12,15 @@ from layerzero._native import (
     Tokenizer,
     ValidationError,
     __version__,
+    explain,
     list_operations,
+    which,
 )
 
 __all__ = [
     "ConfigurationError",
     "CudaGraphUnsafeError",
+    "Explanation",
     "KernelExecutionError",
     "LayerZeroError",
     "NoKernelFoundError",
@@ -24,6 +28,8 @@ __all__ = [
     "Tokenizer",
     "ValidationError",
     "__version__",
+    "explain",
     "list_operations",
     "ops",
+    "which",
 ]
