@@ -101,7 +101,7 @@ pub enum FieldKind {
     Given,
     /// Dtype variable: 0 when unbound, else the dtype's number.
     DType,
-    /// [`stride_class`] of a tensor input; 0 when absent.
+    /// [`stride_class`] of a tensor, input or output; 0 for an absent input, [`FRESH_OUTPUT`] for an output that is not given.
     Strides,
     /// [`place_bits`].
     Place,
@@ -132,6 +132,10 @@ pub fn stride_class(view: &TensorView<'_>) -> u64 {
     let alignment = u64::from(view.address().trailing_zeros().min(6));
     1 | contiguous << 1 | last << 2 | alignment << 3
 }
+
+/// The [`stride_class`] of an output that is allocated for the call: dense and aligned. An output that the call does not
+/// produce counts as one, so that it makes no difference.
+pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | 6 << 3;
 
 /// A place in eleven bits: platform and device number.
 #[inline]

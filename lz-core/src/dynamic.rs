@@ -54,7 +54,7 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
                 },
                 LayoutKind::Given(_) => FieldKind::Given,
                 LayoutKind::DType(_) => FieldKind::DType,
-                LayoutKind::Strides(_) => FieldKind::Strides,
+                LayoutKind::Strides(_) | LayoutKind::OutputStrides(_) => FieldKind::Strides,
                 LayoutKind::Digest(_) => FieldKind::Digest,
                 LayoutKind::Place => FieldKind::Place,
             };
@@ -70,8 +70,13 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
         .collect())
 }
 
-/// What selection sees of a bound call.
-pub fn context(operation: &Operation, bound: &Bound, args: &[Arg<'_>]) -> Result<Context, Error> {
+/// What selection sees of a bound call; without `outputs`, as if they were allocated for it.
+pub fn context(
+    operation: &Operation,
+    bound: &Bound,
+    args: &[Arg<'_>],
+    outputs: Option<&[OutArg<'_>]>,
+) -> Result<Context, Error> {
     let layout = context_layout(operation).map_err(|message| Error::Configuration {
         subject: operation.name.clone(),
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
@@ -93,6 +98,10 @@ pub fn context(operation: &Operation, bound: &Bound, args: &[Arg<'_>]) -> Result
             LayoutKind::Strides(input) => {
                 args[*input].tensor().map_or(0, |view| context::stride_class(&view))
             }
+            LayoutKind::OutputStrides(output) => match outputs.and_then(|outputs| outputs.get(*output)) {
+                Some(OutArg::Tensor(tensor)) => context::stride_class(&tensor.as_view()),
+                _ => context::FRESH_OUTPUT,
+            },
             LayoutKind::Digest(input) => match &args[*input] {
                 Arg::Handle(handle) => context::digest_bits(&handle.digest()),
                 _ => 0,
@@ -125,7 +134,7 @@ pub fn call_into(
 ) -> Result<(), Error> {
     let schema = operation.schema();
     let bound = check::check_call(schema, args, Some(outputs))?;
-    let context = context(schema, &bound, args)?;
+    let context = context(schema, &bound, args, Some(outputs))?;
     // Kernels get every param, so that none computes a default of its own.
     for (param, arg) in args.iter_mut().skip(schema.inputs.len()).enumerate() {
         if let Some(value) = bound.values.get(schema.axes.len() + param) {

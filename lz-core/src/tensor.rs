@@ -455,6 +455,31 @@ impl<'a> TensorView<'a> {
         TensorView { layout: self.layout.as_bits(), ..*self }
     }
 
+    /// One row as a slice: the last dimension at a leading index, if it is dense, on the host, aligned, of this type and in range.
+    #[inline]
+    pub fn row<T: Element>(&self, leading: &[i64]) -> Option<&'a [T]> {
+        let (start, width) = self.row_place::<T>(leading)?;
+        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; whoever made the view vouched for the memory.
+        Some(unsafe { std::slice::from_raw_parts(start.cast(), width) })
+    }
+
+    fn row_place<T: Element>(&self, leading: &[i64]) -> Option<(*const u8, usize)> {
+        let (&width, _) = self.layout.shape.split_last()?;
+        let usable = self.layout.dtype == T::DTYPE
+            && self.layout.place.is_host()
+            && self.layout.last_is_dense()
+            && self.is_sound();
+        if !usable || width == 0 {
+            return (usable && width == 0)
+                .then_some((NonNull::<T>::dangling().as_ptr().cast_const().cast(), 0));
+        }
+        let mut index = Dims::new(leading)?;
+        if !index.push(0) {
+            return None;
+        }
+        Some((self.element(&index)?, width as usize))
+    }
+
     /// The address of the first element, for kernels.
     #[inline]
     pub fn as_ptr(&self) -> *const u8 {
@@ -567,6 +592,14 @@ impl<'a> TensorMut<'a> {
     #[inline]
     pub fn bits_mut(&mut self) -> TensorMut<'_> {
         TensorMut { data: self.data, layout: self.layout.as_bits(), memory: PhantomData }
+    }
+
+    /// One row as a slice, to write; as [`TensorView::row`].
+    #[inline]
+    pub fn row_mut<T: Element>(&mut self, leading: &[i64]) -> Option<&mut [T]> {
+        let (start, width) = self.as_view().row_place::<T>(leading)?;
+        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; the borrow is exclusive.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.cast_mut().cast(), width) })
     }
 
     /// The address of the first element, for kernels.

@@ -45,6 +45,8 @@ pub enum FieldKind {
     DType(usize),
     /// Stride class of an input, by index.
     Strides(usize),
+    /// Stride class of an output whose place is known before the run, by index.
+    OutputStrides(usize),
     /// Digest of a handle input, by index.
     Digest(usize),
     /// Where the tensors are.
@@ -116,6 +118,12 @@ pub fn context_layout(operation: &Operation) -> Result<Vec<FieldLayout>, String>
             Kind::Text => continue,
         };
         fields.push(FieldLayout { name, kind, store: packer.take(bits)? });
+    }
+    for (index, output) in operation.outputs.iter().enumerate() {
+        if !output.is_dynamic(operation) {
+            let (name, kind) = (format!("strides({})", output.name), FieldKind::OutputStrides(index));
+            fields.push(FieldLayout { name, kind, store: packer.take(STRIDE_BITS)? });
+        }
     }
     fields.push(FieldLayout {
         name: "place".to_owned(),

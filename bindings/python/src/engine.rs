@@ -8,7 +8,14 @@ use pyo3::prelude::*;
 /// The engine of this process; made on first use.
 pub fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(lz_ops::reference_engine)
+    ENGINE.get_or_init(|| {
+        let engine = lz_ops::reference_engine();
+        // The lists of our own backends are tested to register; should one not, the references remain.
+        if let Err(error) = engine.register(lz_cpu::kernels()) {
+            eprintln!("layerzero: the cpu backend is off: {error}");
+        }
+        engine
+    })
 }
 
 /// Names of all operations.

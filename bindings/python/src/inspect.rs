@@ -18,7 +18,8 @@ use crate::text;
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
     lz_ops::OPERATIONS.into_iter().find(|operation| operation.name == name).ok_or_else(|| {
         let names = lz_ops::OPERATIONS.iter().map(|operation| operation.name.as_ref());
-        let hint = lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
+        let hint =
+            lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
         PyKeyError::new_err(format!("there is no operation {name:?}{}", hint.unwrap_or_default()))
     })
 }
@@ -68,12 +69,16 @@ fn context(
         })
         .collect();
     let bound = check::check_call(schema, &arguments, None).map_err(|error| raise(py, &error))?;
-    dynamic::context(schema, &bound, &arguments).map_err(|error| raise(py, &error))
+    dynamic::context(schema, &bound, &arguments, None).map_err(|error| raise(py, &error))
 }
 
 /// Names in the schema's order: inputs, then params.
 fn argument_names(schema: &Operation) -> impl Iterator<Item = &str> {
-    schema.inputs.iter().map(|input| input.name.as_str()).chain(schema.params.iter().map(|param| param.name.as_str()))
+    schema
+        .inputs
+        .iter()
+        .map(|input| input.name.as_str())
+        .chain(schema.params.iter().map(|param| param.name.as_str()))
 }
 
 /// Arguments in the schema's order. Positions follow the function's signature: inputs that must be given, then those that may.
@@ -86,7 +91,12 @@ fn matched<'py>(
     let schema = info.schema();
     let mut objects: Vec<Option<Bound<'py, PyAny>>> = argument_names(schema).map(|_| None).collect();
     let order = |optional: bool| {
-        schema.inputs.iter().enumerate().filter(move |(_, input)| input.optional.is_some() == optional).map(|(at, _)| at)
+        schema
+            .inputs
+            .iter()
+            .enumerate()
+            .filter(move |(_, input)| input.optional.is_some() == optional)
+            .map(|(at, _)| at)
     };
     let positions: Vec<usize> = order(false).chain(order(true)).collect();
     let unknown = |name: String| {
@@ -165,8 +175,9 @@ fn explain<'py>(
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
     let explanation = engine().explain(info, &context);
-    let json = serde_json::to_string(&explanation)
-        .map_err(|error| PyValueError::new_err(format!("the explanation cannot be written as JSON: {error}")))?;
+    let json = serde_json::to_string(&explanation).map_err(|error| {
+        PyValueError::new_err(format!("the explanation cannot be written as JSON: {error}"))
+    })?;
     Ok(PyExplanation { text: explanation.to_string(), json })
 }
 

@@ -19,7 +19,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         }
     };
     let names = OperationNames::of(operation);
-    let call = &names.call;
+    let (call, out) = (&names.call, &names.out);
     let fields = layout.iter().map(|field| {
         let name = &field.name;
         let kind = field_kind(operation, &field.kind);
@@ -44,7 +44,26 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     // Flags of one word are gathered into one expression, so that the compiler stores each word once.
     let mut words: HashMap<u32, Vec<TokenStream>> = HashMap::new();
     let mut stores = Vec::new();
+    let mut fresh = Vec::new();
+    let mut given = Vec::new();
     for field in &layout {
+        if let (FieldKind::OutputStrides(index), Store::Flag { word, shift, .. }) = (&field.kind, field.store)
+        {
+            let output = &operation.outputs[*index];
+            let (word, place) = (word as usize, ident(&output.name));
+            fresh.push(quote! { context.put(#word, #shift, ::lz_core::context::FRESH_OUTPUT); });
+            let class = if output.when.is_some() {
+                quote! {
+                    out.#place.as_ref().map_or(::lz_core::context::FRESH_OUTPUT, |tensor| {
+                        ::lz_core::context::stride_class(&tensor.as_view())
+                    })
+                }
+            } else {
+                quote! { ::lz_core::context::stride_class(&out.#place.as_view()) }
+            };
+            given.push(quote! { context.put(#word, #shift, #class); });
+            continue;
+        }
         let value = raw_value(operation, &field.kind);
         match field.store {
             Store::Flag { word, shift, .. } => {
@@ -69,9 +88,25 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         const FIELDS: [::lz_core::context::Field; #count] = [#(#fields,)*];
 
         impl #call<'_> {
-            /// What selection sees of this call.
-            #[inline]
+            /// What selection sees of this call if its outputs are allocated for it.
+            #[allow(unused_mut, reason = "not every operation has outputs whose places are given")]
             pub fn context(&self) -> ::lz_core::Context {
+                let mut context = self.inputs_context();
+                #(#fresh)*
+                context
+            }
+
+            /// What selection sees of this call with these outputs.
+            #[inline]
+            #[allow(unused_mut, unused_variables, reason = "not every operation has outputs whose places are given")]
+            pub fn context_with(&self, out: &#out<'_>) -> ::lz_core::Context {
+                let mut context = self.inputs_context();
+                #(#given)*
+                context
+            }
+
+            #[inline]
+            fn inputs_context(&self) -> ::lz_core::Context {
                 let mut context = ::lz_core::Context::EMPTY;
                 #(#words)*
                 #(#stores)*
@@ -101,7 +136,7 @@ fn field_kind(operation: &Operation, kind: &FieldKind) -> TokenStream {
         },
         FieldKind::Given(_) => quote! { #path::Given },
         FieldKind::DType(_) => quote! { #path::DType },
-        FieldKind::Strides(_) => quote! { #path::Strides },
+        FieldKind::Strides(_) | FieldKind::OutputStrides(_) => quote! { #path::Strides },
         FieldKind::Digest(_) => quote! { #path::Digest },
         FieldKind::Place => quote! { #path::Place },
     }
@@ -147,6 +182,8 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
             };
             quote! { #view.map_or(0, ::lz_core::context::stride_class) }
         }
+        // The places of outputs are not part of a call; `tokens` handles them.
+        FieldKind::OutputStrides(_) => quote! { ::lz_core::context::FRESH_OUTPUT },
         FieldKind::Digest(input) => {
             let field = ident(&operation.inputs[*input].name);
             quote! { ::lz_core::context::digest_bits(&self.args.#field.digest()) }

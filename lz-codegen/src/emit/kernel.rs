@@ -318,7 +318,7 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             /// Runs it with the kernel that the engine chooses.
             #[inline]
             pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
-                engine.dispatch(&#info, &self.context(), &mut |entry, run| match entry.typed::<#handle>() {
+                engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| match entry.typed::<#handle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
                 })

@@ -47,8 +47,9 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                 #[allow(unused_mut, unused_variables, reason = "operations without outputs take nothing")]
                 let mut next = outputs.iter_mut();
                 #(#takes)*
-                let fit = call.outputs(#(#locals),*).map(drop);
-                Some(Checked::Right { context, outputs: Some(fit) })
+                let fit = call.outputs(#(#locals),*);
+                let context = fit.as_ref().map_or(context, |out| Box::new(call.context_with(out)));
+                Some(Checked::Right { context, outputs: Some(fit.map(drop)) })
             }
         }
 
@@ -81,7 +82,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             fn context() { crate::suite::context(&Operation); }
 
             #[test]
-            fn values() { crate::values::values(&Operation, crate::values::registered(), &|_, _| true); }
+            fn values() { crate::values::values(&Operation, crate::values::registered(), &crate::values::claims); }
 
             #[test]
             fn mutants() { crate::mutants::mutants(&Operation); }

@@ -237,7 +237,7 @@ impl<'a> ActivationGelu<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 5usize] = [
+const FIELDS: [::lz_core::context::Field; 6usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("dims"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -284,24 +284,55 @@ const FIELDS: [::lz_core::context::Field; 5usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 16u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 16u8,
+            shift: 22u8,
             bits: 11u8,
         },
     },
 ];
 impl ActivationGeluCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 16u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &ActivationGeluOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 16u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.approximate as u32 as u64) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
             | (::lz_core::context::stride_class(&self.args.x)) << 10u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 16u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 22u32;
         context.axes[0usize] = self.axes.dims;
         context
     }
@@ -475,7 +506,7 @@ impl ActivationGeluCall<'_> {
         engine
             .dispatch(
                 &ACTIVATION_GELU,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<ActivationGeluHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

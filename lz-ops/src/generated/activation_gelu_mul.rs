@@ -274,7 +274,7 @@ impl<'a> ActivationGeluMul<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 6usize] = [
+const FIELDS: [::lz_core::context::Field; 7usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("dims"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -330,25 +330,56 @@ const FIELDS: [::lz_core::context::Field; 6usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 22u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 22u8,
+            shift: 28u8,
             bits: 11u8,
         },
     },
 ];
 impl ActivationGeluMulCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 22u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &ActivationGeluMulOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 22u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.approximate as u32 as u64) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
             | (::lz_core::context::stride_class(&self.args.gate)) << 10u32
             | (::lz_core::context::stride_class(&self.args.up)) << 16u32
-            | (::lz_core::context::place_bits(self.args.gate.place())) << 22u32;
+            | (::lz_core::context::place_bits(self.args.gate.place())) << 28u32;
         context.axes[0usize] = self.axes.dims;
         context
     }
@@ -526,7 +557,7 @@ impl ActivationGeluMulCall<'_> {
         engine
             .dispatch(
                 &ACTIVATION_GELU_MUL,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<ActivationGeluMulHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

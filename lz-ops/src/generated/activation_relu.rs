@@ -177,7 +177,7 @@ impl<'a> ActivationRelu<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 4usize] = [
+const FIELDS: [::lz_core::context::Field; 5usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("dims"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -208,23 +208,54 @@ const FIELDS: [::lz_core::context::Field; 4usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 11u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 11u8,
+            shift: 17u8,
             bits: 11u8,
         },
     },
 ];
 impl ActivationReluCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 11u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &ActivationReluOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 11u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
             | (::lz_core::context::stride_class(&self.args.x)) << 5u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 11u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 17u32;
         context.axes[0usize] = self.axes.dims;
         context
     }
@@ -396,7 +427,7 @@ impl ActivationReluCall<'_> {
         engine
             .dispatch(
                 &ACTIVATION_RELU,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<ActivationReluHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -689,7 +689,7 @@ impl<'a> AttentionCrossPrefill<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 20usize] = [
+const FIELDS: [::lz_core::context::Field; 22usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -861,19 +861,75 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         },
     },
     ::lz_core::context::Field {
-        name: ::std::borrow::Cow::Borrowed("place"),
-        kind: ::lz_core::context::FieldKind::Place,
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
             shift: 48u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 54u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("place"),
+        kind: ::lz_core::context::FieldKind::Place,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionCrossPrefillCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 48u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 54u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(
+        &self,
+        out: &AttentionCrossPrefillOut<'_>,
+    ) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 48u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                54u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.return_lse as u64) << 0u32
             | (self.layout as u32 as u64) << 1u32
@@ -887,8 +943,9 @@ impl AttentionCrossPrefillCall<'_> {
             | (self.args.kv_lens.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 36u32
             | (self.args.mask.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 42u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 48u32;
+                << 42u32;
+        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
+            << 0u32;
         context.axes[0usize] = self.axes.batch;
         context.axes[1usize] = self.axes.seq_q;
         context.axes[2usize] = self.axes.heads;
@@ -1264,7 +1321,7 @@ impl AttentionCrossPrefillCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_CROSS_PREFILL,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionCrossPrefillHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -739,7 +739,7 @@ impl<'a> AttentionGqaDecode<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 20usize] = [
+const FIELDS: [::lz_core::context::Field; 22usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -901,19 +901,72 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         },
     },
     ::lz_core::context::Field {
-        name: ::std::borrow::Cow::Borrowed("place"),
-        kind: ::lz_core::context::FieldKind::Place,
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
             shift: 43u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 49u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("place"),
+        kind: ::lz_core::context::FieldKind::Place,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionGqaDecodeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 43u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 49u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &AttentionGqaDecodeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 43u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                49u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.return_lse as u64) << 0u32
             | (self.layout as u32 as u64) << 1u32
@@ -929,8 +982,9 @@ impl AttentionGqaDecodeCall<'_> {
                 .args
                 .alibi_slopes
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 37u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 43u32;
+                .map_or(0, ::lz_core::context::stride_class)) << 37u32;
+        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
+            << 0u32;
         context.axes[0usize] = self.axes.batch;
         context.axes[1usize] = self.axes.heads;
         context.axes[2usize] = self.axes.kv_heads;
@@ -1271,7 +1325,7 @@ impl AttentionGqaDecodeCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_GQA_DECODE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionGqaDecodeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -890,7 +890,7 @@ impl<'a> AttentionGqaPrefill<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 25usize] = [
+const FIELDS: [::lz_core::context::Field; 27usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -1091,19 +1091,72 @@ const FIELDS: [::lz_core::context::Field; 25usize] = [
         },
     },
     ::lz_core::context::Field {
-        name: ::std::borrow::Cow::Borrowed("place"),
-        kind: ::lz_core::context::FieldKind::Place,
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
             shift: 49u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 55u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("place"),
+        kind: ::lz_core::context::FieldKind::Place,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionGqaPrefillCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 49u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 55u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &AttentionGqaPrefillOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 49u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                55u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.causal as u64) << 0u32
             | (self.return_lse as u64) << 1u32 | (self.layout as u32 as u64) << 2u32
@@ -1120,8 +1173,9 @@ impl AttentionGqaPrefillCall<'_> {
                 .args
                 .alibi_slopes
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 43u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 49u32;
+                .map_or(0, ::lz_core::context::stride_class)) << 43u32;
+        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
+            << 0u32;
         context.axes[0usize] = self.axes.batch;
         context.axes[1usize] = self.axes.seq_q;
         context.axes[2usize] = self.axes.seq_k;
@@ -1516,7 +1570,7 @@ impl AttentionGqaPrefillCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_GQA_PREFILL,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionGqaPrefillHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -1024,7 +1024,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 26usize] = [
+const FIELDS: [::lz_core::context::Field; 28usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("total_q"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -1234,19 +1234,75 @@ const FIELDS: [::lz_core::context::Field; 26usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 6u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 1u8,
-            shift: 0u8,
+            shift: 12u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionGqaPrefillPagedCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(1usize, 0u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(1usize, 6u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(
+        &self,
+        out: &AttentionGqaPrefillPagedOut<'_>,
+    ) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(1usize, 0u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                1usize,
+                6u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.causal as u64) << 0u32
             | (self.return_lse as u64) << 1u32 | (self.layout as u32 as u64) << 2u32
@@ -1265,7 +1321,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
                 .as_ref()
                 .map_or(0, ::lz_core::context::stride_class)) << 55u32;
         context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
-            << 0u32;
+            << 12u32;
         context.axes[0usize] = self.axes.total_q;
         context.axes[1usize] = self.axes.heads;
         context.axes[2usize] = self.axes.kv_heads;
@@ -1635,7 +1691,7 @@ impl AttentionGqaPrefillPagedCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_GQA_PREFILL_PAGED,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionGqaPrefillPagedHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -492,7 +492,7 @@ impl<'a> AttentionMlaPrefill<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 15usize] = [
+const FIELDS: [::lz_core::context::Field; 17usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("seq_q"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -610,19 +610,72 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 31u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 37u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 31u8,
+            shift: 43u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionMlaPrefillCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 31u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 37u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &AttentionMlaPrefillOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 31u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                37u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.causal as u64) << 0u32
             | (self.return_lse as u64) << 1u32
@@ -631,7 +684,7 @@ impl AttentionMlaPrefillCall<'_> {
             | (::lz_core::context::stride_class(&self.args.q_pe)) << 13u32
             | (::lz_core::context::stride_class(&self.args.ckv)) << 19u32
             | (::lz_core::context::stride_class(&self.args.kpe)) << 25u32
-            | (::lz_core::context::place_bits(self.args.q_nope.place())) << 31u32;
+            | (::lz_core::context::place_bits(self.args.q_nope.place())) << 43u32;
         context.axes[0usize] = self.axes.seq_q;
         context.axes[1usize] = self.axes.heads;
         context.axes[2usize] = self.axes.kv_len;
@@ -936,7 +989,7 @@ impl AttentionMlaPrefillCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_MLA_PREFILL,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionMlaPrefillHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -636,7 +636,7 @@ impl<'a> AttentionSparseBlock<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 18usize] = [
+const FIELDS: [::lz_core::context::Field; 20usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("m"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -773,19 +773,72 @@ const FIELDS: [::lz_core::context::Field; 18usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 36u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 42u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 36u8,
+            shift: 48u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionSparseBlockCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 36u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 42u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &AttentionSparseBlockOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 36u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                42u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.return_lse as u64) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
@@ -794,7 +847,7 @@ impl AttentionSparseBlockCall<'_> {
             | (::lz_core::context::stride_class(&self.args.v)) << 18u32
             | (::lz_core::context::stride_class(&self.args.indptr)) << 24u32
             | (::lz_core::context::stride_class(&self.args.indices)) << 30u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 36u32;
+            | (::lz_core::context::place_bits(self.args.q.place())) << 48u32;
         context.axes[0usize] = self.axes.m;
         context.axes[1usize] = self.axes.heads;
         context.axes[2usize] = self.axes.head_dim;
@@ -1116,7 +1169,7 @@ impl AttentionSparseBlockCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_SPARSE_BLOCK,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionSparseBlockHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

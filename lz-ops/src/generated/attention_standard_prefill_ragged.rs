@@ -751,7 +751,7 @@ impl<'a> AttentionStandardPrefillRagged<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 21usize] = [
+const FIELDS: [::lz_core::context::Field; 23usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("total_q"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -915,19 +915,75 @@ const FIELDS: [::lz_core::context::Field; 21usize] = [
         },
     },
     ::lz_core::context::Field {
-        name: ::std::borrow::Cow::Borrowed("place"),
-        kind: ::lz_core::context::FieldKind::Place,
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
             shift: 44u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 50u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("place"),
+        kind: ::lz_core::context::FieldKind::Place,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionStandardPrefillRaggedCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 44u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 50u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(
+        &self,
+        out: &AttentionStandardPrefillRaggedOut<'_>,
+    ) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 44u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                50u32,
+                out
+                    .lse
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.causal as u64) << 0u32
             | (self.return_lse as u64) << 1u32
@@ -942,8 +998,9 @@ impl AttentionStandardPrefillRaggedCall<'_> {
                 .args
                 .alibi_slopes
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 38u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 44u32;
+                .map_or(0, ::lz_core::context::stride_class)) << 38u32;
+        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
+            << 0u32;
         context.axes[0usize] = self.axes.total_q;
         context.axes[1usize] = self.axes.total_k;
         context.axes[2usize] = self.axes.heads;
@@ -1296,7 +1353,7 @@ impl AttentionStandardPrefillRaggedCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_STANDARD_PREFILL_RAGGED,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry
                     .typed::<AttentionStandardPrefillRaggedHandle>()
                 {

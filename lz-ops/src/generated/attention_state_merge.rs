@@ -279,7 +279,7 @@ impl<'a> AttentionStateMerge<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 8usize] = [
+const FIELDS: [::lz_core::context::Field; 10usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -338,24 +338,66 @@ const FIELDS: [::lz_core::context::Field; 8usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 17u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(lse)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 23u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 17u8,
+            shift: 29u8,
             bits: 11u8,
         },
     },
 ];
 impl AttentionStateMergeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 17u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 23u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &AttentionStateMergeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 17u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context.put(0usize, 23u32, ::lz_core::context::stride_class(&out.lse.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
             | (::lz_core::context::stride_class(&self.args.v)) << 5u32
             | (::lz_core::context::stride_class(&self.args.s)) << 11u32
-            | (::lz_core::context::place_bits(self.args.v.place())) << 17u32;
+            | (::lz_core::context::place_bits(self.args.v.place())) << 29u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.states;
         context.axes[2usize] = self.axes.heads;
@@ -617,7 +659,7 @@ impl AttentionStateMergeCall<'_> {
         engine
             .dispatch(
                 &ATTENTION_STATE_MERGE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<AttentionStateMergeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -782,7 +782,7 @@ impl<'a> Dequantize<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 15usize] = [
+const FIELDS: [::lz_core::context::Field; 16usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("outer"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -926,19 +926,50 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 41u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 41u8,
+            shift: 47u8,
             bits: 11u8,
         },
     },
 ];
 impl DequantizeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 41u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &DequantizeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 41u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.format as u32 as u64) << 0u32
             | (self.granularity as u32 as u64) << 5u32
@@ -954,7 +985,7 @@ impl DequantizeCall<'_> {
                 .global_scale
                 .as_ref()
                 .map_or(0, ::lz_core::context::stride_class)) << 35u32
-            | (::lz_core::context::place_bits(self.args.quantized.place())) << 41u32;
+            | (::lz_core::context::place_bits(self.args.quantized.place())) << 47u32;
         context.axes[0usize] = self.axes.outer;
         context.axes[1usize] = self.axes.channels;
         context.axes[2usize] = self.axes.stored;
@@ -1180,7 +1211,7 @@ impl DequantizeCall<'_> {
         engine
             .dispatch(
                 &DEQUANTIZE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<DequantizeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -251,7 +251,7 @@ impl<'a> EmbeddingLookup<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 8usize] = [
+const FIELDS: [::lz_core::context::Field; 9usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("vocab"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -310,25 +310,56 @@ const FIELDS: [::lz_core::context::Field; 8usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 22u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 22u8,
+            shift: 28u8,
             bits: 11u8,
         },
     },
 ];
 impl EmbeddingLookupCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 22u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &EmbeddingLookupOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 22u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
             | (self.dtype_i.map_or(0, |dtype| dtype as u64)) << 5u32
             | (::lz_core::context::stride_class(&self.args.table)) << 10u32
             | (::lz_core::context::stride_class(&self.args.ids)) << 16u32
-            | (::lz_core::context::place_bits(self.args.table.place())) << 22u32;
+            | (::lz_core::context::place_bits(self.args.table.place())) << 28u32;
         context.axes[0usize] = self.axes.vocab;
         context.axes[1usize] = self.axes.dim;
         context.axes[2usize] = self.axes.tokens;
@@ -513,7 +544,7 @@ impl EmbeddingLookupCall<'_> {
         engine
             .dispatch(
                 &EMBEDDING_LOOKUP,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<EmbeddingLookupHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

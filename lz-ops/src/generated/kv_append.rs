@@ -741,9 +741,28 @@ const FIELDS: [::lz_core::context::Field; 14usize] = [
     },
 ];
 impl KvAppendCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &KvAppendOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.layout as u32 as u64) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
@@ -881,7 +900,7 @@ impl KvAppendCall<'_> {
         engine
             .dispatch(
                 &KV_APPEND,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<KvAppendHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -656,9 +656,28 @@ const FIELDS: [::lz_core::context::Field; 12usize] = [
     },
 ];
 impl KvCompactCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &KvCompactOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.layout as u32 as u64) << 0u32
             | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 5u32
@@ -794,7 +813,7 @@ impl KvCompactCall<'_> {
         engine
             .dispatch(
                 &KV_COMPACT,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<KvCompactHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -402,7 +402,7 @@ impl<'a> MlpFused<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 11usize] = [
+const FIELDS: [::lz_core::context::Field; 12usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -500,19 +500,50 @@ const FIELDS: [::lz_core::context::Field; 11usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 34u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 34u8,
+            shift: 40u8,
             bits: 11u8,
         },
     },
 ];
 impl MlpFusedCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 34u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &MlpFusedOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 34u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.activation as u32 as u64) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
@@ -520,7 +551,7 @@ impl MlpFusedCall<'_> {
             | (::lz_core::context::stride_class(&self.args.gate_weight)) << 16u32
             | (::lz_core::context::stride_class(&self.args.up_weight)) << 22u32
             | (::lz_core::context::stride_class(&self.args.down_weight)) << 28u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 34u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 40u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.in_features;
         context.axes[2usize] = self.axes.intermediate;
@@ -714,7 +745,7 @@ impl MlpFusedCall<'_> {
         engine
             .dispatch(
                 &MLP_FUSED,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<MlpFusedHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -354,7 +354,7 @@ impl<'a> MlpLinear<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 10usize] = [
+const FIELDS: [::lz_core::context::Field; 11usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -445,19 +445,50 @@ const FIELDS: [::lz_core::context::Field; 10usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 29u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 29u8,
+            shift: 35u8,
             bits: 11u8,
         },
     },
 ];
 impl MlpLinearCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 29u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &MlpLinearOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 29u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.activation as u32 as u64) << 0u32
             | (u64::from(self.args.bias.is_some())) << 5u32
@@ -466,7 +497,7 @@ impl MlpLinearCall<'_> {
             | (::lz_core::context::stride_class(&self.args.weight)) << 17u32
             | (self.args.bias.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 23u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 29u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 35u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.in_features;
         context.axes[2usize] = self.axes.out_features;
@@ -658,7 +689,7 @@ impl MlpLinearCall<'_> {
         engine
             .dispatch(
                 &MLP_LINEAR,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<MlpLinearHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -393,7 +393,7 @@ impl<'a> NormLayer<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 12usize] = [
+const FIELDS: [::lz_core::context::Field; 15usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -486,19 +486,94 @@ const FIELDS: [::lz_core::context::Field; 12usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 31u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(mean)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 37u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(inv_std)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 43u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 31u8,
+            shift: 49u8,
             bits: 11u8,
         },
     },
 ];
 impl NormLayerCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 31u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 37u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 43u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &NormLayerOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 31u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+            .put(
+                0usize,
+                37u32,
+                out
+                    .mean
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+            .put(
+                0usize,
+                43u32,
+                out
+                    .inv_std
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.return_stats as u64) << 0u32
             | (u64::from(self.args.weight.is_some())) << 1u32
@@ -510,7 +585,7 @@ impl NormLayerCall<'_> {
                 << 19u32
             | (self.args.bias.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 25u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 31u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 49u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.hidden;
         context.scalars[0usize] = f64::from(self.eps).to_bits();
@@ -890,7 +965,7 @@ impl NormLayerCall<'_> {
         engine
             .dispatch(
                 &NORM_LAYER,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<NormLayerHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

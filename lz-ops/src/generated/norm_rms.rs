@@ -337,7 +337,7 @@ impl<'a> NormRms<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 10usize] = [
+const FIELDS: [::lz_core::context::Field; 11usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -408,19 +408,50 @@ const FIELDS: [::lz_core::context::Field; 10usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 23u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 23u8,
+            shift: 29u8,
             bits: 11u8,
         },
     },
 ];
 impl NormRmsCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 23u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &NormRmsOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 23u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (u64::from(self.args.weight.is_some())) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
@@ -428,7 +459,7 @@ impl NormRmsCall<'_> {
             | (::lz_core::context::stride_class(&self.args.x)) << 11u32
             | (self.args.weight.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 17u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 23u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 29u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.hidden;
         context.scalars[0usize] = f64::from(self.eps).to_bits();
@@ -617,7 +648,7 @@ impl NormRmsCall<'_> {
         engine
             .dispatch(
                 &NORM_RMS,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<NormRmsHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

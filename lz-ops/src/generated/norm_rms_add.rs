@@ -413,7 +413,7 @@ impl<'a> NormRmsAdd<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 11usize] = [
+const FIELDS: [::lz_core::context::Field; 12usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -493,19 +493,50 @@ const FIELDS: [::lz_core::context::Field; 11usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 29u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 29u8,
+            shift: 35u8,
             bits: 11u8,
         },
     },
 ];
 impl NormRmsAddCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 29u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &NormRmsAddOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 29u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (u64::from(self.args.weight.is_some())) << 0u32
             | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
@@ -514,7 +545,7 @@ impl NormRmsAddCall<'_> {
             | (::lz_core::context::stride_class(&self.args.residual.as_view())) << 17u32
             | (self.args.weight.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 23u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 29u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 35u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.hidden;
         context.scalars[0usize] = f64::from(self.eps).to_bits();
@@ -712,7 +743,7 @@ impl NormRmsAddCall<'_> {
         engine
             .dispatch(
                 &NORM_RMS_ADD,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<NormRmsAddHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -489,7 +489,7 @@ impl<'a> PosencRope<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 17usize] = [
+const FIELDS: [::lz_core::context::Field; 18usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -638,19 +638,50 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(output)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 46u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 46u8,
+            shift: 52u8,
             bits: 11u8,
         },
     },
 ];
 impl PosencRopeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 46u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &PosencRopeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 46u32, ::lz_core::context::stride_class(&out.output.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.interleaved as u64) << 0u32
             | (self.layout as u32 as u64) << 1u32
@@ -663,7 +694,7 @@ impl PosencRopeCall<'_> {
             | (::lz_core::context::stride_class(&self.args.sin)) << 34u32
             | (self.args.positions.as_ref().map_or(0, ::lz_core::context::stride_class))
                 << 40u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 46u32;
+            | (::lz_core::context::place_bits(self.args.x.place())) << 52u32;
         context.axes[0usize] = self.axes.batch;
         context.axes[1usize] = self.axes.seq;
         context.axes[2usize] = self.axes.heads;
@@ -891,7 +922,7 @@ impl PosencRopeCall<'_> {
         engine
             .dispatch(
                 &POSENC_ROPE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<PosencRopeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -673,7 +673,7 @@ impl<'a> Quantize<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 15usize] = [
+const FIELDS: [::lz_core::context::Field; 17usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("outer"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -813,19 +813,76 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
     ::lz_core::context::Field {
-        name: ::std::borrow::Cow::Borrowed("place"),
-        kind: ::lz_core::context::FieldKind::Place,
+        name: ::std::borrow::Cow::Borrowed("strides(quantized)"),
+        kind: ::lz_core::context::FieldKind::Strides,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
             shift: 42u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(scale_out)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 48u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("place"),
+        kind: ::lz_core::context::FieldKind::Place,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
             bits: 11u8,
         },
     },
 ];
 impl QuantizeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 42u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 48u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &QuantizeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(
+                0usize,
+                42u32,
+                ::lz_core::context::stride_class(&out.quantized.as_view()),
+            );
+        context
+            .put(
+                0usize,
+                48u32,
+                out
+                    .scale_out
+                    .as_ref()
+                    .map_or(
+                        ::lz_core::context::FRESH_OUTPUT,
+                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
+                    ),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.format as u32 as u64) << 0u32
             | (self.granularity as u32 as u64) << 5u32
@@ -842,8 +899,9 @@ impl QuantizeCall<'_> {
                 .args
                 .global_scale
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 36u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 42u32;
+                .map_or(0, ::lz_core::context::stride_class)) << 36u32;
+        context.flags[1usize] = (::lz_core::context::place_bits(self.args.x.place()))
+            << 0u32;
         context.axes[0usize] = self.axes.outer;
         context.axes[1usize] = self.axes.channels;
         context.axes[2usize] = self.axes.inner;
@@ -1295,7 +1353,7 @@ impl QuantizeCall<'_> {
         engine
             .dispatch(
                 &QUANTIZE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<QuantizeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -471,7 +471,7 @@ impl<'a> SamplingSpeculative<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 13usize] = [
+const FIELDS: [::lz_core::context::Field; 15usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -569,19 +569,66 @@ const FIELDS: [::lz_core::context::Field; 13usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(tokens)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 32u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(accepted)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 38u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 32u8,
+            shift: 44u8,
             bits: 11u8,
         },
     },
 ];
 impl SamplingSpeculativeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 32u32, ::lz_core::context::FRESH_OUTPUT);
+        context.put(0usize, 38u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &SamplingSpeculativeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 32u32, ::lz_core::context::stride_class(&out.tokens.as_view()));
+        context
+            .put(
+                0usize,
+                38u32,
+                ::lz_core::context::stride_class(&out.accepted.as_view()),
+            );
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (u64::from(self.args.seed_tensor.is_some())) << 0u32
             | (u64::from(self.args.offset_tensor.is_some())) << 1u32
@@ -598,7 +645,7 @@ impl SamplingSpeculativeCall<'_> {
                 .offset_tensor
                 .as_ref()
                 .map_or(0, ::lz_core::context::stride_class)) << 26u32
-            | (::lz_core::context::place_bits(self.args.draft_probs.place())) << 32u32;
+            | (::lz_core::context::place_bits(self.args.draft_probs.place())) << 44u32;
         context.axes[0usize] = self.axes.batch;
         context.axes[1usize] = self.axes.draft_len;
         context.axes[2usize] = self.axes.vocab;
@@ -897,7 +944,7 @@ impl SamplingSpeculativeCall<'_> {
         engine
             .dispatch(
                 &SAMPLING_SPECULATIVE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<SamplingSpeculativeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -495,7 +495,7 @@ impl<'a> SamplingTopk<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 15usize] = [
+const FIELDS: [::lz_core::context::Field; 16usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("rows"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -605,19 +605,50 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(tokens)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 0u8,
+            shift: 32u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 0u8,
-            shift: 32u8,
+            shift: 38u8,
             bits: 11u8,
         },
     },
 ];
 impl SamplingTopkCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(0usize, 32u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &SamplingTopkOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(0usize, 32u32, ::lz_core::context::stride_class(&out.tokens.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (u64::from(self.args.k_tensor.is_some())) << 0u32
             | (u64::from(self.args.seed_tensor.is_some())) << 1u32
@@ -636,7 +667,7 @@ impl SamplingTopkCall<'_> {
                 .offset_tensor
                 .as_ref()
                 .map_or(0, ::lz_core::context::stride_class)) << 26u32
-            | (::lz_core::context::place_bits(self.args.logits.place())) << 32u32;
+            | (::lz_core::context::place_bits(self.args.logits.place())) << 38u32;
         context.axes[0usize] = self.axes.rows;
         context.axes[1usize] = self.axes.vocab;
         context.scalars[0usize] = self.k as u64;
@@ -850,7 +881,7 @@ impl SamplingTopkCall<'_> {
         engine
             .dispatch(
                 &SAMPLING_TOPK,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<SamplingTopkHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -376,9 +376,28 @@ const FIELDS: [::lz_core::context::Field; 7usize] = [
     },
 ];
 impl TokenizeDecodeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &TokenizeDecodeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.skip_special_tokens as u64) << 0u32
             | (::lz_core::context::stride_class(&self.args.tokens)) << 1u32
@@ -511,7 +530,7 @@ impl TokenizeDecodeCall<'_> {
         engine
             .dispatch(
                 &TOKENIZE_DECODE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<TokenizeDecodeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

@@ -259,7 +259,7 @@ impl<'a> TokenizeEncode<'a> {
         })
     }
 }
-const FIELDS: [::lz_core::context::Field; 6usize] = [
+const FIELDS: [::lz_core::context::Field; 7usize] = [
     ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("batch"),
         kind: ::lz_core::context::FieldKind::Axis {
@@ -306,26 +306,57 @@ const FIELDS: [::lz_core::context::Field; 6usize] = [
         },
     },
     ::lz_core::context::Field {
+        name: ::std::borrow::Cow::Borrowed("strides(indptr)"),
+        kind: ::lz_core::context::FieldKind::Strides,
+        store: ::lz_core::context::Store::Flag {
+            word: 1u8,
+            shift: 0u8,
+            bits: 6u8,
+        },
+    },
+    ::lz_core::context::Field {
         name: ::std::borrow::Cow::Borrowed("place"),
         kind: ::lz_core::context::FieldKind::Place,
         store: ::lz_core::context::Store::Flag {
             word: 1u8,
-            shift: 0u8,
+            shift: 6u8,
             bits: 11u8,
         },
     },
 ];
 impl TokenizeEncodeCall<'_> {
-    /// What selection sees of this call.
-    #[inline]
+    /// What selection sees of this call if its outputs are allocated for it.
+    #[allow(
+        unused_mut,
+        reason = "not every operation has outputs whose places are given"
+    )]
     pub fn context(&self) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context.put(1usize, 0u32, ::lz_core::context::FRESH_OUTPUT);
+        context
+    }
+    /// What selection sees of this call with these outputs.
+    #[inline]
+    #[allow(
+        unused_mut,
+        unused_variables,
+        reason = "not every operation has outputs whose places are given"
+    )]
+    pub fn context_with(&self, out: &TokenizeEncodeOut<'_>) -> ::lz_core::Context {
+        let mut context = self.inputs_context();
+        context
+            .put(1usize, 0u32, ::lz_core::context::stride_class(&out.indptr.as_view()));
+        context
+    }
+    #[inline]
+    fn inputs_context(&self) -> ::lz_core::Context {
         let mut context = ::lz_core::Context::EMPTY;
         context.flags[0usize] = (self.add_special_tokens as u64) << 0u32
             | (self.return_offsets as u64) << 1u32
             | (::lz_core::context::digest_bits(&self.args.tokenizer.digest())) << 2u32;
         context.flags[1usize] = (::lz_core::context::place_bits(
             ::lz_core::tensor::Place::HOST,
-        )) << 0u32;
+        )) << 6u32;
         context.axes[0usize] = self.axes.batch;
         context
     }
@@ -543,7 +574,7 @@ impl TokenizeEncodeCall<'_> {
         engine
             .dispatch(
                 &TOKENIZE_ENCODE,
-                &self.context(),
+                &self.context_with(&out),
                 &mut |entry, run| match entry.typed::<TokenizeEncodeHandle>() {
                     Some(handle) => handle.0.run(self, out.reborrow(), run),
                     None => {

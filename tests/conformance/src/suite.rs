@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use lz_core::context::{Field, FieldKind, dtype_of, place_bits, stride_class};
+use lz_core::context::{FRESH_OUTPUT, Field, FieldKind, dtype_of, place_bits, stride_class};
 use lz_core::expr::Value;
 use lz_core::tensor::Place;
 use lz_core::{Arg, Context, Error, OperationInfo, OutArg};
@@ -10,7 +10,7 @@ use lz_schema::model::{Kind, Slot};
 
 use crate::assign::{Focus, Prepared};
 use crate::broken::{Break, breaks, draw_broken};
-use crate::call::{OwnedArg, OwnedCall};
+use crate::call::{OwnedArg, OwnedCall, OwnedOut};
 use crate::coverage::{Coverage, wanted};
 use crate::fill::Numbers;
 use crate::random::{Random, case_seed};
@@ -252,8 +252,8 @@ pub fn context(subject: &dyn Subject) {
             let focus = focus_of(&prepared, case);
             let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
             let mut drawn = draw_valid(&prepared, random, &drawing)?;
-            let checked = drawn.call.lend(|args, _| subject.check(args, None));
-            let Some(Checked::Right { context, .. }) = checked else {
+            let checked = drawn.call.lend(|args, outputs| subject.check(args, Some(outputs)));
+            let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else {
                 return Err(format!("the generated check refuses a valid call\n{:?}", drawn.call));
             };
             for (place, field) in subject.info().fields.iter().enumerate() {
@@ -291,6 +291,11 @@ fn field_holds(
         let place = operation.inputs.iter().position(|input| Some(input.name.as_str()) == name);
         place.map(|place| &drawn.call.args[place])
     };
+    let output_of = |prefix: &str| {
+        let name = field.name.strip_prefix(prefix).and_then(|rest| rest.strip_suffix(')'));
+        let place = operation.outputs.iter().position(|output| Some(output.name.as_str()) == name);
+        place.map(|place| &drawn.call.outputs[place])
+    };
     let wanted = match &field.kind {
         FieldKind::DType => {
             let variable = operation.types.iter().position(|variable| variable.name == field.name);
@@ -301,9 +306,11 @@ fn field_holds(
                 Err(format!("holds {:?}, the call has {dtype:?}", dtype_of(raw)))
             };
         }
-        FieldKind::Strides => {
-            arg_of("strides(").and_then(|arg| arg.tensor()).map_or(0, |tensor| stride_class(&tensor.view()))
-        }
+        FieldKind::Strides => match (arg_of("strides("), output_of("strides(")) {
+            (Some(arg), _) => arg.tensor().map_or(0, |tensor| stride_class(&tensor.view())),
+            (None, Some(OwnedOut::Tensor(tensor))) => stride_class(&tensor.view()),
+            _ => FRESH_OUTPUT,
+        },
         FieldKind::Digest => lz_core::context::digest_bits(&crate::text::tokenizer().digest()),
         FieldKind::Place => {
             let required = operation.inputs.iter().zip(&drawn.call.args);

@@ -1,9 +1,10 @@
 //! Kernels against the reference: the same calls, the same results, and nothing touched that is not theirs.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use lz_core::run::{Run, Scratch};
-use lz_core::{Context, KernelEntry};
+use lz_core::{Context, Engine, KernelEntry};
 use lz_schema::model::Operation;
 
 use crate::assign::Prepared;
@@ -21,11 +22,30 @@ const GARBAGE: [u8; 2] = [0xc3, 0x5a];
 /// Every kernel that is held to the reference. The reference is among them: it must not depend on what was there before.
 pub fn registered() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
-    KERNELS.get_or_init(lz_ops::reference_kernels::kernels)
+    KERNELS.get_or_init(|| {
+        let mut kernels = lz_ops::reference_kernels::kernels();
+        kernels.extend(lz_cpu::kernels());
+        kernels
+    })
 }
 
 /// Whether a kernel claims to run a call; what it claims it must do.
 pub type Supports = dyn Fn(&KernelEntry, &Context) -> bool;
+
+/// Asks the engine's own filter whether a kernel claims a call.
+pub fn claims(entry: &KernelEntry, context: &Context) -> bool {
+    static ENGINES: OnceLock<Mutex<HashMap<String, Engine>>> = OnceLock::new();
+    let Some(info) = lz_ops::OPERATIONS.into_iter().find(|info| info.name == entry.spec.operation) else {
+        return false;
+    };
+    let mut engines = ENGINES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);
+    let engine = engines.entry(entry.spec.id.clone()).or_insert_with(|| {
+        let engine = Engine::new();
+        engine.register([entry.clone()]).unwrap_or_else(|error| panic!("{error}"));
+        engine
+    });
+    engine.which(info, context).is_ok()
+}
 
 /// The reference of an operation.
 pub fn reference(operation: &Operation) -> Option<&'static KernelEntry> {
@@ -72,8 +92,8 @@ pub fn conforms(
         let numbers = if case % 4 == 3 { Numbers::Awkward } else { Numbers::Normal };
         let drawing = Drawing { size, focus: &focus, numbers, devices: false };
         let mut drawn = draw_valid(&prepared, random, &drawing)?;
-        let context = match drawn.call.lend(|args, _| subject.check(args, None)) {
-            Some(Checked::Right { context, .. }) => context,
+        let context = match drawn.call.lend(|args, outputs| subject.check(args, Some(outputs))) {
+            Some(Checked::Right { context, outputs: Some(Ok(())) }) => context,
             _ => return Err("the generated check refuses a valid call".to_owned()),
         };
         if !supports(entry, &context) {

@@ -9,7 +9,11 @@ pub const REFERENCE_BACKEND: &str = "reference";
 /// Every kernel of every backend.
 fn all() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
-    KERNELS.get_or_init(lz_ops::reference_kernels::kernels)
+    KERNELS.get_or_init(|| {
+        let mut kernels = lz_ops::reference_kernels::kernels();
+        kernels.extend(lz_cpu::kernels());
+        kernels
+    })
 }
 
 /// The kernels of one operation, each alone in an engine, so that no other can answer in its place.

@@ -32,10 +32,13 @@ impl Subject for Operation {
         )]
         let mut next = outputs.iter_mut();
         let output_output = crate::take::tensor(next.next()).ok()??;
-        let fit = call.outputs(output_output).map(drop);
+        let fit = call.outputs(output_output);
+        let context = fit
+            .as_ref()
+            .map_or(context, |out| Box::new(call.context_with(out)));
         Some(Checked::Right {
             context,
-            outputs: Some(fit),
+            outputs: Some(fit.map(drop)),
         })
     }
 }
@@ -68,7 +71,11 @@ mod tests {
     }
     #[test]
     fn values() {
-        crate::values::values(&Operation, crate::values::registered(), &|_, _| true);
+        crate::values::values(
+            &Operation,
+            crate::values::registered(),
+            &crate::values::claims,
+        );
     }
     #[test]
     fn mutants() {

@@ -31,10 +31,13 @@ impl Subject for Operation {
             reason = "operations without outputs take nothing"
         )]
         let mut next = outputs.iter_mut();
-        let fit = call.outputs().map(drop);
+        let fit = call.outputs();
+        let context = fit
+            .as_ref()
+            .map_or(context, |out| Box::new(call.context_with(out)));
         Some(Checked::Right {
             context,
-            outputs: Some(fit),
+            outputs: Some(fit.map(drop)),
         })
     }
 }
@@ -67,7 +70,11 @@ mod tests {
     }
     #[test]
     fn values() {
-        crate::values::values(&Operation, crate::values::registered(), &|_, _| true);
+        crate::values::values(
+            &Operation,
+            crate::values::registered(),
+            &crate::values::claims,
+        );
     }
     #[test]
     fn mutants() {

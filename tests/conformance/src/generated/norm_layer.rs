@@ -34,10 +34,13 @@ impl Subject for Operation {
         let output_output = crate::take::tensor(next.next()).ok()??;
         let output_mean = crate::take::tensor(next.next()).ok()?;
         let output_inv_std = crate::take::tensor(next.next()).ok()?;
-        let fit = call.outputs(output_output, output_mean, output_inv_std).map(drop);
+        let fit = call.outputs(output_output, output_mean, output_inv_std);
+        let context = fit
+            .as_ref()
+            .map_or(context, |out| Box::new(call.context_with(out)));
         Some(Checked::Right {
             context,
-            outputs: Some(fit),
+            outputs: Some(fit.map(drop)),
         })
     }
 }
@@ -70,7 +73,11 @@ mod tests {
     }
     #[test]
     fn values() {
-        crate::values::values(&Operation, crate::values::registered(), &|_, _| true);
+        crate::values::values(
+            &Operation,
+            crate::values::registered(),
+            &crate::values::claims,
+        );
     }
     #[test]
     fn mutants() {

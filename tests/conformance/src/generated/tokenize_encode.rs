@@ -34,10 +34,13 @@ impl Subject for Operation {
         let output_tokens = crate::take::dynamic(next.next()).ok()??;
         let output_indptr = crate::take::tensor(next.next()).ok()??;
         let output_offsets = crate::take::dynamic(next.next()).ok()?;
-        let fit = call.outputs(output_tokens, output_indptr, output_offsets).map(drop);
+        let fit = call.outputs(output_tokens, output_indptr, output_offsets);
+        let context = fit
+            .as_ref()
+            .map_or(context, |out| Box::new(call.context_with(out)));
         Some(Checked::Right {
             context,
-            outputs: Some(fit),
+            outputs: Some(fit.map(drop)),
         })
     }
 }
@@ -72,7 +75,11 @@ mod tests {
     }
     #[test]
     fn values() {
-        crate::values::values(&Operation, crate::values::registered(), &|_, _| true);
+        crate::values::values(
+            &Operation,
+            crate::values::registered(),
+            &crate::values::claims,
+        );
     }
     #[test]
     fn mutants() {
