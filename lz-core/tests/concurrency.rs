@@ -85,7 +85,7 @@ fn nothing_breaks_while_everything_changes() {
                 }
             });
             engine.register([plugin, flaky]).expect("the backends were taken away");
-            engine.set_policy(only(9));
+            engine.set_policy(Policy { prefer: only(9).allow, ..Policy::default() });
             engine.set_policy(Policy::default());
             if round % 10 == 0 {
                 engine.health().reset_kernel("flaky.x");

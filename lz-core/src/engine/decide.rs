@@ -39,13 +39,16 @@ impl Workspace {
     pub fn bytes(self, kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
         match self {
             Workspace::Bytes(bytes) => bytes,
-            Workspace::Computed => {
-                let values = crate::scope::Values::of_fields(&kernel.info.fields, context);
-                // A guard has just seen that the formula has a value.
-                filter::workspace(kernel, values.as_slice()).unwrap_or(0)
-            }
+            Workspace::Computed => computed_workspace(kernel, context),
         }
     }
+}
+
+#[inline(never)]
+fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
+    let values = crate::scope::Values::of_fields(&kernel.info.fields, context);
+    // A guard has just seen that the formula has a value.
+    filter::workspace(kernel, values.as_slice()).unwrap_or(0)
 }
 
 /// A candidate and its score.

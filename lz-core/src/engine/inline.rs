@@ -54,7 +54,16 @@ pub(crate) fn take() -> Box<Local> {
         Some(local)
     });
     // A thread that is ending has no memory left; the call works without.
-    taken.ok().flatten().unwrap_or_default()
+    match taken {
+        Ok(Some(local)) => local,
+        _ => fresh(),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn fresh() -> Box<Local> {
+    Box::default()
 }
 
 /// Gives it back.
@@ -90,9 +99,15 @@ pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
 /// The decisions of one operation, and which one is replaced next.
 struct Ways {
     ways: [Way; WAYS],
+    /// The one that was found last, which is looked at first.
+    latest: usize,
     next: usize,
     /// Looks that ended in the shared table since a way was last replaced.
     passed: u32,
+}
+
+impl Ways {
+    const EMPTY: Ways = Ways { ways: [const { Way::EMPTY }; WAYS], latest: 0, next: 0, passed: 0 };
 }
 
 /// One decision, its cell as ranges, so that a look is a handful of comparisons.
@@ -100,66 +115,78 @@ pub(crate) struct Way {
     /// The world's; 0 for an empty way.
     generation: u64,
     mode: u64,
-    mask: [u64; FLAG_WORDS],
-    flags: [u64; FLAG_WORDS],
-    axes: usize,
-    low: [i64; MAX_AXES],
-    span: [u64; MAX_AXES],
-    /// Remainders that must be looked at, which is all that a way can keep of guards.
-    guards: [Guard; GUARDS],
-    guarded: usize,
+    /// How many flag words, axes and guards there are to look at.
+    words: u8,
+    axes: u8,
+    guarded: u8,
+    pub transforms: Transforms,
     /// The kernel's index in the registry of its world.
     pub index: u32,
     pub kernel: Option<Arc<CompiledKernel>>,
-    pub transforms: Transforms,
     pub workspace: Workspace,
+    /// Mask and what must be left.
+    flags: [(u64, u64); FLAG_WORDS],
+    /// The smallest size, and how many more there are.
+    ranges: [(i64, u64); MAX_AXES],
+    /// Remainders that must be looked at, which is all that a way can keep of guards.
+    guards: [Guard; GUARDS],
 }
 
 impl Way {
     const EMPTY: Way = Way {
         generation: 0,
         mode: 0,
-        mask: [0; FLAG_WORDS],
-        flags: [0; FLAG_WORDS],
+        words: 0,
         axes: 0,
-        low: [0; MAX_AXES],
-        span: [0; MAX_AXES],
-        guards: [Guard::Rule { rule: 0, expect: false }; GUARDS],
         guarded: 0,
+        transforms: Transforms::NONE,
         index: 0,
         kernel: None,
-        transforms: Transforms::NONE,
         workspace: Workspace::Bytes(0),
+        flags: [(0, 0); FLAG_WORDS],
+        ranges: [(0, 0); MAX_AXES],
+        guards: [Guard::Rule { rule: 0, expect: false }; GUARDS],
     };
 
-    /// Whether the call is in the cell. Differences are gathered and looked at once: the answer is nearly always the same,
-    /// while the single comparisons would be many branches.
+    /// Whether the call is in the cell. Word by word and leaving at the first difference: a wide comparison would have to
+    /// wait for the stores that have just made the context.
     #[inline(always)]
     fn covers(&self, generation: u64, mode: Mode, context: &Context) -> bool {
-        let mut differs = (self.generation ^ generation) | (self.mode ^ mode.word());
-        for word in 0..FLAG_WORDS {
-            differs |= (context.flags[word] & self.mask[word]) ^ self.flags[word];
-        }
-        if differs != 0 {
+        if self.generation != generation || self.mode != mode.word() {
             return false;
         }
-        let mut outside = false;
-        for axis in 0..self.axes.min(MAX_AXES) {
-            outside |= context.axes[axis].wrapping_sub(self.low[axis]) as u64 > self.span[axis];
+        for ((mask, wanted), flags) in self.flags.iter().zip(&context.flags).take(usize::from(self.words)) {
+            if flags & mask != *wanted {
+                return false;
+            }
         }
-        if outside {
-            return false;
+        for ((low, span), size) in self.ranges.iter().zip(&context.axes).take(usize::from(self.axes)) {
+            if size.wrapping_sub(*low) as u64 > *span {
+                return false;
+            }
         }
-        self.guarded == 0 || self.guards.iter().take(self.guarded).all(|guard| guard.stands_alone(context))
+        self.guarded == 0 || self.guards_stand(context)
+    }
+
+    #[inline(never)]
+    fn guards_stand(&self, context: &Context) -> bool {
+        self.guards.iter().take(usize::from(self.guarded)).all(|guard| guard.stands_alone(context))
     }
 }
 
 impl Recent {
     /// The way that covers a call.
     #[inline(always)]
-    pub fn find(&self, slot: u32, generation: u64, mode: Mode, context: &Context) -> Option<&Way> {
-        let ways = self.0.get(slot as usize)?.as_ref()?;
-        ways.ways.iter().find(|way| way.covers(generation, mode, context))
+    pub fn find(&mut self, slot: u32, generation: u64, mode: Mode, context: &Context) -> Option<&Way> {
+        let Ways { ways, latest, .. } = &mut **self.0.get_mut(slot as usize)?.as_mut()?;
+        for turn in 0..WAYS {
+            let position = (*latest + turn) % WAYS;
+            if ways[position].covers(generation, mode, context) {
+                *latest = position;
+                return Some(&ways[position]);
+            }
+        }
+        None
     }
 
     /// Remembers a decision, unless its guards need more than the context.
@@ -180,8 +207,7 @@ impl Recent {
             self.0.resize_with(slot + 1, || None);
         }
         let Some(place) = self.0.get_mut(slot) else { return };
-        let ways = place
-            .get_or_insert_with(|| Box::new(Ways { ways: [const { Way::EMPTY }; WAYS], next: 0, passed: 0 }));
+        let ways = place.get_or_insert_with(|| Box::new(Ways::EMPTY));
         ways.passed += 1;
         let next = ways.next % WAYS;
         let Some(way) = ways.ways.get_mut(next) else { return };
@@ -202,12 +228,13 @@ impl Way {
         mode: Mode,
         decision: &Decision,
     ) {
+        let words = table.mask.iter().rposition(|mask| *mask != 0).map_or(0, |last| last + 1);
         *self = Way {
             generation: world.generation,
             mode: mode.word(),
-            mask: table.mask,
-            axes: table.axes.len().min(MAX_AXES),
-            guarded: decision.guards.len(),
+            words: words as u8,
+            axes: table.axes.len().min(MAX_AXES) as u8,
+            guarded: decision.guards.len().min(GUARDS) as u8,
             index: decision.kernel,
             kernel: world.registry.shared(decision.kernel),
             transforms: decision.transforms,
@@ -217,13 +244,12 @@ impl Way {
         for (place, guard) in self.guards.iter_mut().zip(&decision.guards) {
             *place = *guard;
         }
-        for word in 0..FLAG_WORDS {
-            self.flags[word] = context.flags[word] & table.mask[word];
+        for ((place, mask), flags) in self.flags.iter_mut().zip(table.mask).zip(context.flags) {
+            *place = (mask, flags & mask);
         }
-        for (axis, cells) in table.axes.iter().enumerate().take(MAX_AXES) {
-            let (low, high) = cells.range(context.axes[axis]);
-            self.low[axis] = low;
-            self.span[axis] = high.wrapping_sub(low) as u64;
+        for ((place, cells), size) in self.ranges.iter_mut().zip(&table.axes).zip(context.axes) {
+            let (low, high) = cells.range(size);
+            *place = (low, high.wrapping_sub(low) as u64);
         }
     }
 }

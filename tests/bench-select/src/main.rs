@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bench_select::{Tensors, call, context, decide, full_house, time};
 use lz_core::policy::{Policy, Sourced};
 use lz_core::{Engine, Error};
-use lz_ops::{NORM_RMS, NormRms};
+use lz_ops::{NORM_RMS, NormRms, NormRmsCall};
 
 struct Report {
     json: bool,
@@ -35,9 +35,40 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tensors = Tensors::new(64);
     let args = tensors.args()?;
     let first = &args[0];
+    if std::env::args().any(|argument| argument == "--count") {
+        return count(&engine, &args);
+    }
     single(&report, &engine, &args)?;
     threads(&report, &engine, first)?;
     Ok(())
+}
+
+/// A few calls of each kind, for a tool that counts instructions between `inline_hits` and the like:
+/// `valgrind --tool=callgrind --toggle-collect='*inline_hits*' target/release/bench-select --count`.
+fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error::Error>> {
+    let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
+    let calls = calls?;
+    for one in calls.iter().chain(&calls) {
+        decide(engine, one)?;
+    }
+    shared_hits(engine, &calls)?;
+    for _ in 0..100 {
+        decide(engine, &calls[0])?;
+    }
+    inline_hits(engine, &calls[0])?;
+    Ok(())
+}
+
+/// A thousand calls that the thread remembers.
+#[inline(never)]
+fn inline_hits(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
+    (0..1000).try_for_each(|_| decide(engine, black_box(call)))
+}
+
+/// Calls that only the shared table remembers.
+#[inline(never)]
+fn shared_hits(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
+    calls.iter().cycle().take(1024).try_for_each(|call| decide(engine, black_box(call)))
 }
 
 fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Error> {
