@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::codegen::{self, Mode};
-use crate::{command, new_op};
+use crate::{command, new_op, python};
 
 /// Folders that hold what is built or fetched, never what is written.
 const SKIPPED: [&str; 6] = ["target", ".git", ".venv", "dist", "__pycache__", ".pytest_cache"];
@@ -30,6 +30,17 @@ fn main() {
 }
 "#;
 
+/// The same from Python.
+const PYTHON_CALLER: &str = r#"
+import numpy as np
+import layerzero as lz
+
+x = np.array([[1.0, -2.0, 0.5]], np.float32)
+assert lz.ops.attention_linear_decode(x, scale=4.0).tolist() == [[4.0, -8.0, 2.0]]
+assert lz.which("attention.linear.decode", x)["kernel_id"] == "reference.attention.linear.decode"
+print("attention.linear.decode was called from Python")
+"#;
+
 /// Starts, generates, builds and calls an operation in a copy under `target/`.
 pub fn check(root: &Path) -> Result<()> {
     // The copy keeps its place and shares the target folder, so that what it depends on is not built again.
@@ -43,7 +54,46 @@ pub fn check(root: &Path) -> Result<()> {
     codegen::write(&checkout.join("lz-ops/examples/call.rs"), CALLER)?;
     let arguments = ["run", "--quiet", "--locked", "--package", "lz-ops", "--example", "call"];
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    command::run_with(&checkout, "cargo", &arguments, &[("CARGO_TARGET_DIR", &root.join(target))])
+    let target = root.join(target);
+    command::run_with(&checkout, "cargo", &arguments, &[("CARGO_TARGET_DIR", &target)])?;
+    call_from_python(root, &checkout, &target)
+}
+
+/// Builds the package of the copy into a folder of its own, beside the one that the virtual environment has.
+fn call_from_python(root: &Path, checkout: &Path, target: &Path) -> Result<()> {
+    let interpreter = python::ensure_venv(root)?.to_string_lossy().into_owned();
+    let wheels = target.join("new-op-wheels");
+    let packages = target.join("new-op-packages");
+    for folder in [&wheels, &packages] {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("removing {}", folder.display()))?;
+        }
+    }
+    let wheels_text = wheels.to_string_lossy();
+    let build = ["-m", "maturin", "build", "--quiet", "--out", &wheels_text];
+    command::run_with(
+        &checkout.join("bindings/python"),
+        &interpreter,
+        &build,
+        &[("CARGO_TARGET_DIR", target)],
+    )?;
+    let packages_text = packages.to_string_lossy();
+    let install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--no-index",
+        "--find-links",
+        &wheels_text,
+        "--target",
+        &packages_text,
+        "layerzero",
+    ];
+    command::run(checkout, &interpreter, &install)?;
+    command::run_with(checkout, &interpreter, &["-c", PYTHON_CALLER], &[("PYTHONPATH", &packages)])
 }
 
 /// Makes `to` hold exactly the hand-written and generated files of `from`. Files that are right already are not touched:

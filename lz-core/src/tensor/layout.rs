@@ -1,0 +1,213 @@
+//! Everything about a tensor but its memory, and whether it makes sense.
+
+use lz_schema::DType;
+
+use super::dims::{Dims, MAX_RANK};
+use crate::device::Platform;
+use crate::reason::{Reason, ReasonCode};
+
+/// Where memory lives: a platform and the number of the device on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// Which kind of device.
+    pub platform: Platform,
+    /// Which one of them.
+    pub index: u16,
+}
+
+impl Place {
+    /// Host memory.
+    pub const HOST: Place = Place { platform: Platform::Cpu, index: 0 };
+
+    /// Whether the host may read it directly.
+    #[inline]
+    pub fn is_host(self) -> bool {
+        self.platform == Platform::Cpu
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.platform, self.index)
+    }
+}
+
+/// Everything about a tensor but its memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Sizes.
+    pub shape: Dims,
+    /// Distance between neighbours along each dimension, in elements; may be negative or zero.
+    pub strides: Dims,
+    /// Element type.
+    pub dtype: DType,
+    /// Where the memory is.
+    pub place: Place,
+}
+
+impl Layout {
+    /// A dense row-major host layout; an error names what is wrong with the sizes.
+    pub fn contiguous(shape: &[i64], dtype: DType) -> Result<Layout, Reason> {
+        let Some(dims) = Dims::new(shape) else {
+            return Err(Reason::new(ReasonCode::RankMismatch)
+                .required(format!("at most {MAX_RANK} dimensions"))
+                .found(format!("{} dimensions", shape.len())));
+        };
+        let layout = Layout { shape: dims, strides: dims.contiguous_strides(), dtype, place: Place::HOST };
+        match layout.problem() {
+            Some(reason) => Err(reason),
+            None => Ok(layout),
+        }
+    }
+
+    /// Number of elements; `None` if a size is negative or the product overflows.
+    #[inline]
+    pub fn elements(&self) -> Option<i64> {
+        self.shape.product()
+    }
+
+    /// Lowest and highest element offset that an index can reach; `(0, -1)` when there is no element, `None` on overflow.
+    #[inline]
+    pub fn reach(&self) -> Option<(i64, i64)> {
+        let (mut lowest, mut highest, mut empty) = (0i64, 0i64, false);
+        for (&size, &stride) in self.shape.iter().zip(self.strides.iter()) {
+            if size < 0 {
+                return None;
+            }
+            if size == 0 {
+                empty = true;
+                continue;
+            }
+            let span = (size - 1).checked_mul(stride)?;
+            if span < 0 {
+                lowest = lowest.checked_add(span)?;
+            } else {
+                highest = highest.checked_add(span)?;
+            }
+        }
+        if empty { Some((0, -1)) } else { Some((lowest, highest)) }
+    }
+
+    /// Whether the metadata makes sense by itself: ranks agree, no size is negative, nothing overflows the address space.
+    #[inline]
+    pub fn is_sound(&self) -> bool {
+        if self.shape.len() != self.strides.len() {
+            return false;
+        }
+        let size = self.dtype.size() as i64;
+        let Some(elements) = self.elements() else { return false };
+        if elements.checked_mul(size).is_none() {
+            return false;
+        }
+        match self.reach() {
+            Some((lowest, highest)) => {
+                lowest.checked_mul(size).is_some()
+                    && highest.checked_mul(size).is_some_and(|bytes| bytes < i64::MAX - size)
+            }
+            None => false,
+        }
+    }
+
+    /// What is wrong with the metadata, in words; `None` if it [is sound](Self::is_sound).
+    pub fn problem(&self) -> Option<Reason> {
+        if self.is_sound() {
+            return None;
+        }
+        if self.shape.len() != self.strides.len() {
+            return Some(
+                Reason::new(ReasonCode::StrideInvalid)
+                    .required(format!("{} strides, one a dimension", self.shape.len()))
+                    .found(format!("{} strides", self.strides.len())),
+            );
+        }
+        if let Some(dimension) = self.shape.iter().position(|&size| size < 0) {
+            return Some(
+                Reason::new(ReasonCode::NegativeSize)
+                    .required("a size of 0 or more".to_owned())
+                    .found(format!("shape[{dimension}] = {}", self.shape[dimension])),
+            );
+        }
+        if self.elements().and_then(|elements| elements.checked_mul(self.dtype.size() as i64)).is_none() {
+            return Some(
+                Reason::new(ReasonCode::SizeOverflow)
+                    .required("fewer than 2^63 bytes".to_owned())
+                    .found(format!("shape {:?} of {}", self.shape, self.dtype.long_name())),
+            );
+        }
+        Some(
+            Reason::new(ReasonCode::StrideInvalid)
+                .required("strides whose reach fits the address space".to_owned())
+                .found(format!("shape {:?}, strides {:?}", self.shape, self.strides)),
+        )
+    }
+
+    /// Dense row-major (dimensions of size 1 may have any stride).
+    #[inline]
+    pub fn is_contiguous(&self) -> bool {
+        let mut expected = 1i64;
+        for (&size, &stride) in self.shape.iter().zip(self.strides.iter()).rev() {
+            if size != 1 && stride != expected {
+                return size == 0 || self.shape.contains(&0);
+            }
+            expected = expected.wrapping_mul(size.max(1));
+        }
+        true
+    }
+
+    /// The last dimension has stride 1, or no neighbours.
+    #[inline]
+    pub fn last_is_dense(&self) -> bool {
+        match (self.shape.last(), self.strides.last()) {
+            (Some(&size), Some(&stride)) => stride == 1 || size <= 1,
+            _ => true,
+        }
+    }
+
+    /// Element offset of an index; `None` if the index is out of range.
+    #[inline]
+    pub fn offset(&self, index: &[i64]) -> Option<isize> {
+        if index.len() != self.shape.len() {
+            return None;
+        }
+        let mut offset = 0i64;
+        for ((&position, &size), &stride) in index.iter().zip(self.shape.iter()).zip(self.strides.iter()) {
+            if position < 0 || position >= size {
+                return None;
+            }
+            offset = offset.wrapping_add(position.wrapping_mul(stride));
+        }
+        Some(offset as isize)
+    }
+
+    /// The same layout over integers that are as wide as the elements and that `int_at` and `set_int` carry without loss.
+    pub(super) fn as_bits(self) -> Layout {
+        let dtype = match self.dtype.size() {
+            1 => DType::U8,
+            2 => DType::U16,
+            4 => DType::U32,
+            _ => DType::I64,
+        };
+        Layout { dtype, ..self }
+    }
+
+    /// Whether two indices of this layout may name the same memory (stride 0, or strides that cross).
+    pub fn overlaps_itself(&self) -> bool {
+        if self.shape.contains(&0) {
+            return false;
+        }
+        let mut dims: [(i64, i64); MAX_RANK] = [(0, 1); MAX_RANK];
+        for (place, (&size, &stride)) in dims.iter_mut().zip(self.shape.iter().zip(self.strides.iter())) {
+            *place = (stride.saturating_abs(), size);
+        }
+        let dims = &mut dims[..self.shape.len()];
+        dims.sort_unstable();
+        let mut reach = 0i64;
+        for &(stride, size) in dims.iter().filter(|(_, size)| *size > 1) {
+            if stride <= reach {
+                return true;
+            }
+            reach = reach.saturating_add(stride.saturating_mul(size - 1));
+        }
+        false
+    }
+}

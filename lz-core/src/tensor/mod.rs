@@ -1,0 +1,100 @@
+//! Tensors as this crate sees them: borrowed views of memory that somebody else owns, and one owned host buffer.
+//!
+//! A view carries metadata of any quality. Nothing here trusts it: [`Layout::problem`] says what is wrong with it, and
+//! elements are reached only through views whose layout was found sound against the memory behind them
+//! (safe constructors check; `from_raw` makes its caller vouch).
+
+mod dims;
+mod layout;
+mod overlap;
+mod owned;
+mod view;
+
+pub use dims::{Dims, Indices, MAX_RANK};
+pub use layout::{Layout, Place};
+pub use overlap::may_overlap;
+pub use owned::{BUFFER_ALIGNMENT, Tensor};
+pub use view::{TensorMut, TensorView};
+
+#[cfg(test)]
+mod tests {
+    use lz_schema::DType;
+
+    use super::*;
+    use crate::reason::ReasonCode;
+
+    fn layout(shape: &[i64], strides: &[i64], dtype: DType) -> Layout {
+        Layout {
+            shape: Dims::new(shape).unwrap(),
+            strides: Dims::new(strides).unwrap(),
+            dtype,
+            place: Place::HOST,
+        }
+    }
+
+    #[test]
+    fn a_slice_too_short_is_refused() {
+        let data = [0f32; 5];
+        let reason = TensorView::from_slice(&data, &[2, 3]).unwrap_err();
+        assert_eq!(reason.code, ReasonCode::ShapeMismatch);
+        assert!(TensorView::from_slice_with(&data, 4, layout(&[5], &[-1], DType::F32)).is_ok());
+        assert!(TensorView::from_slice_with(&data, 3, layout(&[5], &[-1], DType::F32)).is_err());
+    }
+
+    #[test]
+    fn unsound_metadata_is_named() {
+        let cases = [
+            (layout(&[-1], &[1], DType::F32), ReasonCode::NegativeSize),
+            (layout(&[i64::MAX, 3], &[1, 1], DType::F32), ReasonCode::SizeOverflow),
+            (layout(&[4], &[i64::MAX], DType::F32), ReasonCode::StrideInvalid),
+            (layout(&[4], &[1, 1], DType::F32), ReasonCode::StrideInvalid),
+        ];
+        for (layout, code) in cases {
+            assert_eq!(layout.problem().map(|reason| reason.code), Some(code), "{layout:?}");
+        }
+    }
+
+    #[test]
+    fn contiguity() {
+        assert!(layout(&[2, 3], &[3, 1], DType::F32).is_contiguous());
+        assert!(layout(&[2, 1, 3], &[3, 99, 1], DType::F32).is_contiguous());
+        assert!(!layout(&[2, 3], &[1, 2], DType::F32).is_contiguous());
+        assert!(layout(&[0, 3], &[7, 5], DType::F32).is_contiguous());
+        assert!(layout(&[], &[], DType::F32).is_contiguous());
+    }
+
+    #[test]
+    fn overlap_of_columns_and_of_rows() {
+        let data = [0f32; 24];
+        let left = TensorView::from_slice_with(&data, 0, layout(&[4, 3], &[6, 1], DType::F32)).unwrap();
+        let right = TensorView::from_slice_with(&data, 3, layout(&[4, 3], &[6, 1], DType::F32)).unwrap();
+        let middle = TensorView::from_slice_with(&data, 2, layout(&[4, 3], &[6, 1], DType::F32)).unwrap();
+        assert!(!may_overlap(&left, &right));
+        assert!(may_overlap(&left, &middle));
+        assert!(may_overlap(&middle, &right));
+        assert!(may_overlap(&left, &left));
+        assert!(layout(&[4, 3], &[0, 1], DType::F32).overlaps_itself());
+        assert!(layout(&[4, 3], &[2, 1], DType::F32).overlaps_itself());
+        assert!(!layout(&[4, 3], &[1, 4], DType::F32).overlaps_itself());
+    }
+
+    #[test]
+    fn bits_survive_a_copy_that_numbers_would_not() {
+        let signalling = [f32::from_bits(0x7f80_0001), f32::from_bits(0xffc1_2345), -0.0];
+        let mut copy = [0f32; 3];
+        let view = TensorView::from_slice(&signalling, &[3]).unwrap().bits();
+        let mut target = TensorMut::from_slice(&mut copy, &[3]).unwrap();
+        for index in 0..3 {
+            target.bits_mut().set_int(&[index], view.int_at(&[index]));
+        }
+        assert_eq!(copy.map(f32::to_bits), signalling.map(f32::to_bits));
+    }
+
+    #[test]
+    fn indices_visit_each_place_once() {
+        assert_eq!(Indices::new(&[]).count(), 1);
+        assert_eq!(Indices::new(&[2, 0]).count(), 0);
+        let seen: Vec<Vec<i64>> = Indices::new(&[2, 2]).map(|index| index.to_vec()).collect();
+        assert_eq!(seen, [[0, 0], [0, 1], [1, 0], [1, 1]]);
+    }
+}

@@ -1,0 +1,46 @@
+//! Whether two tensors share memory.
+
+use super::view::TensorView;
+
+/// Whether a write through one tensor may change what another shows.
+///
+/// Exact for tensors whose reaches are apart, and for interleaved tensors that share their largest stride (columns of one
+/// matrix); otherwise an intersection of reaches counts as overlap.
+pub fn may_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
+    if a.place() != b.place() {
+        return false;
+    }
+    let (Some((a_start, a_end)), Some((b_start, b_end))) = (a.address_range(), b.address_range()) else {
+        return false;
+    };
+    if a_end <= b_start || b_end <= a_start {
+        return false;
+    }
+    let (Some((pitch_a, width_a)), Some((pitch_b, width_b))) = (pitch(a), pitch(b)) else { return true };
+    if pitch_a != pitch_b || width_a > pitch_a || width_b > pitch_b {
+        return true;
+    }
+    // Both are bands of the same pitch: compare where the bands lie modulo the pitch.
+    let distance = (b_start as i128 - a_start as i128).rem_euclid(pitch_a as i128) as u128;
+    !(distance >= width_a && distance + width_b <= pitch_a)
+}
+
+/// Largest stride in bytes and the bytes that the other dimensions reach, for layouts with positive strides.
+fn pitch(view: &TensorView<'_>) -> Option<(u128, u128)> {
+    let size = view.dtype().size() as u128;
+    let dims = || view.shape().iter().zip(view.strides()).filter(|(size, _)| **size > 1);
+    let largest = dims().map(|(_, stride)| *stride).max()?;
+    if dims().any(|(_, stride)| *stride <= 0) {
+        return None;
+    }
+    let mut width = size;
+    let mut seen = false;
+    for (&count, &stride) in dims() {
+        if stride == largest && !seen {
+            seen = true;
+            continue;
+        }
+        width = width.checked_add((count as u128 - 1).checked_mul(stride as u128)?.checked_mul(size)?)?;
+    }
+    Some((largest as u128 * size, width))
+}

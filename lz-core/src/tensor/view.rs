@@ -1,0 +1,354 @@
+//! Borrowed tensors. Elements are reached only where the layout was found sound against the memory behind it.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use lz_schema::DType;
+
+use super::dims::Dims;
+use super::layout::{Layout, Place};
+use crate::element::Element;
+use crate::reason::{Reason, ReasonCode};
+
+macro_rules! shared_by_views {
+    () => {
+        /// Everything but the memory.
+        #[inline]
+        pub fn layout(&self) -> &Layout {
+            &self.layout
+        }
+        /// Sizes.
+        #[inline]
+        pub fn shape(&self) -> &[i64] {
+            &self.layout.shape
+        }
+        /// Strides in elements.
+        #[inline]
+        pub fn strides(&self) -> &[i64] {
+            &self.layout.strides
+        }
+        /// Element type.
+        #[inline]
+        pub fn dtype(&self) -> DType {
+            self.layout.dtype
+        }
+        /// Where the memory is.
+        #[inline]
+        pub fn place(&self) -> Place {
+            self.layout.place
+        }
+        /// Number of dimensions.
+        #[inline]
+        pub fn rank(&self) -> usize {
+            self.layout.shape.len()
+        }
+        /// Number of elements of a sound layout (0 for an unsound one).
+        #[inline]
+        pub fn elements(&self) -> i64 {
+            self.layout.elements().unwrap_or(0)
+        }
+        /// Address of the element at index 0.
+        #[inline]
+        pub fn address(&self) -> usize {
+            self.data as usize
+        }
+        /// Whether metadata and address together can be used: sound, aligned, and not null unless empty.
+        #[inline]
+        pub fn is_sound(&self) -> bool {
+            self.layout.is_sound()
+                && self.address().is_multiple_of(self.layout.dtype.size())
+                && (!self.data.is_null() || self.layout.shape.contains(&0))
+        }
+        /// Bytes that indices can reach, as addresses `start..end`; `None` when empty or unsound.
+        pub fn address_range(&self) -> Option<(u128, u128)> {
+            let (lowest, highest) = self.layout.reach()?;
+            if highest < lowest {
+                return None;
+            }
+            let size = self.layout.dtype.size() as i128;
+            let base = self.address() as i128;
+            let start = base + i128::from(lowest) * size;
+            let end = base + (i128::from(highest) + 1) * size;
+            Some((u128::try_from(start).ok()?, u128::try_from(end).ok()?))
+        }
+    };
+}
+
+/// A borrowed, read-only tensor.
+#[derive(Debug, Clone, Copy)]
+pub struct TensorView<'a> {
+    data: *const u8,
+    layout: Layout,
+    memory: PhantomData<&'a [u8]>,
+}
+
+// SAFETY: a view is a shared borrow of plain bytes; several threads may read them at once.
+unsafe impl Send for TensorView<'_> {}
+// SAFETY: as above; a view has no interior mutability.
+unsafe impl Sync for TensorView<'_> {}
+
+impl<'a> TensorView<'a> {
+    shared_by_views!();
+
+    /// A dense row-major view of a slice.
+    pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<TensorView<'a>, Reason> {
+        let layout = Layout::contiguous(shape, T::DTYPE)?;
+        Self::from_slice_with(data, 0, layout)
+    }
+
+    /// A view of a slice that starts at element `start` and has any strides; every index must fall inside the slice.
+    pub fn from_slice_with<T: Element>(
+        data: &'a [T],
+        start: usize,
+        layout: Layout,
+    ) -> Result<TensorView<'a>, Reason> {
+        check_slice(data.len(), start, T::DTYPE, &layout)?;
+        Ok(TensorView { data: data.as_ptr().wrapping_add(start).cast(), layout, memory: PhantomData })
+    }
+
+    /// A view of memory that somebody else describes.
+    ///
+    /// # Safety
+    /// If the layout [is sound](Layout::is_sound) and the place is the host, every element it can reach from `data` must
+    /// stay readable, and not be written by others, for `'a`. Unsound metadata is allowed: validation refuses it.
+    #[inline]
+    pub unsafe fn from_raw(data: *const u8, layout: Layout) -> TensorView<'a> {
+        TensorView { data, layout, memory: PhantomData }
+    }
+
+    /// A tensor without memory, to ask what would be chosen for it. Validation for a run refuses it.
+    pub fn described(layout: Layout) -> TensorView<'static> {
+        TensorView { data: std::ptr::null(), layout, memory: PhantomData }
+    }
+
+    /// The elements as a slice, if the view is dense, on the host, aligned and of this type.
+    #[inline]
+    pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
+        if self.layout.dtype != T::DTYPE
+            || !self.layout.place.is_host()
+            || !self.layout.is_contiguous()
+            || !self.is_sound()
+        {
+            return None;
+        }
+        let elements = self.elements() as usize;
+        if elements == 0 {
+            return Some(&[]);
+        }
+        // SAFETY: dense, sound and aligned, so `elements` values of T start at `data`; whoever made the view vouched for the memory.
+        Some(unsafe { std::slice::from_raw_parts(self.data.cast(), elements) })
+    }
+
+    /// The element at an index, widened to f64 (integers beyond 2^53 round); NaN if the index is out of range or the memory is not the host's.
+    #[inline]
+    pub fn at(&self, index: &[i64]) -> f64 {
+        match self.element(index) {
+            // SAFETY: `element` returns only addresses of elements inside the view.
+            Some(address) => unsafe { crate::element::load_f64(self.layout.dtype, address) },
+            None => f64::NAN,
+        }
+    }
+
+    /// The element at an index as an integer (floats truncate); 0 if the index is out of range or the memory is not the host's.
+    #[inline]
+    pub fn int_at(&self, index: &[i64]) -> i64 {
+        match self.element(index) {
+            // SAFETY: `element` returns only addresses of elements inside the view.
+            Some(address) => unsafe { crate::element::load_i64(self.layout.dtype, address) },
+            None => 0,
+        }
+    }
+
+    #[inline]
+    fn element(&self, index: &[i64]) -> Option<*const u8> {
+        let offset = self.layout.offset(index)?;
+        if !self.layout.place.is_host() || self.data.is_null() {
+            return None;
+        }
+        Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
+    }
+
+    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    #[inline]
+    pub fn bits(&self) -> TensorView<'a> {
+        TensorView { layout: self.layout.as_bits(), ..*self }
+    }
+
+    /// One row as a slice: the last dimension at a leading index, if it is dense, on the host, aligned, of this type and in range.
+    #[inline]
+    pub fn row<T: Element>(&self, leading: &[i64]) -> Option<&'a [T]> {
+        let (start, width) = self.row_place::<T>(leading)?;
+        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; whoever made the view vouched for the memory.
+        Some(unsafe { std::slice::from_raw_parts(start.cast(), width) })
+    }
+
+    fn row_place<T: Element>(&self, leading: &[i64]) -> Option<(*const u8, usize)> {
+        let (&width, _) = self.layout.shape.split_last()?;
+        let usable = self.layout.dtype == T::DTYPE
+            && self.layout.place.is_host()
+            && self.layout.last_is_dense()
+            && self.is_sound();
+        if !usable || width == 0 {
+            return (usable && width == 0)
+                .then_some((NonNull::<T>::dangling().as_ptr().cast_const().cast(), 0));
+        }
+        let mut index = Dims::new(leading)?;
+        if !index.push(0) {
+            return None;
+        }
+        Some((self.element(&index)?, width as usize))
+    }
+
+    /// The address of the first element, for kernels.
+    #[inline]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.data
+    }
+}
+
+/// A borrowed tensor that may be written.
+#[derive(Debug)]
+pub struct TensorMut<'a> {
+    data: *mut u8,
+    layout: Layout,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+// SAFETY: an exclusive borrow of plain bytes may move to another thread.
+unsafe impl Send for TensorMut<'_> {}
+// SAFETY: a shared reference to it only reads.
+unsafe impl Sync for TensorMut<'_> {}
+
+impl<'a> TensorMut<'a> {
+    shared_by_views!();
+
+    /// A dense row-major view of a slice.
+    pub fn from_slice<T: Element>(data: &'a mut [T], shape: &[i64]) -> Result<TensorMut<'a>, Reason> {
+        let layout = Layout::contiguous(shape, T::DTYPE)?;
+        Self::from_slice_with(data, 0, layout)
+    }
+
+    /// A view of a slice that starts at element `start` and has any strides; every index must fall inside the slice.
+    pub fn from_slice_with<T: Element>(
+        data: &'a mut [T],
+        start: usize,
+        layout: Layout,
+    ) -> Result<TensorMut<'a>, Reason> {
+        check_slice(data.len(), start, T::DTYPE, &layout)?;
+        Ok(TensorMut { data: data.as_mut_ptr().wrapping_add(start).cast(), layout, memory: PhantomData })
+    }
+
+    /// A view of memory that somebody else describes.
+    ///
+    /// # Safety
+    /// If the layout [is sound](Layout::is_sound) and the place is the host, every element it can reach from `data` must
+    /// stay readable and writable, and be used by nobody else, for `'a`. Unsound metadata is allowed: validation refuses it.
+    #[inline]
+    pub unsafe fn from_raw(data: *mut u8, layout: Layout) -> TensorMut<'a> {
+        TensorMut { data, layout, memory: PhantomData }
+    }
+
+    /// A shorter exclusive borrow of the same memory.
+    #[inline]
+    pub fn reborrow(&mut self) -> TensorMut<'_> {
+        TensorMut { data: self.data, layout: self.layout, memory: PhantomData }
+    }
+
+    /// A second view of the same memory. Generated dispatch lends a tensor that is changed in place to the kernel that runs.
+    ///
+    /// # Safety
+    /// Nobody may look through `self` while the copy is written.
+    #[inline]
+    pub unsafe fn lend(&self) -> TensorMut<'a> {
+        TensorMut { data: self.data, layout: self.layout, memory: PhantomData }
+    }
+
+    /// Read-only view for as long as nothing writes.
+    #[inline]
+    pub fn as_view(&self) -> TensorView<'_> {
+        TensorView { data: self.data, layout: self.layout, memory: PhantomData }
+    }
+
+    /// The elements as a slice, if the view is dense, on the host, aligned and of this type.
+    #[inline]
+    pub fn as_slice_mut<T: Element>(&mut self) -> Option<&mut [T]> {
+        let elements = self.as_view().as_slice::<T>()?.len();
+        if elements == 0 {
+            return Some(&mut []);
+        }
+        // SAFETY: `as_slice` found the view dense, sound, aligned and of type T; the borrow is exclusive.
+        Some(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), elements) })
+    }
+
+    /// Writes one element, rounded to the element type (nearest even, saturating for integers and for 8- and 4-bit floats); out of range writes nothing.
+    #[inline]
+    pub fn set(&mut self, index: &[i64], value: f64) {
+        if let Some(address) = self.element(index) {
+            // SAFETY: `element` returns only addresses of elements inside the view, which is borrowed exclusively.
+            unsafe { crate::element::store_f64(self.layout.dtype, address, value) }
+        }
+    }
+
+    /// Writes one integer element, saturating; out of range writes nothing.
+    #[inline]
+    pub fn set_int(&mut self, index: &[i64], value: i64) {
+        if let Some(address) = self.element(index) {
+            // SAFETY: as in `set`.
+            unsafe { crate::element::store_i64(self.layout.dtype, address, value) }
+        }
+    }
+
+    #[inline]
+    fn element(&self, index: &[i64]) -> Option<*mut u8> {
+        let offset = self.layout.offset(index)?;
+        if !self.layout.place.is_host() || self.data.is_null() {
+            return None;
+        }
+        Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
+    }
+
+    /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
+    #[inline]
+    pub fn bits_mut(&mut self) -> TensorMut<'_> {
+        TensorMut { data: self.data, layout: self.layout.as_bits(), memory: PhantomData }
+    }
+
+    /// One row as a slice, to write; as [`TensorView::row`].
+    #[inline]
+    pub fn row_mut<T: Element>(&mut self, leading: &[i64]) -> Option<&mut [T]> {
+        let (start, width) = self.as_view().row_place::<T>(leading)?;
+        // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; the borrow is exclusive.
+        Some(unsafe { std::slice::from_raw_parts_mut(start.cast_mut().cast(), width) })
+    }
+
+    /// The address of the first element, for kernels.
+    #[inline]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.data
+    }
+}
+
+fn check_slice(len: usize, start: usize, dtype: DType, layout: &Layout) -> Result<(), Reason> {
+    if layout.dtype != dtype {
+        return Err(Reason::new(ReasonCode::DtypeMismatch)
+            .required(layout.dtype.long_name().to_owned())
+            .found(format!("a slice of {}", dtype.long_name())));
+    }
+    if let Some(reason) = layout.problem() {
+        return Err(reason);
+    }
+    let Some((lowest, highest)) = layout.reach() else {
+        return Err(Reason::new(ReasonCode::SizeOverflow).found(format!("shape {:?}", layout.shape)));
+    };
+    if highest < lowest {
+        return Ok(());
+    }
+    let first = start as i128 + i128::from(lowest);
+    let last = start as i128 + i128::from(highest);
+    if first < 0 || last >= len as i128 {
+        return Err(Reason::new(ReasonCode::ShapeMismatch)
+            .required(format!("elements {first}..={last}"))
+            .found(format!("a slice of {len} elements")));
+    }
+    Ok(())
+}
