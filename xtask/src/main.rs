@@ -28,6 +28,7 @@ cargo xtask <command>
   import-definition FILE      a FlashInfer-Bench definition as a schema
   export-definition OP        an operation as a definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust
+  bench select [--json]       what deciding costs, with a full house
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
@@ -59,9 +60,16 @@ fn run() -> Result<()> {
         ["new-op", name] => print!("{}", new_op::run(root, name)?),
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
+        ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),
     }
     Ok(())
+}
+
+/// Runs a benchmark optimised; what it prints is its own.
+fn bench(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
+    let arguments = ["run", "--quiet", "--release", "--package", package, "--"];
+    command::run(root, "cargo", &[&arguments, flags].concat())
 }
