@@ -6,7 +6,7 @@ use quote::{format_ident, quote};
 
 use super::expressions::{bring_into_scope, push_sizes, result};
 use super::op::{alias_written, out_type};
-use super::validate::by_output_case;
+use super::validate::by_case;
 use crate::names::{OperationNames, dtype_field, ident};
 
 /// Trait, handle, entry, dispatch.
@@ -134,8 +134,8 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
             continue;
         }
         let spec = format_ident!("{}_spec", output.name);
-        let shape = by_output_case(operation, &output.shape, |dims| push_sizes(operation, dims));
-        let dtype = by_output_case(operation, &output.dtype, |reference| match reference {
+        let shape = by_case(operation, &output.shape, |dims| push_sizes(operation, dims));
+        let dtype = by_case(operation, &output.dtype, |reference| match reference {
             lz_schema::model::DTypeRef::Fixed(dtype) => {
                 let number = *dtype as u8;
                 quote! { ::lz_core::DType::from_number(#number)? }

@@ -255,27 +255,7 @@ fn call(operation: &Operation) -> TokenStream {
         let docs = doc(&format!("What `{}` is in this call, if anything has bound it.", variable.name));
         quote! { #docs pub #field: Option<::lz_core::DType> }
     });
-    let inputs = operation.inputs.iter().map(|input| {
-        let field = ident(&input.name);
-        let wrap = match (input.kind, input.read_write) {
-            (Kind::Tensor, false) => quote! { ::lz_core::Arg::Tensor },
-            (Kind::Tensor, true) => quote! { ::lz_core::Arg::TensorMut },
-            (Kind::Text, _) => quote! { ::lz_core::Arg::Text },
-            (Kind::Tokenizer, _) => quote! { ::lz_core::Arg::Handle },
-        };
-        match (input.read_write, input.optional.is_some()) {
-            (false, false) => quote! { #wrap(self.args.#field) },
-            (false, true) => quote! { self.args.#field.map_or(::lz_core::Arg::Absent, #wrap) },
-            (true, _) => {
-                let alias = alias_written(input, quote! { self.args.#field });
-                if input.optional.is_some() {
-                    quote! { #alias.map_or(::lz_core::Arg::Absent, #wrap) }
-                } else {
-                    quote! { #wrap(#alias) }
-                }
-            }
-        }
-    });
+    let inputs = dynamic_inputs(operation, &quote! { self.args });
     let params = operation.params.iter().map(|param| {
         let field = ident(&param.name);
         let value = param_value(&param.ty, quote! { self.#field });
@@ -305,6 +285,30 @@ fn call(operation: &Operation) -> TokenStream {
             }
         }
     }
+}
+
+/// The inputs that `holder` has, as dynamic arguments.
+pub fn dynamic_inputs(operation: &Operation, holder: &TokenStream) -> Vec<TokenStream> {
+    let inputs = operation.inputs.iter().map(|input| {
+        let field = ident(&input.name);
+        let wrap = match (input.kind, input.read_write) {
+            (Kind::Tensor, false) => quote! { ::lz_core::Arg::Tensor },
+            (Kind::Tensor, true) => quote! { ::lz_core::Arg::TensorMut },
+            (Kind::Text, _) => quote! { ::lz_core::Arg::Text },
+            (Kind::Tokenizer, _) => quote! { ::lz_core::Arg::Handle },
+        };
+        let value = if input.read_write {
+            alias_written(input, quote! { #holder.#field })
+        } else {
+            quote! { #holder.#field }
+        };
+        if input.optional.is_some() {
+            quote! { #value.map_or(::lz_core::Arg::Absent, #wrap) }
+        } else {
+            quote! { #wrap(#value) }
+        }
+    });
+    inputs.collect()
 }
 
 /// A second view of a tensor that is changed in place, for the kernel alone.

@@ -14,7 +14,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
     let (args, call, info) = (&names.args, &names.call, &names.info);
     let body = bind(operation);
-    let problems = problem_args(operation);
+    let given = given_args(operation);
     let count = operation.inputs.len() + operation.params.len();
     quote! {
         impl<'a> #args<'a> {
@@ -29,7 +29,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
 
             /// As dynamic arguments, just as the caller gave them.
             pub fn to_args(&self) -> [::lz_core::Arg<'_>; #count] {
-                #problems
+                #given
             }
 
             #[cold]
@@ -50,26 +50,8 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     }
 }
 
-fn problem_args(operation: &Operation) -> TokenStream {
-    let inputs = operation.inputs.iter().map(|input| {
-        let field = ident(&input.name);
-        let wrap = match (input.kind, input.read_write) {
-            (Kind::Tensor, false) => quote! { ::lz_core::Arg::Tensor },
-            (Kind::Tensor, true) => quote! { ::lz_core::Arg::TensorMut },
-            (Kind::Text, _) => quote! { ::lz_core::Arg::Text },
-            (Kind::Tokenizer, _) => quote! { ::lz_core::Arg::Handle },
-        };
-        let value = if input.read_write {
-            super::op::alias_written(input, quote! { self.#field })
-        } else {
-            quote! { self.#field }
-        };
-        if input.optional.is_some() {
-            quote! { #value.map_or(::lz_core::Arg::Absent, #wrap) }
-        } else {
-            quote! { #wrap(#value) }
-        }
-    });
+fn given_args(operation: &Operation) -> TokenStream {
+    let inputs = super::op::dynamic_inputs(operation, &quote! { self });
     let params = operation.params.iter().map(|param| {
         let field = ident(&param.name);
         if param.default.is_some() {
@@ -232,7 +214,7 @@ fn with_view(input: &Input, body: TokenStream) -> TokenStream {
 }
 
 /// Code that depends on an enum param: a `match` over its cases, or the one alternative.
-fn by_case<T>(operation: &Operation, cases: &Cases<T>, emit: impl Fn(&T) -> TokenStream) -> TokenStream {
+pub fn by_case<T>(operation: &Operation, cases: &Cases<T>, emit: impl Fn(&T) -> TokenStream) -> TokenStream {
     match cases {
         Cases::One(only) => emit(only),
         Cases::By(param, alternatives) => {
@@ -433,13 +415,4 @@ fn values(operation: &Operation, input: &Input) -> Option<TokenStream> {
     };
     // A device's data cannot be read here, so even the bounds of its rule are not computed.
     Some(with_view(input, quote! { if view.place().is_host() && !#check { return None; } }))
-}
-
-/// Emits code for each case of an output's shape or dtype.
-pub fn by_output_case<T>(
-    operation: &Operation,
-    cases: &Cases<T>,
-    emit: impl Fn(&T) -> TokenStream,
-) -> TokenStream {
-    by_case(operation, cases, emit)
 }
