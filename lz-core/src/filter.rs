@@ -82,6 +82,11 @@ fn policy(
     {
         return true;
     }
+    if let Some(reason) = call.hint.forbids()
+        && listener.excluded(|| reason.clone())
+    {
+        return true;
+    }
     if kernel.is_reference() {
         return false;
     }

@@ -4,7 +4,7 @@ mod fixture_support;
 
 use fixture_support::{fixtures, hold, operation, operations};
 use lz_core::context::{Context, Store};
-use lz_core::table::{DispatchTable, Found, Leaf, LockedDecision, Lockfile, TableWriter, grow};
+use lz_core::table::{DispatchTable, Found, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
 use lz_core::{DType, OperationInfo, ReasonCode};
 use proptest::prelude::*;
 
@@ -90,22 +90,20 @@ fn trees_split_by_words_and_sizes() {
 
 #[test]
 fn equal_neighbours_grow_together() {
-    let axes = [("hidden".to_owned(), vec![64, 128, 256, 512])];
-    let tree = grow(&axes, &mut |at| {
-        let kernel = if at[0] <= 256 { "small" } else { "large" };
-        Some(Leaf { kernel: kernel.to_owned(), fallbacks: Vec::new(), jit_artifacts: Vec::new() })
-    })
-    .unwrap();
+    let axes = [sizes("hidden", vec![64, 128, 256, 512])];
+    let leaf =
+        |kernel: &str| Leaf { kernel: kernel.to_owned(), fallbacks: Vec::new(), jit_artifacts: Vec::new() };
+    let tree = grow(&axes, &mut |at| Ok(leaf(if at[0] <= 256 { "small" } else { "large" })));
     assert_eq!(tree.bounds, [256, 512]);
     assert_eq!(tree.branches.len(), 2);
-    assert!(
-        grow(&axes, &mut |at| (at[0] < 512).then(|| Leaf {
-            kernel: "a".to_owned(),
-            fallbacks: Vec::new(),
-            jit_artifacts: Vec::new()
-        }))
-        .is_none()
-    );
+    let tree =
+        grow(&axes, &mut |at| if at[0] < 512 { Ok(leaf("a")) } else { Err("too large for all".to_owned()) });
+    assert_eq!(tree.bounds, [256, 512]);
+    assert_eq!(tree.branches[1].undecided.as_deref(), Some("too large for all"));
+}
+
+fn sizes(axis: &str, bounds: Vec<i64>) -> Sizes {
+    Sizes { axis: axis.to_owned(), lowest: None, bounds }
 }
 
 proptest! {
@@ -118,18 +116,15 @@ proptest! {
         calls in prop::collection::vec((0i64..2100, 0i64..2100), 20),
     ) {
         let info = operation("norm.rms");
-        let axes = [
-            ("hidden".to_owned(), hidden.iter().copied().collect::<Vec<_>>()),
-            ("rows".to_owned(), rows.iter().copied().collect::<Vec<_>>()),
-        ];
+        let axes =
+            [sizes("hidden", hidden.into_iter().collect()), sizes("rows", rows.into_iter().collect())];
         let answer = |at: &[i64]| {
-            let place = |axis: usize| axes[axis].1.iter().position(|bound| *bound == at[axis]).unwrap();
+            let place = |axis: usize| axes[axis].bounds.iter().position(|bound| *bound == at[axis]).unwrap();
             format!("kernel{}", answers[place(0) * 5 + place(1)])
         };
         let tree = grow(&axes, &mut |at| {
-            Some(Leaf { kernel: answer(at), fallbacks: vec!["last".to_owned()], jit_artifacts: Vec::new() })
-        })
-        .unwrap();
+            Ok(Leaf { kernel: answer(at), fallbacks: vec!["last".to_owned()], jit_artifacts: Vec::new() })
+        });
         let mut writer = TableWriter::new("m", "cpu", "hash");
         writer.operation("norm.rms", &axes, tree);
         let table = DispatchTable::read("t.json", &writer.text(), operations()).unwrap();
@@ -139,7 +134,7 @@ proptest! {
             let cell: Option<Vec<i64>> = [hidden, rows]
                 .iter()
                 .zip(&axes)
-                .map(|(size, (_, bounds))| bounds.iter().copied().find(|bound| size <= bound))
+                .map(|(size, sizes)| sizes.bounds.iter().copied().find(|bound| size <= bound))
                 .collect();
             match (table.lookup(info, &context), cell) {
                 (Found::Decision(decision), Some(cell)) => prop_assert_eq!(&decision.kernel, &answer(&cell)),

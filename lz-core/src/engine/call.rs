@@ -10,6 +10,7 @@ use crate::health::Subject;
 use crate::mode::Mode;
 use crate::policy::Provenance;
 use crate::scope::Values;
+use crate::table::Hint;
 
 /// A locked kernel: its candidate, its id, and who says so.
 pub(crate) type ActingLock<'a> = (Option<u16>, &'a str, &'a Provenance);
@@ -32,6 +33,8 @@ pub(crate) struct Call<'a> {
     pub denied: Vec<Option<u16>>,
     /// The locked kernel, if any.
     pub lock: Option<ActingLock<'a>>,
+    /// What dispatch tables say.
+    pub hint: Hint<'a>,
     /// Bytes that a kernel's scratch memory may take now.
     pub memory: Option<u64>,
 }
@@ -57,6 +60,7 @@ impl<'a> Call<'a> {
             }
         }
         let lock = acting_lock(table, &rules, context, &values);
+        let hint = hint(world, table, context, device, lock.is_some(), &points);
         Call {
             world,
             table,
@@ -69,6 +73,7 @@ impl<'a> Call<'a> {
             points,
             denied,
             lock,
+            hint,
             memory: world.memory_limit(device),
         }
     }
@@ -90,6 +95,36 @@ impl<'a> Call<'a> {
     pub fn is_settled(&self, reads: crate::scope::FieldSet) -> bool {
         reads & self.table.open == 0
     }
+}
+
+/// What dispatch tables say, after policy: a lock wins, and so does a preference for a kernel that the table does not put first.
+fn hint<'a>(
+    world: &'a World,
+    table: &OperationTable,
+    context: &Context,
+    device: Option<&DeviceSpec>,
+    locked: bool,
+    points: &[f64],
+) -> Hint<'a> {
+    if !world.level.allows_cache() {
+        return Hint::None;
+    }
+    let mut hint = world.solved.hint(table, &world.registry, context, device);
+    if locked && matches!(hint, Hint::Outside { .. }) {
+        return Hint::None;
+    }
+    if let Hint::Decided { positions, overruled, .. } = &mut hint {
+        let weights =
+            table.candidates.iter().zip(points).map(|(candidate, points)| candidate.points + points);
+        let weights: Vec<f64> = weights.collect();
+        let first = positions.first().and_then(|first| weights.get(usize::from(*first)));
+        if locked {
+            *overruled = Some("a lock");
+        } else if first.is_some_and(|first| weights.iter().any(|other| other > first)) {
+            *overruled = Some("a preference");
+        }
+    }
+    hint
 }
 
 /// Of several locks the last wins, and rules come after locks.

@@ -63,7 +63,8 @@ pub(crate) struct Ranked {
     pub transforms: Transforms,
 }
 
-/// All candidates, best first; ties are broken by id, so that every process ranks alike.
+/// All candidates, best first; ties are broken by id, so that every process ranks alike. What a dispatch table decided goes
+/// before all others.
 pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
     let mut ranked: Vec<Ranked> = Vec::with_capacity(call.table.candidates.len());
     for (position, candidate) in call.table.candidates.iter().enumerate() {
@@ -73,6 +74,11 @@ pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
         ranked.push(Ranked { position, score, total: score.total(), rank: candidate.rank, transforms });
     }
     ranked.sort_unstable_by(|a, b| b.total.total_cmp(&a.total).then(a.rank.cmp(&b.rank)));
+    let first = call.hint.first();
+    if !first.is_empty() {
+        let place = |one: &Ranked| first.iter().position(|position| *position == one.position);
+        ranked.sort_by_key(|one| place(one).unwrap_or(usize::MAX));
+    }
     ranked
 }
 

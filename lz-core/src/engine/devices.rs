@@ -33,6 +33,21 @@ impl Devices {
         found().devices.iter().find(|device| device.platform() == platform && device.index == index)
     }
 
+    /// This signature, if one of the devices has it, else the signatures that there are.
+    pub fn signature_like(&self, wanted: &str) -> String {
+        let own = match self {
+            Devices::Imagined(device) => return device.hardware_signature(),
+            Devices::Found => host().hardware_signature(),
+        };
+        if own == wanted {
+            return own;
+        }
+        let mut all = vec![own];
+        all.extend(found().devices.iter().map(DeviceSpec::hardware_signature));
+        all.dedup();
+        if all.iter().any(|one| one == wanted) { wanted.to_owned() } else { all.join(" and ") }
+    }
+
     /// Whether calls can be run.
     pub fn are_real(&self) -> bool {
         matches!(self, Devices::Found)

@@ -34,6 +34,7 @@ use crate::policy::Policy;
 use crate::reason::Reason;
 use crate::registry::{BackendState, Registry};
 use crate::run::Run;
+use crate::table::LoadedTables;
 use call::Call;
 use devices::Devices;
 pub(crate) use devices::place_of;
@@ -273,6 +274,21 @@ impl Engine {
     }
 }
 
+impl Engine {
+    /// The current state of everything.
+    pub(crate) fn world(&self) -> Arc<World> {
+        self.shared.published.load()
+    }
+
+    /// Makes a new state out of the parts of the current one.
+    pub(crate) fn change(
+        &self,
+        change: impl FnOnce(Parts) -> Result<Option<Parts>, Error>,
+    ) -> Result<(), Error> {
+        self.shared.change(change)
+    }
+}
+
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
@@ -300,7 +316,8 @@ impl Shared {
     ) -> Result<(), Error> {
         self.change(|parts| {
             let registry = Arc::new(change(&parts.registry)?);
-            Ok(Some(Parts { registry, ..parts }))
+            let solved = LoadedTables::beside(&parts.solved, &registry);
+            Ok(Some(Parts { registry, solved, ..parts }))
         })
     }
 

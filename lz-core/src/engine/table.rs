@@ -1,7 +1,7 @@
 //! Everything about one operation that can be worked out before a call comes: its candidates, what policy says of each, the
 //! conditions of rules, and the grid of cells that decisions are shared in.
 //!
-//! A table belongs to one registry and one policy. Nothing here knows health, measurements or a call.
+//! A table belongs to one registry, one policy and the dispatch tables that are loaded. Nothing here knows health, measurements or a call.
 
 use lz_schema::expr::{self, Program, Type};
 
@@ -14,6 +14,7 @@ use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::{BackendState, Registry};
 use crate::scope::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
+use crate::table::LoadedTables;
 
 /// The points by which an override puts a kernel before all others.
 pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
@@ -142,7 +143,12 @@ impl OperationTable {
         part.cuttable || part.reads & self.open == 0
     }
 
-    pub fn build(info: &'static OperationInfo, registry: &Registry, policy: &Policy) -> OperationTable {
+    pub fn build(
+        info: &'static OperationInfo,
+        registry: &Registry,
+        policy: &Policy,
+        solved: &LoadedTables,
+    ) -> OperationTable {
         let mut table = OperationTable {
             info,
             candidates: candidates(info, registry, policy),
@@ -162,7 +168,7 @@ impl OperationTable {
         let names = Names::of_policy(info);
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
-        table.cut_axes(registry);
+        table.cut_axes(registry, solved);
         table.mask_flags(registry);
         let open = |condition: &Condition, table: &OperationTable| {
             condition.parts.iter().any(|part| !table.is_settled(part))
@@ -189,8 +195,9 @@ impl OperationTable {
         limits.chain(rules).chain(locks)
     }
 
-    /// Cuts every axis at the bounds of the schema's buckets and wherever any limit or rule changes its truth.
-    fn cut_axes(&mut self, registry: &Registry) {
+    /// Cuts every axis at the bounds of the schema's buckets, wherever any limit or rule changes its truth, and wherever a
+    /// dispatch table changes its answer.
+    fn cut_axes(&mut self, registry: &Registry, solved: &LoadedTables) {
         let mut cuts: Vec<Option<Vec<i64>>> = Vec::new();
         let mut axis_of_field = vec![None; self.info.fields.len()];
         for (index, field) in self.info.fields.iter().enumerate() {
@@ -220,6 +227,13 @@ impl OperationTable {
                 }
             }
         }
+        solved.cuts(self.info, &mut |store, cut| {
+            if let Store::Axis(axis) = store
+                && let Some(Some(all)) = cuts.get_mut(usize::from(axis))
+            {
+                all.push(cut);
+            }
+        });
         self.axes = cuts
             .into_iter()
             .map(|cuts| match cuts {
@@ -251,7 +265,7 @@ impl OperationTable {
         }
     }
 
-    fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
+    pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
         let index = registry.index_of(id)?;
         self.candidates.iter().position(|candidate| candidate.kernel == index).map(|position| position as u16)
     }

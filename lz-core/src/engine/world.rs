@@ -19,6 +19,7 @@ use crate::mode::Mode;
 use crate::operation::OperationInfo;
 use crate::policy::Policy;
 use crate::registry::Registry;
+use crate::table::LoadedTables;
 
 /// Somebody who compiles in the background. Asked once a cell for a kernel that would have been better, had it been warm.
 pub trait JitRequests: Send + Sync {
@@ -53,6 +54,8 @@ pub(crate) struct Parts {
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
+    /// Decisions that were made beforehand.
+    pub solved: Arc<LoadedTables>,
 }
 
 /// One state of everything.
@@ -66,6 +69,7 @@ pub(crate) struct World {
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
+    pub solved: Arc<LoadedTables>,
     /// How far the engine has stepped back.
     pub level: DegradationLevel,
     /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
@@ -78,15 +82,17 @@ pub(crate) struct World {
     pub decisions: DecisionTable,
 }
 
-/// The tables of operations, made when first asked for. They depend on registry and policy alone.
+/// The tables of operations, made when first asked for. They depend on registry, policy and dispatch tables alone.
 #[derive(Debug)]
 struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
 impl World {
-    /// A world of these parts. Tables are taken over from one before that had the same registry and policy.
+    /// A world of these parts. Tables are taken over from one before that had the same registry, policy and dispatch tables.
     pub fn new(parts: Parts, generation: u64, before: Option<&World>, room: usize) -> World {
         let same = before.filter(|before| {
-            Arc::ptr_eq(&before.registry, &parts.registry) && Arc::ptr_eq(&before.policy, &parts.policy)
+            Arc::ptr_eq(&before.registry, &parts.registry)
+                && Arc::ptr_eq(&before.policy, &parts.policy)
+                && Arc::ptr_eq(&before.solved, &parts.solved)
         });
         let tables = same.map_or_else(
             || {
@@ -95,7 +101,7 @@ impl World {
             },
             |before| Arc::clone(&before.tables),
         );
-        let Parts { registry, policy, devices, evidence, memory, jit, warm, health } = parts;
+        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved } = parts;
         World {
             generation,
             mode: policy.mode(),
@@ -111,6 +117,7 @@ impl World {
             jit,
             warm,
             health,
+            solved,
             tables,
         }
     }
@@ -126,6 +133,7 @@ impl World {
             jit: self.jit.clone(),
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
+            solved: Arc::clone(&self.solved),
         }
     }
 
@@ -148,7 +156,9 @@ impl World {
         if self.registry.compiled_of(info).is_empty() {
             return None;
         }
-        Some(slot.get_or_init(|| Box::new(OperationTable::build(info, &self.registry, &self.policy))))
+        Some(slot.get_or_init(|| {
+            Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
+        }))
     }
 
     /// Bytes that a kernel's scratch memory may take now.

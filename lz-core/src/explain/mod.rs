@@ -24,6 +24,7 @@ use crate::plan::{Plan, Transforms};
 use crate::reason::Reason;
 use crate::scope;
 use crate::score::{Findings, Score};
+use crate::table::{Hint, LoadedTable};
 
 /// Why a call would be run by the kernel it would be run by.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -46,6 +47,8 @@ pub struct Explanation {
     pub decided_in_ns: u64,
     /// Rules and locks that act on the call.
     pub policy: Vec<PolicyLine>,
+    /// What a dispatch table says about the call.
+    pub table: Option<TableLine>,
     /// What would be run.
     pub plan: Option<Plan>,
     /// Every kernel of the operation: possible ones best first, then the others by id.
@@ -97,6 +100,21 @@ pub struct PolicyLine {
     pub source: String,
     /// Points, where it gives or takes any.
     pub points: f64,
+}
+
+/// What a dispatch table says about a call.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct TableLine {
+    /// What the table was solved for.
+    pub model_id: String,
+    /// Where it came from.
+    pub source: String,
+    /// Whether its choice goes before all others.
+    pub acts: bool,
+    /// What it chose, or why it decides nothing, or what overrules it.
+    pub what: String,
+    /// Why it decides nothing.
+    pub reason: Option<ReasonLine>,
 }
 
 /// One kernel.
@@ -215,6 +233,7 @@ pub(crate) fn explain(
         cache: CacheState::Uncacheable,
         decided_in_ns: 0,
         policy: Vec::new(),
+        table: None,
         plan: None,
         candidates: Vec::new(),
     };
@@ -225,6 +244,7 @@ pub(crate) fn explain(
     explanation.decided_in_ns = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
     explanation.cache = cache_state(&call);
     explanation.policy = acting(&call);
+    explanation.table = tabled(&call);
     let findings = Findings::of(&call);
     for ranked in decide::rank(&call, &findings) {
         let entry = table.candidates.get(usize::from(ranked.position));
@@ -299,6 +319,32 @@ fn acting(call: &Call<'_>) -> Vec<PolicyLine> {
         }
     }
     lines
+}
+
+fn tabled(call: &Call<'_>) -> Option<TableLine> {
+    let line = |loaded: &LoadedTable, acts, what, reason: Option<&Reason>| TableLine {
+        model_id: loaded.table.model_id.clone(),
+        source: loaded.path.clone(),
+        acts,
+        what,
+        reason: reason.map(ReasonLine::from),
+    };
+    Some(match &call.hint {
+        Hint::None => return None,
+        Hint::Decided { loaded, positions, overruled } => {
+            let id = |position: &u16| {
+                let candidate = call.table.candidates.get(usize::from(*position))?;
+                Some(call.world.registry.compiled(candidate.kernel)?.spec().id.as_str())
+            };
+            let chosen = positions.first().and_then(id).unwrap_or("a kernel that is not there");
+            match overruled {
+                None => line(loaded, true, format!("chose {chosen}"), None),
+                Some(by) => line(loaded, false, format!("chose {chosen}, overruled by {by}"), None),
+            }
+        }
+        Hint::Outside { loaded, reason } => line(loaded, false, reason.to_string(), Some(reason)),
+        Hint::Stale { loaded, reason } => line(loaded, false, reason.to_string(), Some(reason)),
+    })
 }
 
 fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings: &Findings) -> Candidate {

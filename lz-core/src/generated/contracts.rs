@@ -1239,7 +1239,7 @@ pub mod dispatch_table_v1 {
         ///An operation or an alias.
         pub op: ::std::string::String,
     }
-    ///A decision (`kernel_id`), a split by size (`axis`, `bounds`, `branches`) or a split by a word such as a dtype (`field`, `cases`).
+    ///A decision (`kernel_id`), the reason why there is none (`undecided`), a split by size (`axis`, `bounds`, `branches`) or a split by a word such as a dtype (`field`, `cases`).
     #[derive(::serde::Deserialize, ::serde::Serialize, Clone, Debug, Default, PartialEq)]
     #[serde(deny_unknown_fields)]
     pub struct TreeNode {
@@ -1252,7 +1252,7 @@ pub mod dispatch_table_v1 {
         ///One node a bound.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub branches: ::std::vec::Vec<TreeNode>,
-        ///Nodes by dtype or case; for others nothing was decided.
+        ///Nodes by dtype, case or size; for others nothing was decided.
         #[serde(
             default,
             skip_serializing_if = ":: std :: collections :: BTreeMap::is_empty"
@@ -1261,7 +1261,7 @@ pub mod dispatch_table_v1 {
         ///What to try when the kernel fails, in order.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub fallbacks: ::std::vec::Vec<::std::string::String>,
-        ///The dtype variable, bool or enum param that decides.
+        ///The dtype variable, bool or enum param, `given(…)` or exact size that decides.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub field: ::std::option::Option<::std::string::String>,
         ///Keys of what was compiled for it.
@@ -1270,6 +1270,12 @@ pub mod dispatch_table_v1 {
         ///The kernel.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub kernel_id: ::std::option::Option<::std::string::String>,
+        ///The smallest size that was decided; left out means that the first branch reaches down to 0.
+        #[serde(skip_serializing_if = "::std::option::Option::is_none")]
+        pub lowest: ::std::option::Option<i64>,
+        ///Why nothing was decided here.
+        #[serde(skip_serializing_if = "::std::option::Option::is_none")]
+        pub undecided: ::std::option::Option<::std::string::String>,
     }
     /// Error types.
     pub mod error {

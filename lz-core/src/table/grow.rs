@@ -13,36 +13,47 @@ pub struct Leaf {
     pub jit_artifacts: Vec<String>,
 }
 
+/// One size that a tree is grown over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Sizes {
+    /// The axis.
+    pub axis: String,
+    /// The smallest size that is decided; `None` means that the first cell reaches down to 0.
+    pub lowest: Option<i64>,
+    /// Ascending upper bounds of the cells.
+    pub bounds: Vec<i64>,
+}
+
 /// Grows a tree over sizes: `decide` is asked once a cell with the cell's upper bounds, in the order of `axes`.
 ///
-/// `None` where `decide` knows no answer for some cell: a table with holes would hide that something could not be decided.
-pub fn grow(
-    axes: &[(String, Vec<i64>)],
-    decide: &mut dyn FnMut(&[i64]) -> Option<Leaf>,
-) -> Option<v1::TreeNode> {
+/// Where it knows no answer it says why, and so does the table: a hole that says nothing would hide that something could not
+/// be decided.
+pub fn grow(axes: &[Sizes], decide: &mut dyn FnMut(&[i64]) -> Result<Leaf, String>) -> v1::TreeNode {
     branch(axes, &mut Vec::with_capacity(axes.len()), decide)
 }
 
 fn branch(
-    axes: &[(String, Vec<i64>)],
+    axes: &[Sizes],
     at: &mut Vec<i64>,
-    decide: &mut dyn FnMut(&[i64]) -> Option<Leaf>,
-) -> Option<v1::TreeNode> {
-    let Some(((axis, all), rest)) = axes.split_first() else {
-        let leaf = decide(at)?;
-        let mut node = empty();
-        node.kernel_id = Some(leaf.kernel);
-        node.fallbacks = leaf.fallbacks;
-        node.jit_artifacts = leaf.jit_artifacts;
-        return Some(node);
+    decide: &mut dyn FnMut(&[i64]) -> Result<Leaf, String>,
+) -> v1::TreeNode {
+    let mut node = v1::TreeNode::default();
+    let Some((sizes, rest)) = axes.split_first() else {
+        match decide(at) {
+            Ok(leaf) => {
+                node.kernel_id = Some(leaf.kernel);
+                (node.fallbacks, node.jit_artifacts) = (leaf.fallbacks, leaf.jit_artifacts);
+            }
+            Err(why) => node.undecided = Some(why),
+        }
+        return node;
     };
-    let mut node = empty();
-    node.axis = Some(axis.clone());
-    for bound in all {
+    node.axis = Some(sizes.axis.clone());
+    node.lowest = sizes.lowest;
+    for bound in &sizes.bounds {
         at.push(*bound);
         let inner = branch(rest, at, decide);
         at.pop();
-        let inner = inner?;
         // Equal neighbours are one branch that reaches to the higher bound.
         if node.branches.last() == Some(&inner) {
             node.bounds.pop();
@@ -51,20 +62,17 @@ fn branch(
         }
         node.bounds.push(*bound);
     }
-    Some(node)
+    node
 }
 
-fn empty() -> v1::TreeNode {
-    v1::TreeNode {
-        axis: None,
-        bounds: Vec::new(),
-        branches: Vec::new(),
-        cases: Default::default(),
-        fallbacks: Vec::new(),
-        field: None,
-        jit_artifacts: Vec::new(),
-        kernel_id: None,
-    }
+/// A tree that decides only where fields have these values, by name.
+pub fn under(words: &[(String, String)], tree: v1::TreeNode) -> v1::TreeNode {
+    words.iter().rev().fold(tree, |tree, (field, value)| {
+        let mut node = v1::TreeNode::default();
+        node.field = Some(field.clone());
+        node.cases.insert(value.clone(), tree);
+        node
+    })
 }
 
 /// A table that is being written.
@@ -98,10 +106,13 @@ impl TableWriter {
         self
     }
 
-    /// Adds the tree of an operation or alias, grown over these sizes.
-    pub fn operation(&mut self, operation: &str, axes: &[(String, Vec<i64>)], root: v1::TreeNode) {
-        for (axis, bounds) in axes {
-            self.table.shape_buckets.entry(axis.clone()).or_insert_with(|| bounds.clone());
+    /// Adds a tree of an operation or alias. Trees of one operation are asked in the order in which they were added.
+    pub fn operation(&mut self, operation: &str, axes: &[Sizes], root: v1::TreeNode) {
+        for sizes in axes {
+            let all = self.table.shape_buckets.entry(sizes.axis.clone()).or_default();
+            all.extend(&sizes.bounds);
+            all.sort_unstable();
+            all.dedup();
         }
         self.table.trees.push(v1::OperationTree { op: operation.to_owned(), root });
     }

@@ -11,6 +11,7 @@ use lz_schema::diagnostics::{Code, Report, Sink, listed, nearest};
 use lz_schema::source::{self, Node, Source, Span};
 use sha2::{Digest, Sha256};
 
+use super::capabilities::hex;
 use crate::contract::{entries, first_line, get, items, text};
 use crate::error::Error;
 use crate::reason::{Reason, ReasonCode};
@@ -138,7 +139,7 @@ impl Lockfile {
 
     /// SHA-256 of everything but itself.
     pub fn digest(&self) -> String {
-        Sha256::digest(self.body().as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect()
+        hex(&Sha256::digest(self.body().as_bytes()))
     }
 
     /// The file's text.

@@ -3,7 +3,9 @@
 //! A table belongs to one kind of hardware and one set of capabilities; elsewhere it is refused, and outside its buckets it
 //! decides nothing. Nothing here checks that a decided kernel can run a call: whoever uses a table does.
 
+mod capabilities;
 mod grow;
+mod loaded;
 mod lockfile;
 mod node;
 
@@ -13,7 +15,10 @@ use std::fmt;
 use lz_schema::diagnostics::{Code, Report, Sink};
 use lz_schema::source::{Node as Place, Span};
 
-pub use grow::{Leaf, TableWriter, grow};
+pub(crate) use capabilities::capabilities_hash;
+pub use grow::{Leaf, Sizes, TableWriter, grow, under};
+pub use loaded::TableState;
+pub(crate) use loaded::{Hint, LoadedTable, LoadedTables};
 pub use lockfile::{LockedDecision, Lockfile, LockfileError, Mismatch};
 pub use node::Decision;
 
@@ -21,7 +26,7 @@ pub use node::Decision;
 pub use crate::generated::contracts::dispatch_table_v1 as format;
 use node::Node;
 
-use crate::context::Context;
+use crate::context::{Context, Store};
 use crate::contract::{self, get, items, text};
 use crate::descriptor::Catalogue;
 use crate::error::Error;
@@ -181,6 +186,12 @@ impl DispatchTable {
         Found::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
     }
 
+    /// Where its answers for an operation change along each size.
+    pub(crate) fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
+        let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
+        trees.iter().for_each(|tree| tree.cuts(tell));
+    }
+
     /// The operations that it decides for.
     pub fn operations(&self) -> impl Iterator<Item = &str> {
         self.trees.keys().map(String::as_str)
@@ -217,18 +228,24 @@ impl Builder<'_> {
                 .suggest(self.catalogue.nearest(name));
         }
         let find = |name: &str| self.operations.iter().copied().find(|info| info.name == name);
-        targets
-            .iter()
-            .filter_map(|target| {
-                let info = find(&target.operation.name)?;
-                let fixes = target.alias.map_or(&[][..], |alias| &alias.fixes);
-                let words = fixes.iter().filter_map(|(param, value)| {
-                    let param = target.operation.params.get(*param)?;
-                    node::Word::fixed(info, &param.name, value)
-                });
-                Some((info, words.collect()))
-            })
-            .collect()
+        let mut found = Vec::new();
+        for target in &targets {
+            let Some(info) = find(&target.operation.name) else { continue };
+            let mut words = Vec::new();
+            for (param, value) in target.alias.map_or(&[][..], |alias| &alias.fixes) {
+                let Some(param) = target.operation.params.get(*param) else { continue };
+                match node::Word::fixed(info, &param.name, value) {
+                    Some(word) => words.push(word),
+                    None => {
+                        let message =
+                            format!("`{name}` fixes the number `{}`, which a table cannot tell", param.name);
+                        self.sink.error(Code::BadTree, span, message);
+                    }
+                }
+            }
+            found.push((info, words));
+        }
+        found
     }
 
     fn buckets(&mut self, root: &Place) {
@@ -345,14 +362,15 @@ impl Builder<'_> {
 
     fn tree(&mut self, info: &'static OperationInfo, tree: &v1::TreeNode, place: &Place) -> Option<Node> {
         let head = contract::first_line(&self.sink.source, place.span);
-        match (&tree.kernel_id, &tree.axis, &tree.field) {
-            (Some(kernel), None, None) => Some(Node::Leaf(Decision {
+        match (&tree.kernel_id, &tree.axis, &tree.field, &tree.undecided) {
+            (None, None, None, Some(why)) => Some(Node::Undecided(why.to_string())),
+            (Some(kernel), None, None, None) => Some(Node::Leaf(Decision {
                 kernel: kernel.clone(),
                 fallbacks: tree.fallbacks.clone(),
                 jit_artifacts: tree.jit_artifacts.clone(),
             })),
-            (None, Some(axis), None) => self.split(info, tree, axis, place),
-            (None, None, Some(field)) => {
+            (None, Some(axis), None, None) => self.split(info, tree, axis, place),
+            (None, None, Some(field), None) => {
                 let mut cases = Vec::new();
                 for (name, span, node) in get(place, "cases").map(contract::entries).into_iter().flatten() {
                     let Some(inner) = tree.cases.get(name) else { continue };
@@ -367,8 +385,8 @@ impl Builder<'_> {
                 Some(Node::Cases { name: field.clone(), cases })
             }
             _ => {
-                self.sink.error(Code::BadTree, head, "this node is not exactly one of the three kinds").note(
-                    "it has `kernel_id`, or `axis` with `bounds` and `branches`, or `field` with `cases`",
+                self.sink.error(Code::BadTree, head, "this node is not exactly one of the four kinds").note(
+                    "it has `kernel_id`, `undecided`, `axis` with `bounds` and `branches`, or `field` with `cases`",
                 );
                 None
             }
@@ -402,6 +420,7 @@ impl Builder<'_> {
         for (inner, node) in tree.branches.iter().zip(branches) {
             built.push(self.tree(info, inner, node)?);
         }
-        Some(Node::Split { name: axis.to_owned(), store, bounds: tree.bounds.clone(), branches: built })
+        let (lowest, bounds) = (tree.lowest, tree.bounds.clone());
+        Some(Node::Split { name: axis.to_owned(), store, lowest, bounds, branches: built })
     }
 }

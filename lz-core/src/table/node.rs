@@ -24,19 +24,21 @@ pub struct Decision {
 #[derive(Debug)]
 pub(super) enum Node {
     Leaf(Decision),
-    /// By size: branch i is for sizes up to bound i that are above bound i - 1.
+    /// By size: branch i is for sizes up to bound i that are above bound i - 1 and not below the lowest.
     Split {
         name: String,
         store: Store,
+        lowest: Option<i64>,
         bounds: Vec<i64>,
         branches: Vec<Node>,
     },
-    /// By a dtype, a bool or an enum.
+    /// By a dtype, a bool, an enum or an exact size.
     Cases {
         name: String,
         cases: Vec<(Word, Node)>,
     },
-    Undecided,
+    /// Nothing was decided, and why.
+    Undecided(String),
 }
 
 /// A field that must have one value.
@@ -69,10 +71,13 @@ impl Word {
         })
     }
 
-    /// A dtype variable, a bool or an enum that has the value of this name.
+    /// A dtype variable, a bool, an enum or a size that has the value of this name.
     pub fn named(info: &OperationInfo, name: &str, value: &str) -> Option<Word> {
         let field = info.field(name)?;
         let raw = match (&field.kind, value) {
+            // A variable that only absent inputs use.
+            (FieldKind::DType, "none") => 0,
+            (FieldKind::Axis { .. }, _) => value.parse::<i64>().ok()? as u64,
             (FieldKind::DType, _) => return Word::dtype(info, name, value),
             (FieldKind::Bool | FieldKind::Given, "true") => 1,
             (FieldKind::Bool | FieldKind::Given, "false") => 0,
@@ -82,14 +87,13 @@ impl Word {
         Some(Word { store: field.store, raw, name: name.to_owned(), text: value.to_owned() })
     }
 
-    /// A param that an alias fixes.
+    /// A param that an alias fixes; `None` for a number, which no cell of decisions tells apart.
     pub fn fixed(info: &OperationInfo, name: &str, value: &Constant) -> Option<Word> {
         let field = info.field(name)?;
         let (raw, text) = match value {
             Constant::Bool(value) => (u64::from(*value), value.to_string()),
             Constant::Enum(case) => (u64::from(*case), case.to_string()),
-            Constant::Int(value) => (*value as u64, value.to_string()),
-            Constant::Float(value) => (value.to_bits(), value.to_string()),
+            Constant::Int(_) | Constant::Float(_) => return None,
         };
         Some(Word { store: field.store, raw, name: name.to_owned(), text })
     }
@@ -144,7 +148,8 @@ fn split(
         let chosen = cells
             .iter()
             .find(|cell| cell.sizes.len() == at.len() && cell.sizes.iter().all(|size| at.contains(size)));
-        return chosen.map_or(Node::Undecided, |cell| Node::Leaf(cell.decision.clone()));
+        let missing = || Node::Undecided("the table has no plan for this combination of buckets".to_owned());
+        return chosen.map_or_else(missing, |cell| Node::Leaf(cell.decision.clone()));
     };
     let Some(store) = size(info, name) else { return split(info, rest, cells, at) };
     let mut branches = Vec::with_capacity(bounds.len());
@@ -153,7 +158,7 @@ fn split(
         branches.push(split(info, rest, cells, at));
         at.pop();
     }
-    Node::Split { name: name.clone(), store, bounds: bounds.clone(), branches }
+    Node::Split { name: name.clone(), store, lowest: None, bounds: bounds.clone(), branches }
 }
 
 impl Node {
@@ -163,12 +168,17 @@ impl Node {
         loop {
             node = match node {
                 Node::Leaf(decision) => return Ok(decision),
-                Node::Undecided => {
-                    let message = "the table has no plan for this combination of buckets";
-                    return Err(Reason::new(ReasonCode::PlanBucketMiss).message(message));
+                Node::Undecided(why) => {
+                    return Err(Reason::new(ReasonCode::PlanBucketMiss).message(why));
                 }
-                Node::Split { name, store, bounds, branches } => {
+                Node::Split { name, store, lowest, bounds, branches } => {
                     let size = context.raw(*store) as i64;
+                    if let Some(lowest) = lowest.filter(|lowest| size < *lowest) {
+                        return Err(Reason::new(ReasonCode::PlanBucketMiss)
+                            .axis(name)
+                            .required(format!("{name} from {lowest}"))
+                            .found(size.to_string()));
+                    }
                     let at = bounds.partition_point(|bound| *bound < size);
                     match branches.get(at) {
                         Some(branch) => branch,
@@ -192,6 +202,30 @@ impl Node {
                     }
                 },
             };
+        }
+    }
+
+    /// Where the answer changes along each size: a cell of decisions must begin at each of these.
+    pub fn cuts(&self, tell: &mut dyn FnMut(Store, i64)) {
+        match self {
+            Node::Leaf(_) | Node::Undecided(_) => {}
+            Node::Split { store, lowest, bounds, branches, .. } => {
+                if let Some(lowest) = lowest {
+                    tell(*store, *lowest);
+                }
+                bounds.iter().filter_map(|bound| bound.checked_add(1)).for_each(|cut| tell(*store, cut));
+                branches.iter().for_each(|branch| branch.cuts(tell));
+            }
+            Node::Cases { cases, .. } => {
+                for (word, inner) in cases {
+                    if matches!(word.store, Store::Axis(_)) {
+                        let size = word.raw as i64;
+                        tell(word.store, size);
+                        tell(word.store, size.saturating_add(1));
+                    }
+                    inner.cuts(tell);
+                }
+            }
         }
     }
 }
