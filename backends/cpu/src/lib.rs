@@ -1,11 +1,19 @@
 //! Fast native kernels for host processors. Each implements a generated trait and declares honest limits; nothing here
 //! knows Python or C++.
+//!
+//! `simd` and `isa`: one source for every instruction set. `pool`: the threads. `rows`: tensors as dense rows. The other
+//! folders are kernels, one folder a family. `README.md` says how to write one.
 
-mod norm_rms;
+mod isa;
+mod norm;
+pub mod pool;
+mod rows;
+pub mod simd;
 
 use lz_core::KernelEntry;
 
-/// Every kernel of this backend. An explicit list: registries that the linker fills vanish in static libraries.
+/// Every kernel of this backend, one for each instruction set. An explicit list: registries that the linker fills vanish in
+/// static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
-    vec![norm_rms::DenseRows.entry()]
+    isa::variants![norm::RmsRows]
 }

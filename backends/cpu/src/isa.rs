@@ -1,0 +1,53 @@
+//! One kernel source, one registered kernel for each instruction set.
+//!
+//! A kernel is a type over [`Simd`]; [`variants!`] lists it once for every instruction set of the target. The entry for one
+//! that this processor lacks is registered too: the engine declines it with `ISA_UNSUPPORTED`, and `explain` shows it.
+
+use std::sync::Arc;
+
+use lz_core::{KernelEntry, KernelError, Reason, ReasonCode};
+
+use crate::simd::Simd;
+
+/// The entry of a kernel that was compiled for `S`: its id, what it needs of the device and its priority say so.
+pub(crate) fn variant<S: Simd>(mut entry: KernelEntry) -> KernelEntry {
+    let spec = Arc::make_mut(&mut entry.spec);
+    spec.id = format!("{}.{}", spec.id, S::NAME);
+    spec.device.isa.extend(S::FEATURES.iter().map(|&name| name.to_owned()));
+    spec.priority = spec.priority.saturating_sub(S::HANDICAP);
+    entry
+}
+
+/// The proof that this processor has the instructions of `S`. Whoever runs a kernel past the engine's filter gets an error.
+#[inline(always)]
+pub(crate) fn require<S: Simd>() -> Result<S, KernelError> {
+    match S::detect() {
+        Some(simd) => Ok(simd),
+        None => Err(missing::<S>()),
+    }
+}
+
+#[cold]
+fn missing<S: Simd>() -> KernelError {
+    KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required(S::FEATURES.join(", "))).before_writing()
+}
+
+/// Entries of kernels, each for every instruction set of this target: `variants![norm::RmsRows, …]`. NEON will be one line more.
+macro_rules! variants {
+    ($($kernel:path),* $(,)?) => {{
+        let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
+        $({
+            use $kernel as Kernel;
+            #[cfg(target_arch = "x86_64")]
+            {
+                use $crate::simd::{Avx2, Avx512};
+                entries.push($crate::isa::variant::<Avx512>(Kernel::<Avx512>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::variant::<Avx2>(Kernel::<Avx2>(std::marker::PhantomData).entry()));
+            }
+            use $crate::simd::Scalar;
+            entries.push($crate::isa::variant::<Scalar>(Kernel::<Scalar>(std::marker::PhantomData).entry()));
+        })*
+        entries
+    }};
+}
+pub(crate) use variants;

@@ -1,0 +1,5 @@
+//! Normalisation of rows.
+
+mod rms;
+
+pub(crate) use rms::RmsRows;

@@ -1,0 +1,90 @@
+//! The pool from many sides at once. The number of threads is the process's, so each test limits its own.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::*;
+
+fn visits(tasks: usize) -> Vec<usize> {
+    let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+    for_each(tasks, &|task| {
+        counts[task].fetch_add(1, Ordering::Relaxed);
+    });
+    counts.into_iter().map(AtomicUsize::into_inner).collect()
+}
+
+#[test]
+fn each_task_runs_once_whatever_the_number_of_threads() {
+    set_threads(4);
+    for tasks in [0, 1, 2, 3, 100, 10_000] {
+        for threads in 1..=4 {
+            assert!(with_threads(threads, || visits(tasks)).into_iter().all(|count| count == 1));
+        }
+    }
+}
+
+#[test]
+fn callers_do_not_wait_for_each_other() {
+    set_threads(4);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| (0..200).for_each(|_| assert!(visits(37).into_iter().all(|count| count == 1))));
+        }
+    });
+}
+
+#[test]
+fn a_call_inside_a_task_stays_on_its_thread() {
+    set_threads(4);
+    for_each(8, &|_| {
+        assert_eq!(threads(), 1);
+        let own = std::thread::current().id();
+        let seen = Mutex::new(HashSet::new());
+        for_each(16, &|_| {
+            lock(&seen).insert(std::thread::current().id());
+        });
+        assert_eq!(*lock(&seen), HashSet::from([own]));
+    });
+}
+
+#[test]
+fn a_panic_comes_back_to_the_caller_and_the_pool_goes_on() {
+    set_threads(4);
+    for round in 0..20 {
+        let outcome = catch_unwind(|| {
+            for_each(64, &|task| assert!(task != round * 3, "task {task}"));
+        });
+        let message = outcome.expect_err("one task panics").downcast::<String>().map(|text| *text);
+        assert_eq!(message.ok(), Some(format!("task {}", round * 3)));
+        assert!(visits(64).into_iter().all(|count| count == 1));
+    }
+}
+
+#[test]
+fn a_limit_ends_with_its_scope() {
+    set_threads(4);
+    let outside = threads();
+    assert_eq!(with_threads(1, threads), 1);
+    assert!(catch_unwind(|| with_threads(1, || panic!("inside"))).is_err());
+    assert_eq!(threads(), outside);
+}
+
+#[cfg(unix)]
+#[test]
+fn a_forked_child_makes_its_own_pool() {
+    set_threads(4);
+    assert!(visits(100).into_iter().all(|count| count == 1));
+    // SAFETY: the child only computes, and leaves without running destructors of the parent.
+    let child = unsafe { libc::fork() };
+    assert!(child >= 0, "fork");
+    if child == 0 {
+        let whole = (0..50).all(|_| visits(100).into_iter().all(|count| count == 1));
+        // SAFETY: ends the child at once.
+        unsafe { libc::_exit(if whole { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child that was just made.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "status {status}");
+}

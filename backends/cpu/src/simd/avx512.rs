@@ -1,0 +1,247 @@
+//! AVX-512 (F, BW, DQ, VL): sixteen lanes, parts by masks.
+
+use std::arch::x86_64::*;
+
+use super::Simd;
+
+/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them.
+#[derive(Debug, Clone, Copy)]
+pub struct Avx512(());
+
+/// Calls intrinsics that the proof in `self` allows.
+macro_rules! proven {
+    ($call:expr) => {{
+        // SAFETY: an `Avx512` exists only where `detect` found the instructions.
+        unsafe { $call }
+    }};
+}
+
+const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+#[inline(always)]
+fn first(count: usize) -> __mmask16 {
+    // Shifted from a wider type, so that all sixteen lanes are a valid count.
+    ((1u32 << (count & 31)) - 1) as __mmask16
+}
+
+/// Rounds to nearest even by hand: the conversion instruction of AVX512-BF16 would flush denormals.
+#[inline(always)]
+fn to_bf16(value: __m512) -> __m256i {
+    proven!({
+        let bits = _mm512_castps_si512(value);
+        let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+        let rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
+        // A NaN keeps its upper bits and becomes quiet; rounding could carry it to infinity.
+        let quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x0040_0000));
+        let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value, value);
+        _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(_mm512_mask_mov_epi32(rounded, nan, quiet)))
+    })
+}
+
+impl Simd for Avx512 {
+    const NAME: &'static str = "avx512";
+    const FEATURES: &'static [&'static str] =
+        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"];
+    const HANDICAP: u8 = 0;
+    const LANES: usize = 16;
+    type F32 = __m512;
+    type I32 = __m512i;
+    type Mask = __mmask16;
+
+    #[inline(always)]
+    fn detect() -> Option<Avx512> {
+        let all = is_x86_feature_detected!("avx512f")
+            && is_x86_feature_detected!("avx512bw")
+            && is_x86_feature_detected!("avx512dq")
+            && is_x86_feature_detected!("avx512vl")
+            && is_x86_feature_detected!("avx2")
+            && is_x86_feature_detected!("fma")
+            && is_x86_feature_detected!("f16c");
+        all.then_some(Avx512(()))
+    }
+    #[inline(always)]
+    fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+        fn inside<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        proven!(inside(body))
+    }
+    #[inline(always)]
+    fn splat(self, value: f32) -> __m512 {
+        proven!(_mm512_set1_ps(value))
+    }
+    #[inline(always)]
+    unsafe fn load(self, from: *const f32) -> __m512 {
+        // SAFETY: the caller vouches for sixteen numbers, `self` for the instruction.
+        unsafe { _mm512_loadu_ps(from) }
+    }
+    #[inline(always)]
+    unsafe fn load_part(self, from: *const f32, count: usize) -> __m512 {
+        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+        unsafe { _mm512_maskz_loadu_ps(first(count), from) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, to: *mut f32, value: __m512) {
+        // SAFETY: the caller vouches for sixteen numbers, `self` for the instruction.
+        unsafe { _mm512_storeu_ps(to, value) }
+    }
+    #[inline(always)]
+    unsafe fn store_part(self, to: *mut f32, value: __m512, count: usize) {
+        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+        unsafe { _mm512_mask_storeu_ps(to, first(count), value) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, to: *mut f32, value: __m512) {
+        // SAFETY: the caller vouches for sixteen aligned numbers, `self` for the instruction.
+        unsafe { _mm512_stream_ps(to, value) }
+    }
+    #[inline(always)]
+    fn fence(self) {
+        proven!(_mm_sfence())
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(self, to: *mut u16, value: __m512) {
+        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<NEAREST_EVEN>(value)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_f16(self, to: *mut u16, value: __m512) {
+        // SAFETY: the caller vouches for sixteen aligned halves, `self` for the instruction.
+        unsafe { _mm256_stream_si256(to.cast(), _mm512_cvtps_ph::<NEAREST_EVEN>(value)) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, from: *const u16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(self, to: *mut u16, value: __m512) {
+        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        unsafe { _mm256_storeu_si256(to.cast(), to_bf16(value)) }
+    }
+    #[inline(always)]
+    unsafe fn stream_bf16(self, to: *mut u16, value: __m512) {
+        // SAFETY: the caller vouches for sixteen aligned halves, `self` for the instruction.
+        unsafe { _mm256_stream_si256(to.cast(), to_bf16(value)) }
+    }
+    #[inline(always)]
+    fn add(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn sub(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_sub_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn div(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_div_ps(a, b))
+    }
+    #[inline(always)]
+    fn fma(self, a: __m512, b: __m512, c: __m512) -> __m512 {
+        proven!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn min(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_min_ps(a, b))
+    }
+    #[inline(always)]
+    fn max(self, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_max_ps(a, b))
+    }
+    #[inline(always)]
+    fn abs(self, a: __m512) -> __m512 {
+        proven!(_mm512_abs_ps(a))
+    }
+    #[inline(always)]
+    fn sqrt(self, a: __m512) -> __m512 {
+        proven!(_mm512_sqrt_ps(a))
+    }
+    #[inline(always)]
+    fn round(self, a: __m512) -> __m512 {
+        proven!(_mm512_roundscale_ps::<NEAREST_EVEN>(a))
+    }
+    #[inline(always)]
+    fn lt(self, a: __m512, b: __m512) -> __mmask16 {
+        proven!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
+    }
+    #[inline(always)]
+    fn is_nan(self, a: __m512) -> __mmask16 {
+        proven!(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(a, a))
+    }
+    #[inline(always)]
+    fn select(self, mask: __mmask16, a: __m512, b: __m512) -> __m512 {
+        proven!(_mm512_mask_blend_ps(mask, b, a))
+    }
+    #[inline(always)]
+    fn keep(self, a: __m512, count: usize) -> __m512 {
+        proven!(_mm512_maskz_mov_ps(first(count), a))
+    }
+    #[inline(always)]
+    fn sum(self, a: __m512) -> f32 {
+        proven!(_mm512_reduce_add_ps(a))
+    }
+    #[inline(always)]
+    fn largest(self, a: __m512) -> f32 {
+        proven!({
+            let lowest = _mm512_set1_ps(f32::NEG_INFINITY);
+            _mm512_reduce_max_ps(_mm512_max_ps(a, lowest))
+        })
+    }
+    #[inline(always)]
+    fn splat_i32(self, value: i32) -> __m512i {
+        proven!(_mm512_set1_epi32(value))
+    }
+    #[inline(always)]
+    fn to_i32(self, a: __m512) -> __m512i {
+        proven!(_mm512_cvtps_epi32(a))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: __m512i) -> __m512 {
+        proven!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn to_bits(self, a: __m512) -> __m512i {
+        proven!(_mm512_castps_si512(a))
+    }
+    #[inline(always)]
+    fn from_bits(self, a: __m512i) -> __m512 {
+        proven!(_mm512_castsi512_ps(a))
+    }
+    #[inline(always)]
+    fn add_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_add_epi32(a, b))
+    }
+    #[inline(always)]
+    fn sub_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_sub_epi32(a, b))
+    }
+    #[inline(always)]
+    fn and_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn or_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_or_si512(a, b))
+    }
+    #[inline(always)]
+    fn shl_i32(self, a: __m512i, bits: u32) -> __m512i {
+        proven!(_mm512_sll_epi32(a, _mm_cvtsi32_si128(bits as i32)))
+    }
+    #[inline(always)]
+    fn shr_i32(self, a: __m512i, bits: u32) -> __m512i {
+        proven!(_mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
+    }
+}

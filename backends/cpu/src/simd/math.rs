@@ -1,0 +1,31 @@
+//! Functions that processors have no instruction for, each within a few units in the last place of f32.
+
+use super::Simd;
+
+/// `e^x`; 0 below about -104, infinity above 88.7, NaN for NaN.
+#[inline(always)]
+pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
+    let s = simd;
+    // Beyond these the result is 0 or infinity whatever x is. `min` and `max` give their second operand for NaN, so x stands there.
+    let bounded = s.max(s.splat(-104.0), s.min(s.splat(89.0), x));
+    let whole = s.round(s.mul(bounded, s.splat(std::f32::consts::LOG2_E)));
+    // x minus a multiple of ln 2, which is held in two parts so that the product is exact.
+    let rest = s.fma(whole, s.splat(-0.693_359_4), bounded);
+    let rest = s.fma(whole, s.splat(2.121_944_4e-4), rest);
+    let mut sum = s.splat(1.987_569_1e-4);
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
+        sum = s.fma(sum, rest, s.splat(coefficient));
+    }
+    let power = s.add(s.fma(sum, s.mul(rest, rest), rest), s.splat(1.0));
+    // 2^whole in two factors: one alone could not reach the denormals, nor 2^128.
+    let whole = s.to_i32(whole);
+    let half = s.shr_i32(whole, 1);
+    let other = s.sub_i32(whole, half);
+    s.mul(s.mul(power, two_to(s, half)), two_to(s, other))
+}
+
+/// `2^n` for `n` in -126 … 127.
+#[inline(always)]
+fn two_to<S: Simd>(simd: S, n: S::I32) -> S::F32 {
+    simd.from_bits(simd.shl_i32(simd.add_i32(n, simd.splat_i32(127)), 23))
+}
