@@ -26,7 +26,7 @@ impl CellKey {
     pub fn of(table: &OperationTable, context: &Context, mode: Mode) -> Option<CellKey> {
         let mut key = CellKey {
             slot: table.info.slot(),
-            mode: u32::try_from(mode.word()).ok()?,
+            mode: mode.asks(),
             flags: [0; FLAG_WORDS],
             axes: [0; MAX_AXES],
         };

@@ -227,7 +227,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     let needed = transforms(call.table, kernel, call.context);
     needed.iter().any(|kind| {
         let adapts = kernel.spec().adapts.contains(&kind);
-        let excluded = !adapts || call.mode.has(Ask::Strict);
+        let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
         excluded
             && listener.excluded(|| {
                 let reason = unmet(call, kernel, kind);

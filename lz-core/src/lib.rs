@@ -35,7 +35,9 @@ pub mod scope;
 pub mod score;
 pub mod spec;
 pub mod table;
+pub mod telemetry;
 pub mod tensor;
+mod thread_scope;
 
 pub use lz_schema::DType;
 pub use lz_schema::expr;

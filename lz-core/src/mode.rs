@@ -3,9 +3,10 @@
 //!
 //! A mode is one word, so that it can be part of a cache's key. Nothing here knows kernels.
 
-use std::cell::Cell;
 use std::fmt;
-use std::marker::PhantomData;
+
+pub(crate) use crate::thread_scope::of_thread;
+pub use crate::thread_scope::{ModeScope, scope};
 
 /// One thing that a call may ask for or allow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub enum Ask {
     ReducedPrecision = 5,
     /// Optimisation is off: references only.
     Disabled = 6,
+    /// Adapters may not convert; the same as strict, but said by another setting.
+    NotAdapting = 7,
 }
 
 impl Ask {
@@ -70,6 +73,9 @@ impl KvStrategy {
 
 const KV_SHIFT: u32 = 8;
 const KV_MASK: u64 = 0b111 << KV_SHIFT;
+/// The upper half numbers what the thread lays over policies; see [`crate::thread_scope`].
+const LAID_SHIFT: u32 = 32;
+const LAID_MASK: u64 = (u32::MAX as u64) << LAID_SHIFT;
 
 /// How a call is to be made.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
@@ -106,10 +112,22 @@ impl Mode {
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
     }
 
-    /// The word that a key holds.
+    /// Everything, for memories that serve calls in and out of scopes.
     #[inline]
     pub(crate) const fn word(self) -> u64 {
         self.0
+    }
+
+    /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their world.
+    #[inline]
+    pub(crate) const fn asks(self) -> u32 {
+        self.0 as u32
+    }
+
+    /// The number of what the thread lays over policies; 0 for nothing.
+    #[inline]
+    pub(crate) const fn laid(self) -> u32 {
+        (self.0 >> LAID_SHIFT) as u32
     }
 }
 
@@ -129,6 +147,7 @@ impl fmt::Display for Mode {
             (Ask::PackedWeights, "packed weights"),
             (Ask::ReducedPrecision, "reduced precision"),
             (Ask::Disabled, "disabled"),
+            (Ask::NotAdapting, "not adapting"),
         ];
         let mut words: Vec<&str> =
             asks.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
@@ -165,43 +184,18 @@ impl ModeChange {
         ModeChange { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
     }
 
+    /// Says what the thread lays over policies.
+    pub(crate) const fn laying(self, number: u32) -> ModeChange {
+        ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
+    }
+
     #[inline]
     pub(crate) const fn apply(self, ground: Mode) -> Mode {
         Mode(ground.0 & !self.off | self.on)
     }
 
-    const fn then(self, later: ModeChange) -> ModeChange {
+    pub(crate) const fn then(self, later: ModeChange) -> ModeChange {
         ModeChange { on: self.on & !later.off | later.on, off: self.off & !later.on | later.off }
-    }
-}
-
-thread_local! {
-    static CHANGE: Cell<ModeChange> = const { Cell::new(ModeChange::NONE) };
-}
-
-/// What this thread changes now.
-#[inline]
-pub(crate) fn of_thread() -> ModeChange {
-    CHANGE.with(Cell::get)
-}
-
-/// Changes the mode of this thread's calls until the guard is dropped. Guards nest.
-pub fn scope(change: ModeChange) -> ModeScope {
-    let before = CHANGE.with(|cell| cell.replace(cell.get().then(change)));
-    ModeScope { before, this_thread: PhantomData }
-}
-
-/// Ends a change of mode when dropped; it belongs to its thread.
-#[derive(Debug)]
-#[must_use = "the mode goes back as soon as this is dropped"]
-pub struct ModeScope {
-    before: ModeChange,
-    this_thread: PhantomData<*const ()>,
-}
-
-impl Drop for ModeScope {
-    fn drop(&mut self) {
-        CHANGE.with(|cell| cell.set(self.before));
     }
 }
 

@@ -6,13 +6,13 @@ use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Tensor;
 use lz_schema::DType;
 
+pub use crate::thread_scope::{StreamScope, on_stream};
+
 /// Handed to a kernel for the time of one call.
 #[derive(Debug)]
 pub struct Run<'a> {
     scratch: &'a mut Scratch,
     declared: u64,
-    /// The caller's stream on its device, as the driver's handle; 0 on the host.
-    pub stream: usize,
     /// What the kernel's adapter has to convert for this call, as the plan says.
     pub transforms: Transforms,
 }
@@ -25,8 +25,14 @@ pub struct Scratch {
 
 impl<'a> Run<'a> {
     /// For one call of a kernel that declared this much workspace.
-    pub fn new(scratch: &'a mut Scratch, declared: u64, stream: usize) -> Run<'a> {
-        Run { scratch, declared, stream, transforms: Transforms::NONE }
+    pub fn new(scratch: &'a mut Scratch, declared: u64) -> Run<'a> {
+        Run { scratch, declared, transforms: Transforms::NONE }
+    }
+
+    /// The caller's stream on its device, as the driver's handle (see [`on_stream`]); 0 on the host, and where nobody said
+    /// one. A kernel asks on the thread that it was called on, before it hands work to others.
+    pub fn stream(&self) -> usize {
+        crate::thread_scope::stream_of_thread()
     }
 
     /// Scratch memory, 64-byte aligned, with undefined content. More than the kernel declared is refused, so that what it declares stays true.

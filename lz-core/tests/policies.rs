@@ -217,21 +217,19 @@ fn calls_are_taken_whole_or_not_at_all() {
 }
 
 #[test]
-fn scopes_end_in_any_order_and_every_change_is_published() {
+fn every_change_is_published() {
     let published: Arc<Mutex<Vec<Policy>>> = Arc::default();
     let sink = Arc::clone(&published);
-    let stack = PolicyStack::new(move |policy| sink.lock().unwrap().push(policy));
-    let prefer = stack.prefer(&["flashinfer".to_owned()]);
-    let disabled = stack.disabled();
-    assert!(!stack.policy().enabled.value);
-    assert_eq!(stack.policy().enabled.source.to_string(), "lz.disabled");
-    drop(prefer);
-    assert!(stack.policy().prefer.is_empty());
-    assert!(!stack.policy().enabled.value);
-    drop(disabled);
-    assert_eq!(stack.policy(), Layer::new().policy());
-    assert_eq!(published.lock().unwrap().len(), 4);
-    assert_eq!(published.lock().unwrap().last(), Some(&stack.policy()));
+    let stack = PolicyStack::new(move |layer| sink.lock().unwrap().push(layer.policy()));
+    stack.lock("norm.rms", "cpu.norm.rms", "lz.lock");
+    stack.configure([("enabled".to_owned(), Given::Bool(false))], "lz.configure").unwrap();
+    stack.unlock("norm.rms");
+    stack.configure([("enabled".to_owned(), Given::Bool(true))], "lz.configure").unwrap();
+    let published = published.lock().unwrap();
+    let shown: Vec<(usize, bool)> =
+        published.iter().map(|policy| (policy.locks.len(), policy.enabled.value)).collect();
+    assert_eq!(shown, [(1, true), (1, false), (0, false), (0, true)]);
+    assert_eq!(published.last(), Some(&stack.policy()));
 }
 
 #[test]
@@ -255,15 +253,4 @@ fn defaults_are_those_of_the_engine() {
     let mut policy = Layer::new().policy();
     policy.deny.clear();
     assert_eq!(policy, Policy::default());
-}
-
-#[test]
-fn a_stack_drives_an_engine() {
-    let engine = lz_core::Engine::new();
-    let driven = engine.clone();
-    let stack = PolicyStack::new(move |policy| driven.set_policy(policy));
-    let scope = stack.disabled();
-    assert!(!engine.policy().enabled.value);
-    drop(scope);
-    assert!(engine.policy().enabled.value);
 }

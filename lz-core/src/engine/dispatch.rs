@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 
 use super::Shared;
 use super::call::Call;
@@ -24,9 +25,6 @@ use crate::run::{Run, Scratch};
 
 /// How generated code runs one kernel.
 pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
-
-/// Hits of one thread between two looks at a clock.
-const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
 
 thread_local! {
     /// Whether this thread is deciding: whoever is asked for evidence must not wait for itself.
@@ -58,8 +56,8 @@ impl Shared {
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         local.refresh(&self.published);
-        let Local { generation, careful, ground, decisions, scratch, hits, .. } = local;
-        if !*careful && *hits < HITS_BETWEEN_LOOKS {
+        let Local { generation, careful, ground, decisions, scratch, hits, patience, .. } = local;
+        if !*careful && *hits < *patience {
             let mode = mode::of_thread().apply(*ground);
             if let Some(way) = decisions.find(operation.slot(), *generation, mode, context)
                 && let Some(kernel) = &way.kernel
@@ -86,8 +84,10 @@ impl Shared {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        if local.hits >= HITS_BETWEEN_LOOKS {
+        if local.hits >= local.patience {
+            local.tell();
             local.hits = 0;
+            local.tally.restart();
             self.expire();
             local.refresh(&self.published);
         }
@@ -95,15 +95,27 @@ impl Shared {
             local.refresh(&self.published);
         }
         let trouble = {
-            let Local { world: Some(world), decisions, scratch, .. } = local else {
+            let Local { world: Some(world), decisions, scratch, tally, hits, .. } = local else {
                 return Err(no_kernels(operation));
             };
+            let telemetry = &world.watching.telemetry;
+            tally.selections += 1;
+            if tally.is_due() {
+                tally.tell(*hits, telemetry);
+            }
             if !world.devices.are_real() {
                 return Err(imagined(operation));
             }
-            let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
             let mode = mode::of_thread().apply(world.mode);
-            let found = self.find(world, table, context, mode)?;
+            let scoped = world.in_scope(mode);
+            let world = scoped.as_deref().unwrap_or(world);
+            let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
+            let found =
+                telemetry.select(world.watch, operation, || self.find(world, table, context, mode), |found| {
+                    let kernel = world.registry.compiled(found.decision().kernel);
+                    kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
+                })?;
+            tally.executions += 1;
             let decision = found.decision();
             if let Found::Kept(entry) = &found {
                 decisions.remember(world, table, context, mode, &entry.decision);
@@ -119,7 +131,7 @@ impl Shared {
                     Err(error) => Trouble { kernel: decision.kernel, error, recorded: true },
                 }
             } else {
-                match run_guarded(kernel, bytes, decision.transforms, scratch, run_one) {
+                match run_watched(world, kernel, bytes, decision.transforms, scratch, run_one) {
                     Ok(()) => return Ok(()),
                     Err(error) => Trouble { kernel: decision.kernel, error, recorded: false },
                 }
@@ -139,6 +151,7 @@ impl Shared {
         let keeps = world.policy.cache.value.enabled && world.level.allows_cache();
         let key = if keeps { CellKey::of(table, context, mode) } else { None };
         let Some(key) = key else {
+            world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(world, table, context, mode);
             return decide::decide(&call).map(Found::Fresh).ok_or_else(|| decide::refusal(&call));
         };
@@ -172,6 +185,7 @@ impl Shared {
         if let Some(entry) = kept() {
             return Ok(Found::Kept(entry));
         }
+        world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(world, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
         match world.decisions.insert(Box::new(Entry { key, decision }), hash) {
@@ -194,12 +208,15 @@ impl Shared {
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         let Some(world) = local.world.clone() else { return Err(no_kernels(operation)) };
+        let mode = mode::of_thread().apply(world.mode);
+        let world = world.in_scope(mode).unwrap_or(world);
+        let metrics = &world.watching.telemetry.metrics;
+        metrics.failures.fetch_add(1, Ordering::Relaxed);
         let (Some(table), Some(kernel)) = (world.table(operation), world.registry.compiled(trouble.kernel))
         else {
             return Err(no_kernels(operation));
         };
         let first = kernel.spec().id.clone();
-        let mode = mode::of_thread().apply(world.mode);
         if !trouble.recorded {
             record(&Call::new(&world, table, context, mode), kernel, &trouble.error);
         }
@@ -208,6 +225,8 @@ impl Shared {
         let mut tried = vec![first.clone()];
         // What failed has just changed the world; the others are looked at in the new one.
         let world = self.published.load();
+        let mode = mode::of_thread().apply(world.mode);
+        let world = world.in_scope(mode).unwrap_or(world);
         let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
         let call = Call::new(&world, table, context, mode);
         for ranked in if may_go_on { decide::possible(&call) } else { Vec::new() } {
@@ -220,13 +239,15 @@ impl Shared {
                 continue;
             }
             tried.push(id.clone());
+            metrics.executions.fetch_add(1, Ordering::Relaxed);
             let bytes = crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0);
             match run_admitted(&call, kernel, bytes, ranked.transforms, &mut local.scratch, run_one) {
                 Ok(()) => {
-                    self.note_fallback(operation, &first, id, &reasons);
+                    self.note_fallback(&world, operation, &first, id, &reasons);
                     return Ok(());
                 }
                 Err(error) => {
+                    metrics.failures.fetch_add(1, Ordering::Relaxed);
                     reasons.push(error.reason.clone());
                     may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
                 }
@@ -302,12 +323,26 @@ fn run_guarded(
     scratch: &mut Scratch,
     run_one: &mut RunOne<'_>,
 ) -> Result<(), KernelError> {
-    let mut run = Run::new(scratch, workspace, 0);
+    let mut run = Run::new(scratch, workspace);
     run.transforms = transforms;
     match catch_unwind(AssertUnwindSafe(|| run_one(&kernel.entry, &mut run))) {
         Ok(outcome) => outcome,
         Err(panic) => Err(panicked(kernel, panic.as_ref())),
     }
+}
+
+/// The same, observed as the operator wants it.
+fn run_watched(
+    world: &World,
+    kernel: &CompiledKernel,
+    workspace: u64,
+    transforms: Transforms,
+    scratch: &mut Scratch,
+    run_one: &mut RunOne<'_>,
+) -> Result<(), KernelError> {
+    let run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
+    let watching = &world.watching;
+    watching.telemetry.run(watching, world.watch, kernel.info, &kernel.spec().id, run)
 }
 
 #[cold]
@@ -332,7 +367,7 @@ fn run_admitted(
         let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
         KernelError::because(reason).before_writing()
     })?;
-    let outcome = run_guarded(kernel, workspace, transforms, scratch, run_one);
+    let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
     match &outcome {
         Ok(()) => permit.succeeded(),
         Err(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),

@@ -17,6 +17,7 @@ use crate::engine::decide::{Decision, Workspace};
 use crate::mode::Mode;
 use crate::plan::Transforms;
 use crate::run::Scratch;
+use crate::telemetry::Tally;
 
 /// Decisions that are remembered an operation.
 const WAYS: usize = 4;
@@ -25,6 +26,9 @@ const GUARDS: usize = 4;
 /// Of calls that take turns in more cells than there are ways, only one in so many is remembered: replacing a way on each
 /// call would cost more than it brings.
 const PATIENCE: u32 = 16;
+
+/// Hits of one thread between two looks at a clock.
+const HITS_BETWEEN_LOOKS: u32 = 1 << 16;
 
 /// What one level of calls of a thread remembers.
 #[derive(Default)]
@@ -36,8 +40,11 @@ pub(crate) struct Local {
     pub world: Option<Arc<World>>,
     pub decisions: Recent,
     pub scratch: Scratch,
-    /// Hits since a clock was looked at.
+    /// Hits since a clock was looked at, and how many there may be.
     pub hits: u32,
+    pub patience: u32,
+    /// What was not yet told to telemetry.
+    pub tally: Tally,
     below: Option<Box<Local>>,
 }
 
@@ -86,10 +93,37 @@ impl Local {
 
     #[cold]
     fn reload(&mut self, published: &Published<World>) {
+        self.tell();
         let world = published.load();
-        (self.generation, self.careful, self.ground) = (world.generation, world.careful, world.mode);
+        (self.generation, self.ground) = (world.generation, world.mode);
+        self.careful = world.careful || world.watch.every_call();
+        self.patience = world.watch.patience(HITS_BETWEEN_LOOKS);
         self.world = Some(world);
     }
+
+    /// Tells telemetry what this thread has counted by itself.
+    pub fn tell(&mut self) {
+        if let Some(world) = &self.world {
+            self.tally.tell(self.hits, &world.watching.telemetry);
+        }
+    }
+}
+
+impl Drop for Local {
+    fn drop(&mut self) {
+        self.tell();
+    }
+}
+
+/// Tells what this thread has counted, on every level of its calls.
+pub(crate) fn tell_all() {
+    let mut local = take();
+    let mut level = Some(&mut local);
+    while let Some(one) = level {
+        one.tell();
+        level = one.below.as_mut();
+    }
+    give_back(local);
 }
 
 /// The decisions that a thread remembers, by operation slot.

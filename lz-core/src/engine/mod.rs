@@ -5,19 +5,21 @@
 //! one immutable world; a change makes a new one (`publish`).
 
 pub(crate) mod call;
+mod control;
 pub(crate) mod decide;
 mod devices;
 mod dispatch;
 pub(crate) mod guard;
 mod inline;
+mod observe;
 mod publish;
+mod scoped;
 mod sync;
 pub(crate) mod table;
 pub(crate) mod world;
 
-use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use crate::bucket::Bucket;
 use crate::context::Context;
@@ -27,14 +29,16 @@ use crate::evidence::{Evidence, MemoryProbe};
 use crate::explain::{self, Explanation};
 use crate::health::{Health, Population};
 use crate::kernel::{KernelEntry, KernelError};
-use crate::mode;
+use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
 use crate::plan::Plan;
 use crate::policy::Policy;
+use crate::policy::stack::PolicyStack;
 use crate::reason::Reason;
 use crate::registry::{BackendState, Registry};
 use crate::run::Run;
 use crate::table::LoadedTables;
+use crate::telemetry::Watching;
 use call::Call;
 use devices::Devices;
 pub(crate) use devices::place_of;
@@ -53,9 +57,8 @@ pub(crate) struct Shared {
     published: Published<World>,
     /// Held by whoever makes a new world.
     changing: Mutex<()>,
-    /// Pairs of operation and kernel whose fallback was logged.
-    fallbacks_logged: Mutex<HashSet<(u32, String)>>,
-    fallbacks: AtomicU64,
+    /// What the operator has set, once anybody asks for it.
+    operator: OnceLock<PolicyStack>,
 }
 
 impl Numbered for World {
@@ -99,8 +102,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             published: Published::new(world),
             changing: Mutex::new(()),
-            fallbacks_logged: Mutex::new(HashSet::new()),
-            fallbacks: AtomicU64::new(0),
+            operator: OnceLock::new(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         health.on_change(move |_, _| {
@@ -116,7 +118,9 @@ impl Engine {
     pub fn with_device(&self, device: DeviceSpec) -> Engine {
         let parts = self.shared.published.load().parts();
         let health = Arc::new(Health::default());
-        Engine::of_parts(Parts { devices: Devices::Imagined(Arc::new(device)), health, ..parts })
+        // Scopes act on it as on this one, but what it would do is not counted with what was done.
+        let watching = Watching { telemetry: Arc::default(), ..parts.watching };
+        Engine::of_parts(Parts { devices: Devices::Imagined(Arc::new(device)), health, watching, ..parts })
     }
 
     /// Adds operations, so that kernels can be registered by their names.
@@ -205,11 +209,6 @@ impl Engine {
         self.shared.published.number()
     }
 
-    /// How often a kernel failed and another one did its work.
-    pub fn fallbacks(&self) -> u64 {
-        self.shared.fallbacks.load(Ordering::Relaxed)
-    }
-
     /// How many decisions are kept now.
     pub fn cached_decisions(&self) -> usize {
         self.shared.published.load().decisions.len()
@@ -231,11 +230,11 @@ impl Engine {
 
     /// What would be run for a call.
     pub fn which(&self, operation: &'static OperationInfo, context: &Context) -> Result<Plan, Error> {
-        let world = self.shared.published.load();
+        let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let call = Call::new(&world, table, context, mode::of_thread().apply(world.mode));
+        let call = Call::new(&world, table, context, mode);
         let possible = decide::possible(&call);
         let name = |position: u16| {
             let candidate = table.candidates.get(usize::from(position))?;
@@ -257,17 +256,16 @@ impl Engine {
 
     /// Why that would be run: every candidate, every reason, every addend.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
-        let world = self.shared.published.load();
-        explain::explain(&world, operation, context, mode::of_thread().apply(world.mode))
+        let (world, mode) = self.shared.world_of_thread();
+        explain::explain(&world, operation, context, mode)
     }
 
     /// The decision that a dispatch would use, cached or not: the kernel's id. For tests and diagnostics.
     pub fn decide(&self, operation: &'static OperationInfo, context: &Context) -> Result<String, Error> {
-        let world = self.shared.published.load();
+        let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
-        let mode = mode::of_thread().apply(world.mode);
         let found = self.shared.find(&world, table, context, mode)?;
         let kernel = world.registry.compiled(found.decision().kernel);
         Ok(kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default())
@@ -292,6 +290,13 @@ impl Engine {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, ()> {
         self.changing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The world in which this thread's calls are decided now, and their mode.
+    fn world_of_thread(&self) -> (Arc<World>, Mode) {
+        let world = self.published.load();
+        let mode = mode::of_thread().apply(world.mode);
+        (world.in_scope(mode).unwrap_or(world), mode)
     }
 
     /// Makes a new world out of the parts of the current one. `None` changes nothing.
@@ -349,15 +354,6 @@ impl Shared {
         let before = self.published.load();
         if before.born.elapsed() >= before.policy.cache.value.time_to_live {
             self.publish(before.parts(), &before, before.decisions.room());
-        }
-    }
-
-    fn note_fallback(&self, operation: &OperationInfo, from: &str, to: &str, reasons: &[Reason]) {
-        self.fallbacks.fetch_add(1, Ordering::Relaxed);
-        let mut logged = self.fallbacks_logged.lock().unwrap_or_else(PoisonError::into_inner);
-        if logged.insert((operation.slot(), from.to_owned())) {
-            let why = reasons.first().map(Reason::to_string).unwrap_or_default();
-            tracing::warn!(operation = %operation.name, kernel = from, fallback = to, why, "a kernel failed");
         }
     }
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::devices::Devices;
+use super::scoped::ScopedWorlds;
 use super::table::OperationTable;
 use crate::cache::DecisionTable;
 use crate::context::Context;
@@ -20,6 +21,7 @@ use crate::operation::OperationInfo;
 use crate::policy::Policy;
 use crate::registry::Registry;
 use crate::table::LoadedTables;
+use crate::telemetry::{Watch, Watching};
 
 /// Somebody who compiles in the background. Asked once a cell for a kernel that would have been better, had it been warm.
 pub trait JitRequests: Send + Sync {
@@ -56,6 +58,7 @@ pub(crate) struct Parts {
     pub health: Arc<Health>,
     /// Decisions that were made beforehand.
     pub solved: Arc<LoadedTables>,
+    pub watching: Watching,
 }
 
 /// One state of everything.
@@ -70,6 +73,11 @@ pub(crate) struct World {
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
     pub solved: Arc<LoadedTables>,
+    pub watching: Watching,
+    /// What is observed of each call.
+    pub watch: Watch,
+    /// This world under what threads lay over its policy.
+    pub scoped: ScopedWorlds,
     /// How far the engine has stepped back.
     pub level: DegradationLevel,
     /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
@@ -101,10 +109,12 @@ impl World {
             },
             |before| Arc::clone(&before.tables),
         );
-        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved } = parts;
+        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved, watching } = parts;
         World {
             generation,
             mode: policy.mode(),
+            watch: watching.watch(),
+            scoped: ScopedWorlds::after(before, &policy),
             level: health.level(),
             careful: !health.is_spotless(),
             born: Instant::now(),
@@ -118,6 +128,7 @@ impl World {
             warm,
             health,
             solved,
+            watching,
             tables,
         }
     }
@@ -134,6 +145,7 @@ impl World {
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
             solved: Arc::clone(&self.solved),
+            watching: self.watching.clone(),
         }
     }
 

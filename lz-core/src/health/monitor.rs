@@ -105,7 +105,7 @@ type Listener = Box<dyn Fn(&Change, u64) + Send + Sync>;
 
 /// The health of everything that can be called.
 pub struct Health {
-    pub(super) config: HealthConfig,
+    config: ArcSwap<HealthConfig>,
     pub(super) clock: Arc<dyn Clock>,
     /// Circuits with something to remember in the upper half, circuits that are not closed in the lower.
     trouble: AtomicU64,
@@ -135,7 +135,7 @@ impl Health {
     /// Everything is healthy.
     pub fn new(config: HealthConfig, clock: Arc<dyn Clock>) -> Health {
         Health {
-            config,
+            config: ArcSwap::from_pointee(config),
             clock,
             trouble: AtomicU64::new(0),
             due: AtomicU64::new(u64::MAX),
@@ -146,6 +146,17 @@ impl Health {
             degradation: Degradation::new(config.degradation),
             listener: OnceLock::new(),
         }
+    }
+
+    /// The numbers that health is judged by now.
+    pub fn config(&self) -> HealthConfig {
+        **self.config.load()
+    }
+
+    /// Judges circuits by other numbers from now on. What has happened stays; the thresholds of the engine as a whole are those
+    /// that it began with.
+    pub fn configure(&self, config: HealthConfig) {
+        self.config.store(Arc::new(config));
     }
 
     /// Sets what is told of every change, with the generation it made. It runs on the thread that caused the change, outside
@@ -188,9 +199,10 @@ impl Health {
         }
         let Ok(guard) = self.state.try_lock() else { return false };
         self.apply(guard, |health, state, now, changes| {
-            for key in state.registry.due(now, &health.config) {
+            let config = health.config();
+            for key in state.registry.due(now, &config) {
                 if let Some(record) = state.registry.get_mut(&key) {
-                    let transition = record.circuit.poll(now, circuit_config(&key, &health.config));
+                    let transition = record.circuit.poll(now, circuit_config(&key, &config));
                     note(state, &key, transition, changes);
                 }
             }
@@ -210,7 +222,7 @@ impl Health {
         if self.is_spotless() {
             return 0.0;
         }
-        self.view.load().penalty(subject, &self.config.penalty)
+        self.view.load().penalty(subject, &self.config.load().penalty)
     }
 
     /// Asks whether a call may be made, and claims a probe where the outcome decides.
@@ -247,12 +259,13 @@ impl Health {
         now: Duration,
         changes: &mut Vec<Change>,
     ) -> Result<(Option<u64>, Option<u64>), Refusal> {
+        let whole = self.config();
         let mut probes = [None, None];
         let keys = [backend_key(subject), kernel_key(subject)];
         for (position, (key, scope)) in
             keys.iter().zip([RefusalScope::Backend, RefusalScope::Kernel]).enumerate()
         {
-            let config = circuit_config(key, &self.config);
+            let config = circuit_config(key, &whole);
             let record = match scope {
                 RefusalScope::Backend => state.registry.backend_mut(subject),
                 _ => state.registry.kernel_mut(subject),
@@ -293,7 +306,7 @@ impl Health {
             return;
         }
         self.apply(self.lock(), |health, state, now, changes| {
-            let config = health.config;
+            let config = health.config();
             if let Some(record) = state.registry.kernel_mut(subject) {
                 let transition = record.circuit.succeeded(kernel_probe, now, &config.kernel);
                 note(state, &kernel_key(subject), transition, changes);
@@ -317,7 +330,7 @@ impl Health {
             return;
         }
         self.apply(self.lock(), |health, state, now, changes| {
-            let config = health.config;
+            let config = health.config();
             let message = failure.message;
             state.counters.failures += 1;
             let key = kernel_key(subject);
@@ -465,7 +478,7 @@ impl Health {
         let mut changes = Vec::new();
         change(self, &mut state, now, &mut changes);
 
-        let window = self.config.degradation.fault_window;
+        let window = self.config.load().degradation.fault_window;
         while state.faults.front().is_some_and(|fault| now >= fault.saturating_add(window)) {
             state.faults.pop_front();
         }
@@ -481,7 +494,7 @@ impl Health {
         if !changes.is_empty() {
             self.view.store(Arc::new(View::of(&state.registry)));
         }
-        let totals = Totals::of(&state.registry, &self.config);
+        let totals = Totals::of(&state.registry, &self.config());
         self.trouble.store(u64::from(totals.tracked) << 32 | u64::from(totals.blocking), Ordering::Release);
         let expiry = state.faults.front().map(|fault| fault.saturating_add(window));
         let due = [totals.due_at, self.degradation.due_at(), expiry].into_iter().flatten().min();

@@ -47,6 +47,7 @@ impl Health {
         let unix = self.clock.unix_seconds();
         let mut taken = 0;
         self.apply(self.lock(), |health, state, now, changes| {
+            let whole = health.config();
             for row in rows {
                 let current = current_version(row.scope, &row.name);
                 if row.device_uuid != device_uuid || current.as_deref() != Some(row.version.as_str()) {
@@ -56,10 +57,10 @@ impl Health {
                     HealthScope::Kernel => (
                         Key::Kernel(row.name.clone(), row.bucket.words().into()),
                         RefusalScope::Kernel,
-                        &health.config.kernel,
+                        &whole.kernel,
                     ),
                     HealthScope::Backend => {
-                        (Key::Backend(row.name.clone()), RefusalScope::Backend, &health.config.backend)
+                        (Key::Backend(row.name.clone()), RefusalScope::Backend, &whole.backend)
                     }
                 };
                 if state.registry.get_mut(&key).is_some() {
@@ -68,7 +69,7 @@ impl Health {
                 // A calendar that jumped must not lock a kernel away for years.
                 let wait = Duration::from_secs(row.next_probe_at.unwrap_or(unix).saturating_sub(unix));
                 let next_probe_at = now.saturating_add(wait.min(config.max_backoff));
-                let Some(record) = state.registry.entry(&key, &row.version, now, health.config.max_circuits)
+                let Some(record) = state.registry.entry(&key, &row.version, now, whole.max_circuits)
                 else {
                     continue;
                 };

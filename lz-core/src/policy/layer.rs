@@ -143,12 +143,13 @@ impl Layer {
     /// Lays another layer over this one.
     pub fn lay(&mut self, later: &Layer) {
         self.settings.extend(later.settings.iter().map(|(key, value)| (*key, value.clone())));
-        self.locks.retain(|lock| {
-            let operation = lock.operation.as_str();
-            !later.unlocks.iter().any(|unlocked| unlocked == operation)
-                && !later.locks.iter().any(|other| other.operation == lock.operation)
-        });
-        self.locks.extend(later.locks.iter().cloned());
+        super::snapshot::lay_locks(&mut self.locks, later);
+        self.unlocks.retain(|operation| !later.locks.iter().any(|lock| lock.operation.as_str() == operation));
+        for operation in &later.unlocks {
+            if !self.unlocks.contains(operation) {
+                self.unlocks.push(operation.clone());
+            }
+        }
         for (key, entries) in &later.lists {
             self.lists.retain(|(known, _)| known != key);
             // What is preferred now is no longer avoided, and the other way round.
@@ -169,8 +170,13 @@ impl Layer {
 
     /// The entries of one list.
     pub(super) fn entries(&self, list: List) -> &[Listed] {
+        self.stated(list).unwrap_or_default()
+    }
+
+    /// The entries of one list, if it states that list at all.
+    pub(super) fn stated(&self, list: List) -> Option<&[Listed]> {
         let key = list_key(list);
-        self.lists.iter().find(|(known, _)| *known == key).map_or(&[], |(_, entries)| entries)
+        self.lists.iter().find(|(known, _)| *known == key).map(|(_, entries)| entries.as_slice())
     }
 
     /// The value of a setting and where it came from.

@@ -7,6 +7,7 @@ pub mod env;
 pub(crate) mod expressions;
 pub mod file;
 pub mod layer;
+pub mod overlay;
 pub mod pattern;
 mod rules;
 mod snapshot;
@@ -228,7 +229,8 @@ impl Policy {
             .set(Ask::Disabled, !self.enabled.value)
             .set(Ask::Deterministic, self.deterministic.value)
             .set(Ask::TensorParallelInvariant, self.require_tp_invariant.value)
-            .set(Ask::Strict, self.strict_mode.value || !self.allow_adaptation.value)
+            .set(Ask::Strict, self.strict_mode.value)
+            .set(Ask::NotAdapting, !self.allow_adaptation.value)
             .set(Ask::ReducedPrecision, self.allow_reduced_precision.value)
             .kv(self.kv_strategy.value)
     }

@@ -1,6 +1,7 @@
-//! The policy of a process: a file, a profile, the environment, calls and scopes laid over each other, later over earlier.
+//! The policy of a process: a file, a profile, the environment and calls laid over each other, later over earlier.
 //!
-//! Every change makes a whole new [`Policy`] and hands it on. Nothing here selects, and nothing here reads files.
+//! Every change is handed on as one whole layer. Nothing here selects, and nothing here reads files. What holds for one
+//! thread only is not here; see [`super::overlay`].
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,7 +25,7 @@ pub struct ConfigEntry {
     pub source: Provenance,
 }
 
-type Publish = dyn Fn(Policy) + Send + Sync;
+type Publish = dyn Fn(&Layer) + Send + Sync;
 
 /// The layers of a process. Clones share them.
 #[derive(Clone)]
@@ -42,8 +43,6 @@ struct Layers {
     document: Document,
     environment: Layer,
     calls: Layer,
-    scopes: Vec<(u64, Layer)>,
-    next_scope: u64,
 }
 
 impl fmt::Debug for PolicyStack {
@@ -56,23 +55,23 @@ impl Layers {
     /// Everything laid over each other. A profile lies on its file, below the environment and calls.
     fn effective(&self) -> Layer {
         let mut asked = self.document.layer.clone();
-        let above =
-            || [&self.environment, &self.calls].into_iter().chain(self.scopes.iter().map(|(_, layer)| layer));
-        above().for_each(|layer| asked.lay(layer));
+        let above = [&self.environment, &self.calls];
+        above.into_iter().for_each(|layer| asked.lay(layer));
         let mut all = self.document.layer.clone();
         if let Some(profile) = asked.value("profile")
             && let Some(profile) = self.document.profiles.get(&profile.value.to_string())
         {
             all.lay(profile);
         }
-        above().for_each(|layer| all.lay(layer));
+        above.into_iter().for_each(|layer| all.lay(layer));
         all
     }
 }
 
 impl PolicyStack {
-    /// A stack without layers; `publish` is called with each new policy, while no other change can come between.
-    pub fn new(publish: impl Fn(Policy) + Send + Sync + 'static) -> PolicyStack {
+    /// A stack without layers; `publish` is called with everything laid over each other after each change, while no
+    /// other change can come between.
+    pub fn new(publish: impl Fn(&Layer) + Send + Sync + 'static) -> PolicyStack {
         let layers = Layers { document: Document::built_in(), ..Layers::default() };
         PolicyStack { shared: Arc::new(Shared { layers: Mutex::new(layers), publish: Box::new(publish) }) }
     }
@@ -85,7 +84,7 @@ impl PolicyStack {
     fn change<T>(&self, change: impl FnOnce(&mut Layers) -> T) -> T {
         let mut layers = self.layers();
         let result = change(&mut layers);
-        (self.shared.publish)(layers.effective().policy());
+        (self.shared.publish)(&layers.effective());
         result
     }
 
@@ -117,7 +116,7 @@ impl PolicyStack {
             calls.set(&key, value, source)?;
         }
         layers.calls = calls;
-        (self.shared.publish)(layers.effective().policy());
+        (self.shared.publish)(&layers.effective());
         Ok(())
     }
 
@@ -131,28 +130,9 @@ impl PolicyStack {
         self.change(|layers| layers.calls.unlock(operation));
     }
 
-    /// Lays a layer over everything until the guard is dropped. Guards may end in any order.
-    pub fn scope(&self, layer: Layer) -> PolicyScope {
-        let id = self.change(|layers| {
-            layers.next_scope += 1;
-            layers.scopes.push((layers.next_scope, layer));
-            layers.next_scope
-        });
-        PolicyScope { stack: self.clone(), id }
-    }
-
-    /// Prefers backends or kernels until the guard is dropped.
-    pub fn prefer(&self, patterns: &[String]) -> PolicyScope {
-        let mut layer = Layer::new();
-        layer.list(List::Prefer, patterns, "lz.prefer");
-        self.scope(layer)
-    }
-
-    /// Runs references only until the guard is dropped.
-    pub fn disabled(&self) -> PolicyScope {
-        let mut layer = Layer::new();
-        layer.settings.insert("enabled", super::Sourced::new(SettingValue::Bool(false), "lz.disabled"));
-        self.scope(layer)
+    /// Everything laid over each other.
+    pub fn effective(&self) -> Layer {
+        self.layers().effective()
     }
 
     /// What selection reads now.
@@ -180,7 +160,8 @@ impl PolicyStack {
     }
 }
 
-fn entries(layer: &Layer) -> Vec<ConfigEntry> {
+/// Every value of a layer with where it came from; what it does not state is there with its default.
+pub fn entries(layer: &Layer) -> Vec<ConfigEntry> {
     let settings = SETTINGS.iter().filter_map(|setting| {
         let value = layer.value(setting.key)?;
         Some(ConfigEntry {
@@ -212,18 +193,4 @@ fn entries(layer: &Layer) -> Vec<ConfigEntry> {
         entries.push(ConfigEntry { key: format!("rules.{at}"), value, source: rule.source.clone() });
     }
     entries
-}
-
-/// Takes a layer away when dropped.
-#[derive(Debug)]
-#[must_use = "the layer goes away as soon as this is dropped"]
-pub struct PolicyScope {
-    stack: PolicyStack,
-    id: u64,
-}
-
-impl Drop for PolicyScope {
-    fn drop(&mut self) {
-        self.stack.change(|layers| layers.scopes.retain(|(id, _)| *id != self.id));
-    }
 }

@@ -140,7 +140,7 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
     let before = call.clone();
     let mut scratch = Scratch::default();
     let outcome =
-        call.lend(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX, 0)));
+        call.lend(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX)));
     outcome.map_err(|error| format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id))?;
     for (place, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
         match (now, then) {

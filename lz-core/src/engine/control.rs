@@ -1,0 +1,184 @@
+//! What an operator and a caller can change while the engine runs: settings, locks, and what holds for one thread.
+//!
+//! Settings are laid over each other, later over earlier: a file, the environment, calls. What a thread lays over all of
+//! them ends with its guard.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use lz_schema::policy::SettingValue;
+
+use super::world::Parts;
+use super::{Engine, Shared};
+use crate::error::Error;
+use crate::policy::Sourced;
+use crate::policy::file::{Document, Vocabulary};
+use crate::policy::layer::{Given, Layer, NotASetting};
+use crate::policy::overlay::Overlay;
+use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
+use crate::reason::{Reason, ReasonCode};
+use crate::telemetry::{Watch, Watching};
+use crate::thread_scope::{self, PolicyScope};
+
+impl From<NotASetting> for Error {
+    fn from(error: NotASetting) -> Error {
+        let reason = Reason::new(ReasonCode::PolicyInvalid).message(error.message.clone());
+        Error::Configuration { subject: error.key, message: error.message, reasons: vec![reason] }
+    }
+}
+
+impl Engine {
+    /// The layers that its policy is made of. A policy that was set whole is replaced by the first change of a layer.
+    pub fn settings(&self) -> &PolicyStack {
+        self.shared.operator.get_or_init(|| {
+            let shared = Arc::downgrade(&self.shared);
+            PolicyStack::new(move |layer| {
+                if let Some(shared) = shared.upgrade() {
+                    shared.apply(layer);
+                }
+            })
+        })
+    }
+
+    /// Sets values by their keys, all or none of them.
+    pub fn configure(&self, values: impl IntoIterator<Item = (String, Given)>) -> Result<(), Error> {
+        Ok(self.settings().configure(values, "lz.configure")?)
+    }
+
+    /// Reads a policy file. One that is wrong changes nothing, and the error is the whole diagnostic.
+    pub fn load_config(&self, path: &Path) -> Result<(), Error> {
+        let shown = path.display().to_string();
+        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
+        self.load_config_text(&shown, &text)
+    }
+
+    /// The same for a text; `path` names it in messages and in provenance.
+    pub fn load_config_text(&self, path: &str, text: &str) -> Result<(), Error> {
+        let document = Document::read(path, text, &self.vocabulary()).map_err(|report| wrong(path, &report))?;
+        self.settings().load(document);
+        Ok(())
+    }
+
+    /// The operations that a policy may speak of.
+    pub fn vocabulary(&self) -> Vocabulary {
+        Vocabulary::new(self.registry().operations())
+    }
+
+    /// Locks an operation or alias to a kernel, in place of an earlier lock on it. Whether the kernel can run a call is said
+    /// by the call; that there is no such operation is said here.
+    pub fn lock(&self, operation: &str, kernel: &str) -> Result<(), Error> {
+        self.check_operation(operation)?;
+        self.settings().lock(operation, kernel, "lz.lock");
+        Ok(())
+    }
+
+    /// Ends a lock, whoever made it.
+    pub fn unlock(&self, operation: &str) -> Result<(), Error> {
+        self.check_operation(operation)?;
+        self.settings().unlock(operation);
+        Ok(())
+    }
+
+    fn check_operation(&self, operation: &str) -> Result<(), Error> {
+        let registry = self.registry();
+        let pattern = crate::policy::Pattern::new(operation);
+        let known = registry.operations().any(|info| pattern.matches(&info.name))
+            || !registry.alias(operation).is_empty()
+            || registry.operations().next().is_none();
+        if known {
+            return Ok(());
+        }
+        let names = registry.operations().map(|info| info.name.as_ref());
+        let near = lz_schema::diagnostics::nearest(operation, names);
+        let tail = near.map_or_else(String::new, |near| format!("; did you mean `{near}`?"));
+        let message = format!("no operation or alias is called `{operation}`{tail}");
+        let reasons = vec![Reason::new(ReasonCode::OperationUnknown).message(message.clone())];
+        Err(Error::Configuration { subject: operation.to_owned(), message, reasons })
+    }
+
+    /// Lays something over the policy for this thread's calls until the guard is dropped. Guards nest.
+    pub fn scope(&self, overlay: Overlay) -> Result<PolicyScope, Error> {
+        let shown = overlay.whole();
+        let (mode, layer) = overlay.split();
+        let engine = self.shared.published.load().watching.engine;
+        thread_scope::lay(engine, mode, layer, shown).map_err(|_| {
+            let message = "this process has made more different scopes than can be told apart".to_owned();
+            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
+            Error::Configuration { subject: "scope".to_owned(), message, reasons }
+        })
+    }
+
+    /// Prefers backends or kernels for this thread's calls until the guard is dropped.
+    pub fn prefer(&self, patterns: &[String]) -> Result<PolicyScope, Error> {
+        self.scope(Overlay::new().prefer(patterns))
+    }
+
+    /// Runs references only for this thread's calls until the guard is dropped.
+    pub fn disabled(&self) -> Result<PolicyScope, Error> {
+        self.scope(Overlay::new().disabled())
+    }
+
+    /// Every value with where it came from, as this thread sees it.
+    pub fn config(&self) -> Vec<ConfigEntry> {
+        entries(&self.effective())
+    }
+
+    /// The value of one setting and where it came from; `None` when there is no such setting.
+    pub fn setting(&self, key: &str) -> Option<Sourced<SettingValue>> {
+        self.effective().value(key)
+    }
+
+    fn effective(&self) -> Layer {
+        let mut layer = self.settings().effective();
+        layer.lay(&thread_scope::shown_over(self.shared.published.load().watching.engine));
+        layer
+    }
+}
+
+impl Shared {
+    /// Puts settings into force: those that selection reads, and those that say what is observed.
+    fn apply(&self, layer: &Layer) {
+        let policy = layer.policy();
+        let watch = watch_of(layer);
+        let change = |parts: Parts| {
+            if *parts.policy == policy && parts.watching.by_settings == watch {
+                return Ok(None);
+            }
+            let watching = Watching { by_settings: watch, ..parts.watching };
+            let policy = if *parts.policy == policy { parts.policy } else { Arc::new(policy) };
+            Ok(Some(Parts { policy, watching, ..parts }))
+        };
+        // Nothing above fails.
+        self.change(change).ok();
+    }
+}
+
+fn watch_of(layer: &Layer) -> Watch {
+    let on = |key: &str| {
+        matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)))
+    };
+    let verbose = on("verbose");
+    Watch {
+        spans: verbose,
+        log: verbose || on("log_selections"),
+        verbose,
+        synchronise: on("debug"),
+        time_every: u32::from(on("enable_profiling")),
+    }
+}
+
+fn unreadable(path: &str, error: &std::io::Error) -> Error {
+    let message = format!("cannot be read: {error}");
+    let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{path} {message}"))];
+    Error::Configuration { subject: path.to_owned(), message, reasons }
+}
+
+fn wrong(path: &str, report: &lz_schema::diagnostics::Report) -> Error {
+    let reasons = report.diagnostics.iter();
+    let reasons = reasons.map(|one| Reason::new(ReasonCode::PolicyInvalid).message(one.message.clone()));
+    Error::Configuration {
+        subject: path.to_owned(),
+        message: report.to_string(),
+        reasons: reasons.collect(),
+    }
+}

@@ -1,0 +1,136 @@
+//! A snapshot as the text that Prometheus reads. A pure function: whoever serves pages calls it.
+
+use std::fmt::Write as _;
+
+use super::metrics::{BOUNDS_NS, HistogramSnapshot, Snapshot};
+
+/// The text exposition format, version 0.0.4.
+pub fn render(snapshot: &Snapshot) -> String {
+    let mut text = Text(String::new());
+    text.counter("lz_selection_total", "Calls for which a kernel was looked for.", snapshot.selections);
+    text.counter("lz_cache_hits_total", "Selections answered from a kept decision.", snapshot.cache_hits);
+    text.counter(
+        "lz_remembered_hits_total",
+        "Selections answered from what the thread remembers.",
+        snapshot.remembered_hits,
+    );
+    text.counter("lz_cache_misses_total", "Selections decided afresh.", snapshot.cache_misses);
+    text.counter("lz_refusals_total", "Selections that found no kernel.", snapshot.refusals);
+    text.counter("lz_execution_total", "Runs of kernels.", snapshot.executions);
+    text.counter("lz_execution_failures_total", "Runs of kernels that failed.", snapshot.failures);
+    text.head("lz_fallback_total", "Times another kernel did the work of one that failed.", "counter");
+    for fallback in &snapshot.fallbacks {
+        let (operation, kernel) = (escaped(&fallback.operation), escaped(&fallback.kernel));
+        text.line(&format!(
+            "lz_fallback_total{{operation=\"{operation}\",kernel=\"{kernel}\"}} {}",
+            fallback.count
+        ));
+    }
+    text.counter("lz_circuit_breaker_opens_total", "Circuits that opened.", snapshot.circuit_openings);
+    text.histogram(
+        "lz_selection_latency_seconds",
+        "Time to find a kernel, sampled.",
+        &snapshot.selection_latency,
+    );
+    text.histogram(
+        "lz_execution_latency_seconds",
+        "Time to run a kernel, sampled.",
+        &snapshot.execution_latency,
+    );
+    text.histogram("lz_ipc_latency_seconds", "Time of an exchange with a worker.", &snapshot.ipc_latency);
+    text.gauge("lz_active_kernels", "Kernels whose backend can be used.", snapshot.active_kernels);
+    text.gauge("lz_cache_size", "Decisions that are kept.", snapshot.cache_size);
+    text.gauge("lz_degradation_level", "How far the engine has stepped back.", snapshot.degradation_level);
+    text.0
+}
+
+struct Text(String);
+
+impl Text {
+    fn line(&mut self, line: &str) {
+        self.0.push_str(line);
+        self.0.push('\n');
+    }
+
+    fn head(&mut self, name: &str, help: &str, kind: &str) {
+        self.line(&format!("# HELP {name} {help}"));
+        self.line(&format!("# TYPE {name} {kind}"));
+    }
+
+    fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, help, "counter");
+        self.line(&format!("{name} {value}"));
+    }
+
+    fn gauge(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, help, "gauge");
+        self.line(&format!("{name} {value}"));
+    }
+
+    fn histogram(&mut self, name: &str, help: &str, histogram: &HistogramSnapshot) {
+        self.head(name, help, "histogram");
+        let mut below = 0;
+        for (bound, cell) in BOUNDS_NS.iter().zip(&histogram.cells) {
+            below += cell;
+            self.line(&format!("{name}_bucket{{le=\"{}\"}} {below}", seconds(*bound)));
+        }
+        self.line(&format!("{name}_bucket{{le=\"+Inf\"}} {}", histogram.count));
+        self.line(&format!("{name}_sum {}", seconds(histogram.sum_ns)));
+        self.line(&format!("{name}_count {}", histogram.count));
+    }
+}
+
+/// Nanoseconds as seconds, exactly.
+fn seconds(ns: u64) -> String {
+    let mut text = String::new();
+    let (whole, rest) = (ns / 1_000_000_000, ns % 1_000_000_000);
+    // Writing into a string cannot fail.
+    let _ = if rest == 0 { write!(text, "{whole}") } else { write!(text, "{whole}.{rest:09}") };
+    if rest != 0 {
+        text.truncate(text.trim_end_matches('0').len());
+    }
+    text
+}
+
+fn escaped(label: &str) -> String {
+    label.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::telemetry::FallbackCount;
+    use crate::telemetry::metrics::Histogram;
+    use std::time::Duration;
+
+    #[test]
+    fn nanoseconds_become_seconds_exactly() {
+        let of = [0, 1, 100, 1_500_000_000, 2_000_000_000].map(seconds);
+        assert_eq!(of, ["0", "0.000000001", "0.0000001", "1.5", "2"]);
+    }
+
+    #[test]
+    fn the_whole_text() {
+        let histogram = Histogram::default();
+        histogram.observe(Duration::from_nanos(200));
+        histogram.observe(Duration::from_micros(3));
+        let fallback =
+            FallbackCount { operation: "norm.rms".to_owned(), kernel: "odd\"one".to_owned(), count: 2 };
+        let snapshot = Snapshot {
+            selections: 10,
+            cache_hits: 9,
+            remembered_hits: 7,
+            cache_misses: 1,
+            refusals: 0,
+            executions: 11,
+            failures: 2,
+            fallbacks: vec![fallback],
+            circuit_openings: 1,
+            execution_latency: histogram.snapshot(),
+            active_kernels: 5,
+            cache_size: 3,
+            ..Snapshot::default()
+        };
+        insta::assert_snapshot!(render(&snapshot));
+    }
+}
