@@ -347,7 +347,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     }
     match call.world.policy.jit.value {
         JitPolicy::Never => listener.excluded(|| Reason::new(ReasonCode::JitDisabled)),
-        JitPolicy::WhenWarm if !call.world.warm.contains(&spec.id, call.bucket.words()) => {
+        JitPolicy::WhenWarm if !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words()) => {
             listener.excluded(|| Reason::new(ReasonCode::JitCold))
         }
         _ => false,

@@ -38,13 +38,14 @@ pub mod table;
 pub mod telemetry;
 pub mod tensor;
 mod thread_scope;
+pub mod tune;
 
 pub use lz_schema::DType;
 pub use lz_schema::expr;
 
 pub use args::{Arg, Handle, OutArg};
 pub use context::Context;
-pub use engine::Engine;
+pub use engine::{Engine, EngineBuilder};
 pub use error::Error;
 pub use explain::Explanation;
 pub use kernel::{Kernel, KernelEntry, KernelError};

@@ -46,7 +46,8 @@ pub struct AliasTarget {
 pub struct Registry {
     operations: BTreeMap<&'static str, &'static OperationInfo>,
     kernels: Vec<Arc<CompiledKernel>>,
-    ids: HashMap<String, u32>,
+    /// Kernels by id; an id may stand for one kernel an operation.
+    ids: HashMap<String, Vec<u32>>,
     /// Kernels by operation slot.
     by_slot: Vec<Vec<u32>>,
     backends: BTreeMap<String, Backend>,
@@ -74,9 +75,15 @@ impl Registry {
         self.kernels.iter().map(|kernel| &kernel.entry)
     }
 
-    /// The kernel of that id.
+    /// The kernel of that id; of one that is there for several operations, the first that was registered.
     pub fn kernel(&self, id: &str) -> Option<&KernelEntry> {
-        self.ids.get(id).map(|index| &self.kernels[*index as usize].entry)
+        self.kernels_named(id).next()
+    }
+
+    /// The kernels of that id, one an operation.
+    pub fn kernels_named(&self, id: &str) -> impl Iterator<Item = &KernelEntry> {
+        let indices = self.ids.get(id).map_or(&[][..], Vec::as_slice).iter();
+        indices.filter_map(|index| self.compiled(*index)).map(|kernel| &kernel.entry)
     }
 
     /// The kernels of one operation, in the order of registration.
@@ -107,8 +114,10 @@ impl Registry {
         self.kernels.get(index as usize).cloned()
     }
 
-    pub(crate) fn index_of(&self, id: &str) -> Option<u32> {
-        self.ids.get(id).copied()
+    /// The kernel of that id for that operation.
+    pub(crate) fn index_of(&self, operation: &OperationInfo, id: &str) -> Option<u32> {
+        let mut indices = self.ids.get(id)?.iter().copied();
+        indices.find(|index| self.compiled(*index).is_some_and(|kernel| std::ptr::eq(kernel.info, operation)))
     }
 
     /// One past the highest slot that has kernels.
@@ -209,8 +218,11 @@ impl Registry {
             )));
             return;
         };
-        if self.ids.contains_key(&spec.id) {
-            let message = format!("there is a kernel {} already; ids are unique", spec.id);
+        if self.index_of(info, &spec.id).is_some() {
+            let message = format!(
+                "there is a kernel {} for {} already; ids are unique in an operation",
+                spec.id, info.name
+            );
             problems.push(Reason::new(ReasonCode::KernelDuplicate).message(message));
             return;
         }
@@ -220,7 +232,7 @@ impl Registry {
         };
         let index = self.kernels.len() as u32;
         self.kernels.push(Arc::new(compiled));
-        self.ids.insert(spec.id.clone(), index);
+        self.ids.entry(spec.id.clone()).or_default().push(index);
         let slot = info.slot() as usize;
         if self.by_slot.len() <= slot {
             self.by_slot.resize_with(slot + 1, Vec::new);
@@ -238,7 +250,7 @@ impl Registry {
         next.kernels = kept.cloned().collect();
         next.by_slot.resize_with(self.by_slot.len(), Vec::new);
         for (index, kernel) in next.kernels.iter().enumerate() {
-            next.ids.insert(kernel.spec().id.clone(), index as u32);
+            next.ids.entry(kernel.spec().id.clone()).or_default().push(index as u32);
             if let Some(slot) = next.by_slot.get_mut(kernel.info.slot() as usize) {
                 slot.push(index as u32);
             }

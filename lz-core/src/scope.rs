@@ -240,6 +240,12 @@ pub(crate) fn show(field: &Field, context: &Context) -> String {
         FieldKind::DType => {
             crate::context::dtype_of(raw).map_or_else(|| "none".to_owned(), |dtype| dtype.to_string())
         }
+        FieldKind::Float => {
+            let wide = f64::from_bits(raw);
+            let narrow = wide as f32;
+            // Most params are f32, whose shortest form is what the caller wrote; widened it would be seventeen digits.
+            if f64::from(narrow) == wide { format!("{narrow:?}") } else { format!("{wide:?}") }
+        }
         _ => context.value(field).to_string(),
     }
 }

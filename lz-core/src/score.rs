@@ -76,7 +76,11 @@ impl Findings {
         };
         evidence.findings(&question, &mut |finding| {
             let usable = finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0;
-            let Some(index) = call.world.registry.index_of(finding.kernel).filter(|_| usable) else { return };
+            let Some(index) =
+                call.world.registry.index_of(call.table.info, finding.kernel).filter(|_| usable)
+            else {
+                return;
+            };
             let position = call.table.candidates.iter().position(|candidate| candidate.kernel == index);
             let (Some(position), Some(kernel)) = (position, call.world.registry.compiled(index)) else {
                 return;
@@ -114,7 +118,7 @@ pub(crate) fn score(
     let candidate = call.table.candidates.get(usize::from(position));
     let policy = candidate.map_or(0.0, |candidate| candidate.points)
         + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
-    let cold = spec.jit && !call.world.warm.contains(&spec.id, call.bucket.words());
+    let cold = spec.jit && !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words());
     let score = Score {
         priority: f64::from(spec.priority),
         policy,

@@ -12,7 +12,7 @@ use crate::reason::ReasonCode;
 /// schema and refuses what does not fit, so a spec in a registry is known to be well formed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct KernelSpec {
-    /// `cpu.norm.rms.avx512`, unique in a registry.
+    /// `cpu.norm.rms.avx512`, unique among the kernels of its operation.
     pub id: String,
     /// The operation.
     pub operation: String,

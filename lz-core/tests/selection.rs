@@ -437,11 +437,132 @@ fn wrong_specs_are_refused_whole_with_every_mistake() {
       wrong.x: limit `head_dim`: the expression needs bool, found int
       wrong.x: workspace `1.5`: the expression needs int, found float
       wrong.x: unknown instruction set `avx1024`
-      there is a kernel right.x already; ids are unique
+      there is a kernel right.x for demo.attend already; ids are unique in an operation
     ");
     assert_eq!(engine.registry().kernels().count(), 0);
     let unknown = KernelSpec::new("a.x", "no.such", "a", "1", Platform::Cpu);
     let error =
         engine.register([KernelEntry::new(unknown, engine_support::Does(Box::new(|| Ok(()))))]).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::OperationUnknown], "{error}");
+}
+
+const TWO: [&str; 2] = ["demo.first", "demo.second"];
+
+/// Two operations behind one alias, `demo.both`.
+fn two() -> [&'static lz_core::OperationInfo; 2] {
+    static BOTH: std::sync::OnceLock<[&'static lz_core::OperationInfo; 2]> = std::sync::OnceLock::new();
+    *BOTH.get_or_init(|| {
+        TWO.map(|name| {
+            let text = format!(
+                r#"
+operation: {name}
+version: 1
+summary: One of two.
+doc: "output = x"
+aliases:
+  demo.both: {{ loud: true }}
+axes:
+  n: {{ role: feature, select: exact, fuzz: [1, 2] }}
+types:
+  T: [f32]
+inputs:
+  x: {{ shape: [n], dtype: T, doc: "In." }}
+params:
+  loud: {{ type: bool, default: false, doc: "How." }}
+outputs:
+  output: {{ shape: [n], dtype: T }}
+semantics: {{ nan: propagate }}
+equivalence:
+  exact: true
+workloads:
+  small: {{ n: 4, T: f32 }}
+"#
+            );
+            lz_core::dynamic::read_operation(&format!("{name}.yaml"), &text)
+                .unwrap_or_else(|error| panic!("{error}"))
+        })
+    })
+}
+
+fn of_two(id: &str, operation: &'static lz_core::OperationInfo, priority: u8) -> KernelEntry {
+    let backend = id.split('.').next().unwrap_or(id);
+    let spec = KernelSpec::new(id, &operation.name, backend, "1", Platform::Cpu).priority(priority);
+    KernelEntry::new(spec, engine_support::Does(Box::new(|| Ok(())))).of(operation)
+}
+
+/// A call of one of the two, loud or not.
+fn chosen(engine: &Engine, operation: &'static lz_core::OperationInfo, loud: bool) -> Result<String, Error> {
+    let mut context = lz_core::Context::EMPTY;
+    for field in operation.fields.iter() {
+        if let (true, lz_core::context::Store::Flag { word, shift, .. }) =
+            (loud && field.name == "loud", field.store)
+        {
+            context.put(word.into(), shift.into(), 1);
+        }
+        if let (lz_core::context::FieldKind::DType, lz_core::context::Store::Flag { word, shift, .. }) =
+            (&field.kind, field.store)
+        {
+            context.put(word.into(), shift.into(), DType::F32 as u64);
+        }
+    }
+    engine.decide(operation, &context)
+}
+
+#[test]
+fn one_id_may_stand_for_a_kernel_of_each_of_several_operations() {
+    let [first, second] = two();
+    let engine = Engine::new();
+    engine.register([of_two("shared.x", first, 10), of_two("shared.x", second, 10)]).unwrap();
+    assert_eq!(engine.registry().kernels_named("shared.x").count(), 2);
+    assert_eq!(chosen(&engine, first, false).unwrap(), "shared.x");
+    assert_eq!(chosen(&engine, second, false).unwrap(), "shared.x");
+    let error = engine.register([of_two("shared.x", second, 5)]).unwrap_err();
+    assert!(error.has(ReasonCode::KernelDuplicate), "{error}");
+    assert_eq!(engine.registry().kernels().count(), 2);
+}
+
+#[test]
+fn a_lock_acts_on_what_it_names() {
+    let [first, second] = two();
+    let engine = Engine::new();
+    engine
+        .register([
+            of_two("best.x", first, 90),
+            of_two("best.x", second, 90),
+            of_two("shared.x", first, 10),
+            of_two("shared.x", second, 10),
+            of_two("only.x", first, 10),
+        ])
+        .unwrap();
+    let lock = |operation: &str, kernel: &str| {
+        engine.set_policy(Policy {
+            locks: vec![Lock {
+                operation: Pattern::new(operation),
+                kernel: kernel.to_owned(),
+                condition: None,
+                source: Provenance::new("test"),
+            }],
+            ..Policy::default()
+        });
+    };
+    // An alias means each of its operations, where its params are those of the call.
+    lock("demo.both", "shared.x");
+    for operation in [first, second] {
+        assert_eq!(chosen(&engine, operation, true).unwrap(), "shared.x");
+        assert_eq!(chosen(&engine, operation, false).unwrap(), "best.x");
+    }
+    // A pattern is about the operations that its kernel is for.
+    lock("demo.*", "only.x");
+    assert_eq!(chosen(&engine, first, false).unwrap(), "only.x");
+    assert_eq!(chosen(&engine, second, false).unwrap(), "best.x");
+    // A kernel that nobody has is still an error, never another choice.
+    lock("demo.*", "nobody.x");
+    assert!(matches!(chosen(&engine, first, false), Err(Error::Locked { .. })));
+    // A rule without an operation acts on every operation that the kernel is for.
+    let mut everywhere = rule("loud", Action::Lock("only.x".to_owned()));
+    everywhere.operations = Pattern::any();
+    engine.set_policy(Policy { rules: vec![everywhere], ..Policy::default() });
+    assert_eq!(chosen(&engine, first, true).unwrap(), "only.x");
+    assert_eq!(chosen(&engine, second, true).unwrap(), "best.x");
+    assert_eq!(chosen(&engine, first, false).unwrap(), "best.x");
 }

@@ -54,10 +54,7 @@ fn failures_and_fallbacks_are_counted_always() {
     assert_eq!((metrics.fallbacks[0].operation.as_str(), metrics.fallbacks[0].count), ("demo.attend", 3));
     assert_eq!((metrics.failures, metrics.executions), (3, 6));
     let text = engine.metrics_text();
-    assert!(
-        text.contains("lz_fallback_total{operation=\"demo.attend\",kernel=\"bad.x\"} 3"),
-        "{text}"
-    );
+    assert!(text.contains("lz_fallback_total{operation=\"demo.attend\",kernel=\"bad.x\"} 3"), "{text}");
 }
 
 #[test]

@@ -5,12 +5,14 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lz_schema::policy::SettingValue;
 
 use super::world::Parts;
 use super::{Engine, Shared};
 use crate::error::Error;
+use crate::health::HealthConfig;
 use crate::policy::Sourced;
 use crate::policy::file::{Document, Vocabulary};
 use crate::policy::layer::{Given, Layer, NotASetting};
@@ -32,9 +34,12 @@ impl Engine {
     pub fn settings(&self) -> &PolicyStack {
         self.shared.operator.get_or_init(|| {
             let shared = Arc::downgrade(&self.shared);
+            let ground = self.health().config();
             PolicyStack::new(move |layer| {
                 if let Some(shared) = shared.upgrade() {
                     shared.apply(layer);
+                    shared.published.load().health.configure(health_of(layer, ground));
+                    shared.keep(layer);
                 }
             })
         })
@@ -54,7 +59,8 @@ impl Engine {
 
     /// The same for a text; `path` names it in messages and in provenance.
     pub fn load_config_text(&self, path: &str, text: &str) -> Result<(), Error> {
-        let document = Document::read(path, text, &self.vocabulary()).map_err(|report| wrong(path, &report))?;
+        let document =
+            Document::read(path, text, &self.vocabulary()).map_err(|report| wrong(path, &report))?;
         self.settings().load(document);
         Ok(())
     }
@@ -153,10 +159,33 @@ impl Shared {
     }
 }
 
-fn watch_of(layer: &Layer) -> Watch {
-    let on = |key: &str| {
-        matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)))
+/// The numbers of circuits as settings say them; what they do not say stays as the engine began.
+fn health_of(layer: &Layer, ground: HealthConfig) -> HealthConfig {
+    let mut kernel = ground.kernel;
+    let number = |key: &str| match layer.stated_setting(key) {
+        Some(SettingValue::Int(value)) => Some(u64::try_from(*value).unwrap_or(0)),
+        _ => None,
     };
+    let small = |value: u64| u32::try_from(value).unwrap_or(u32::MAX);
+    if let Some(failures) = number("circuit_breaker.failure_threshold") {
+        kernel.failure_threshold = small(failures);
+    }
+    if let Some(successes) = number("circuit_breaker.success_threshold") {
+        kernel.success_threshold = small(successes);
+    }
+    if let Some(milliseconds) = number("circuit_breaker.timeout_ms") {
+        kernel.base_backoff = Duration::from_millis(milliseconds);
+        kernel.max_backoff = kernel.max_backoff.max(kernel.base_backoff);
+    }
+    if let Some(probes) = number("circuit_breaker.half_open_max_calls") {
+        kernel.max_probes = small(probes);
+    }
+    HealthConfig { kernel, ..ground }
+}
+
+fn watch_of(layer: &Layer) -> Watch {
+    let on =
+        |key: &str| matches!(layer.value(key).map(|sourced| sourced.value), Some(SettingValue::Bool(true)));
     let verbose = on("verbose");
     Watch {
         spans: verbose,
@@ -167,18 +196,14 @@ fn watch_of(layer: &Layer) -> Watch {
     }
 }
 
-fn unreadable(path: &str, error: &std::io::Error) -> Error {
+pub(super) fn unreadable(path: &str, error: &std::io::Error) -> Error {
     let message = format!("cannot be read: {error}");
     let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{path} {message}"))];
     Error::Configuration { subject: path.to_owned(), message, reasons }
 }
 
-fn wrong(path: &str, report: &lz_schema::diagnostics::Report) -> Error {
+pub(super) fn wrong(path: &str, report: &lz_schema::diagnostics::Report) -> Error {
     let reasons = report.diagnostics.iter();
     let reasons = reasons.map(|one| Reason::new(ReasonCode::PolicyInvalid).message(one.message.clone()));
-    Error::Configuration {
-        subject: path.to_owned(),
-        message: report.to_string(),
-        reasons: reasons.collect(),
-    }
+    Error::Configuration { subject: path.to_owned(), message: report.to_string(), reasons: reasons.collect() }
 }

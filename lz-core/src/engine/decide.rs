@@ -164,7 +164,7 @@ fn want_compiled(call: &Call<'_>, kernel: &CompiledKernel) {
     if spec.jit
         && call.world.policy.jit.value == JitPolicy::WhenWarm
         && call.world.level.allows_background()
-        && !call.world.warm.contains(&spec.id, call.bucket.words())
+        && !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words())
     {
         jit.want(&spec.id, call.table.info, call.context);
     }

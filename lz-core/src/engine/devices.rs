@@ -54,12 +54,12 @@ impl Devices {
     }
 }
 
-fn host() -> &'static DeviceSpec {
+pub(super) fn host() -> &'static DeviceSpec {
     static HOST: OnceLock<DeviceSpec> = OnceLock::new();
     HOST.get_or_init(detect_cpu)
 }
 
-fn found() -> &'static Discovery {
+pub(super) fn found() -> &'static Discovery {
     static FOUND: OnceLock<Discovery> = OnceLock::new();
     FOUND.get_or_init(discover)
 }

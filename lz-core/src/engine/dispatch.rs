@@ -110,11 +110,15 @@ impl Shared {
             let scoped = world.in_scope(mode);
             let world = scoped.as_deref().unwrap_or(world);
             let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
-            let found =
-                telemetry.select(world.watch, operation, || self.find(world, table, context, mode), |found| {
+            let found = telemetry.select(
+                world.watch,
+                operation,
+                || self.find(world, table, context, mode),
+                |found| {
                     let kernel = world.registry.compiled(found.decision().kernel);
                     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
-                })?;
+                },
+            )?;
             tally.executions += 1;
             let decision = found.decision();
             if let Found::Kept(entry) = &found {
@@ -304,11 +308,11 @@ impl Drop for Deciding {
     }
 }
 
-fn no_kernels(operation: &OperationInfo) -> Error {
+pub(super) fn no_kernels(operation: &OperationInfo) -> Error {
     Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() }
 }
 
-fn imagined(operation: &OperationInfo) -> Error {
+pub(super) fn imagined(operation: &OperationInfo) -> Error {
     let reason = Reason::new(ReasonCode::DeviceAbsent)
         .message("this engine imagines its device: it can explain a call, not run it");
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
@@ -316,7 +320,7 @@ fn imagined(operation: &OperationInfo) -> Error {
 
 /// Runs a kernel; a panic inside it becomes its failure.
 #[inline]
-fn run_guarded(
+pub(super) fn run_guarded(
     kernel: &CompiledKernel,
     workspace: u64,
     transforms: Transforms,

@@ -11,7 +11,10 @@ mod devices;
 mod dispatch;
 pub(crate) mod guard;
 mod inline;
+mod keep;
+pub(crate) mod measure;
 mod observe;
+mod open;
 mod publish;
 mod scoped;
 mod sync;
@@ -42,6 +45,7 @@ use crate::telemetry::Watching;
 use call::Call;
 use devices::Devices;
 pub(crate) use devices::place_of;
+pub use open::EngineBuilder;
 use publish::{Numbered, Published};
 pub use world::JitRequests;
 use world::{Parts, World};
@@ -59,6 +63,8 @@ pub(crate) struct Shared {
     changing: Mutex<()>,
     /// What the operator has set, once anybody asks for it.
     operator: OnceLock<PolicyStack>,
+    /// Who keeps things on disk.
+    keeper: OnceLock<Arc<keep::Keeper>>,
 }
 
 impl Numbered for World {
@@ -103,11 +109,13 @@ impl Engine {
             published: Published::new(world),
             changing: Mutex::new(()),
             operator: OnceLock::new(),
+            keeper: OnceLock::new(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         health.on_change(move |_, _| {
             if let Some(shared) = weak.upgrade() {
                 shared.change(|parts| Ok(Some(parts))).ok();
+                shared.keep_health();
             }
         });
         Engine { shared }
@@ -135,6 +143,7 @@ impl Engine {
     pub fn register(&self, entries: impl IntoIterator<Item = KernelEntry>) -> Result<(), Error> {
         self.shared.change_registry(|registry| registry.with_kernels(entries))?;
         self.shared.tell_population();
+        self.shared.read_kept();
         Ok(())
     }
 
@@ -194,7 +203,7 @@ impl Engine {
         let bucket = Bucket::of(operation, context);
         let change = |parts: Parts| {
             let mut warm = (*parts.warm).clone();
-            Ok(warm.add(kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
+            Ok(warm.add(operation, kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
         };
         self.shared.change(change).ok();
     }

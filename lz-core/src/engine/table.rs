@@ -266,7 +266,7 @@ impl OperationTable {
     }
 
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
-        let index = registry.index_of(id)?;
+        let index = registry.index_of(self.info, id)?;
         self.candidates.iter().position(|candidate| candidate.kernel == index).map(|position| position as u16)
     }
 
@@ -371,10 +371,9 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
         };
         for fixes in targets {
             let Some(condition) = condition(lock.condition.as_deref(), names, info) else { continue };
-            // An alias stands for several operations; its kernel belongs to one of them and locks that one.
             let candidate = table.position_of(registry, &lock.kernel);
-            let elsewhere = candidate.is_none() && registry.index_of(&lock.kernel).is_some();
-            if elsewhere && !lock.operation.matches(&info.name) {
+            if candidate.is_none() && !lock.operation.is_exact() && registry.kernel(&lock.kernel).is_some() {
+                // A pattern is about the operations that its kernel is for; a name, and an alias, means what it says.
                 continue;
             }
             locks.push(CompiledLock {
@@ -423,7 +422,13 @@ fn rules(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
                     let all = 0..table.candidates.len() as u16;
                     compiled.denied.extend(all.filter(|position| !allowed.contains(position)));
                 }
-                Action::Lock(id) => compiled.lock = Some((table.position_of(registry, id), id.clone())),
+                Action::Lock(id) => {
+                    let candidate = table.position_of(registry, id);
+                    let elsewhere = candidate.is_none() && registry.kernel(id).is_some();
+                    if !elsewhere || rule.operations.is_exact() {
+                        compiled.lock = Some((candidate, id.clone()));
+                    }
+                }
                 Action::Filter(text) => {
                     let Ok(typed) = expr::check_expecting(text, &kernel_names, &Type::Bool) else { continue };
                     let program = Program::compile(&typed);

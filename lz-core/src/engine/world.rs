@@ -32,16 +32,19 @@ pub trait JitRequests: Send + Sync {
 /// Kernels that have been compiled, and for which buckets.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
-    buckets: HashMap<String, HashSet<Box<[u64]>>>,
+    /// By operation slot and kernel: one id may stand for a kernel of each of several operations.
+    buckets: HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>,
 }
 
 impl Warm {
-    pub fn contains(&self, kernel: &str, bucket: &[u64]) -> bool {
-        self.buckets.get(kernel).is_some_and(|buckets| buckets.contains(bucket))
+    pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        let kernels = self.buckets.get(&operation.slot());
+        kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
     }
 
-    pub fn add(&mut self, kernel: &str, bucket: &[u64]) -> bool {
-        self.buckets.entry(kernel.to_owned()).or_default().insert(bucket.into())
+    pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        let kernels = self.buckets.entry(operation.slot()).or_default();
+        kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
     }
 }
 
@@ -109,7 +112,8 @@ impl World {
             },
             |before| Arc::clone(&before.tables),
         );
-        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved, watching } = parts;
+        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved, watching } =
+            parts;
         World {
             generation,
             mode: policy.mode(),

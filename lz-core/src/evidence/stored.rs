@@ -11,21 +11,23 @@ use crate::perfdb::{OperationEvidence, PerfDb, Setting, confidence, unix_now};
 pub struct StoredEvidence {
     /// By device and operation.
     known: HashMap<String, HashMap<String, OperationEvidence>>,
-    environment: Environment,
+    /// The present conditions, by device.
+    environments: HashMap<String, Environment>,
 }
 
 impl StoredEvidence {
-    /// Loads what counts for these devices and operations under the present conditions. `torch` is empty when torch is not
+    /// Loads what counts for these devices and operations under the conditions that `environment` tells. `torch` is empty when torch is not
     /// loaded.
     pub fn load<'a>(
         database: &PerfDb,
         devices: impl IntoIterator<Item = &'a DeviceSpec>,
         operations: impl IntoIterator<Item = &'a str> + Clone,
         torch: &str,
-        environment: Environment,
+        environment: impl Fn(&DeviceSpec) -> Environment,
     ) -> StoredEvidence {
         let now = unix_now();
         let mut known = HashMap::new();
+        let mut environments = HashMap::new();
         for device in devices {
             let setting = Setting::of(device, torch);
             let mut by_operation = HashMap::new();
@@ -36,8 +38,9 @@ impl StoredEvidence {
                 }
             }
             known.insert(device.uuid.clone(), by_operation);
+            environments.insert(device.uuid.clone(), environment(device));
         }
-        StoredEvidence { known, environment }
+        StoredEvidence { known, environments }
     }
 
     /// How many measurements there are.
@@ -63,6 +66,7 @@ impl Evidence for StoredEvidence {
             return;
         }
         let now = unix_now();
+        let environment = self.environments.get(&question.device.uuid).copied().unwrap_or_default();
         let dtypes = dtypes_text(question.operation, question.context);
         for row in rows.iter().filter(|row| row.key.dtypes == dtypes) {
             tell(&Finding {
@@ -73,7 +77,7 @@ impl Evidence for StoredEvidence {
                     median_ns: row.timing.median_ns,
                     samples: row.timing.samples,
                     age_seconds: now.saturating_sub(row.timing.measured_at),
-                    confidence: confidence(row, now, self.environment),
+                    confidence: confidence(row, now, environment),
                 },
             });
         }

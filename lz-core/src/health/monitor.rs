@@ -337,7 +337,8 @@ impl Health {
             match state.registry.entry(&key, subject.kernel_version, now, config.max_circuits) {
                 Some(record) => {
                     // Whoever took the device down is the first suspect after a restart.
-                    let transition = if failure.kind == FailureKind::DeviceLost {
+                    let at_once = matches!(failure.kind, FailureKind::DeviceLost | FailureKind::Trial);
+                    let transition = if at_once {
                         record.circuit.trip(message, now, &config.kernel)
                     } else {
                         record.circuit.failed(kernel_probe, message, now, &config.kernel)

@@ -27,6 +27,8 @@ pub struct Subject<'a> {
 pub enum FailureKind {
     /// The kernel returned an error or panicked.
     Kernel,
+    /// The kernel failed while it was tried out with nothing at stake: once is enough to leave it alone for a while.
+    Trial,
     /// There was not enough memory. It counts like any failure: in this bucket another kernel may need less.
     OutOfMemory,
     /// The backend as a whole is unusable: its process died, its library does not fit.

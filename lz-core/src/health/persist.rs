@@ -69,8 +69,7 @@ impl Health {
                 // A calendar that jumped must not lock a kernel away for years.
                 let wait = Duration::from_secs(row.next_probe_at.unwrap_or(unix).saturating_sub(unix));
                 let next_probe_at = now.saturating_add(wait.min(config.max_backoff));
-                let Some(record) = state.registry.entry(&key, &row.version, now, whole.max_circuits)
-                else {
+                let Some(record) = state.registry.entry(&key, &row.version, now, whole.max_circuits) else {
                     continue;
                 };
                 record.circuit = Circuit::restored(

@@ -179,6 +179,11 @@ impl Layer {
         self.lists.iter().find(|(known, _)| *known == key).map(|(_, entries)| entries.as_slice())
     }
 
+    /// The value of a setting, if it states it.
+    pub fn stated_setting(&self, key: &str) -> Option<&SettingValue> {
+        self.settings.get(key).map(|sourced| &sourced.value)
+    }
+
     /// The value of a setting and where it came from.
     pub fn value(&self, key: &str) -> Option<Sourced<SettingValue>> {
         let setting = Setting::find(key)?;

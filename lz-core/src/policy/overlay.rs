@@ -85,7 +85,8 @@ impl Overlay {
         if let Some(setting) = Setting::find(key) {
             let known = ASKS.iter().map(|(known, ..)| *known).chain(OTHERS);
             if !known.into_iter().any(|known| known == setting.key) {
-                let message = format!("`{key}` is a setting of the whole engine; one thread cannot change it");
+                let message =
+                    format!("`{key}` is a setting of the whole engine; one thread cannot change it");
                 return Err(NotASetting { key: key.to_owned(), message });
             }
         }

@@ -1,0 +1,217 @@
+//! What an engine keeps on disk: measurements that it decides by, and the health of its kernels.
+//!
+//! The database is an adviser: nothing here can fail a call, and nothing here runs inside one. Health is written in the
+//! background shortly after it changes, and once more when the engine goes.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lz_schema::policy::SettingValue;
+
+use super::devices::{Devices, host};
+use super::world::{Parts, World};
+use super::{Engine, Shared};
+use crate::device::{DeviceSpec, Environment, Platform};
+use crate::evidence::{Evidence, StoredEvidence};
+use crate::health::Health;
+use crate::perfdb::{DropReason, HealthScope, PerfDb};
+use crate::policy::layer::Layer;
+
+/// How long changes of health are collected before they are written.
+const COLLECT: Duration = Duration::from_millis(200);
+
+/// The database of an engine.
+#[derive(Debug)]
+pub(crate) struct Keeper {
+    torch: String,
+    state: Mutex<State>,
+    saving: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    path: Option<PathBuf>,
+    db: Option<Arc<PerfDb>>,
+    use_environment: bool,
+}
+
+impl Keeper {
+    pub fn new(torch: String) -> Keeper {
+        Keeper { torch, state: Mutex::default(), saving: AtomicBool::new(false) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn db(&self) -> Option<Arc<PerfDb>> {
+        self.state().db.clone()
+    }
+
+    fn save(&self, health: &Health) -> Result<(), DropReason> {
+        match self.db() {
+            Some(db) => db.save_health(&health.export(&host().uuid)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// `~` at the start of a path is the home directory; without one the path is taken as it stands.
+fn expanded(path: &str) -> PathBuf {
+    match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => PathBuf::from(path),
+    }
+}
+
+impl Shared {
+    /// Sets who keeps things on disk. Only the first is taken.
+    pub(super) fn keep_with(&self, keeper: Keeper) {
+        let _ = self.keeper.set(Arc::new(keeper));
+    }
+
+    /// Opens, changes or closes the database as settings say.
+    pub(super) fn keep(&self, layer: &Layer) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let value = |key: &str| layer.value(key).map(|sourced| sourced.value);
+        let on = |key: &str| value(key) == Some(SettingValue::Bool(true));
+        let path = match value("perfdb.path") {
+            Some(SettingValue::Text(path)) if on("perfdb.enabled") => Some(expanded(&path)),
+            _ => None,
+        };
+        let use_environment = on("perf_environment.use_nvml");
+        {
+            let mut state = keeper.state();
+            if state.path == path && state.use_environment == use_environment {
+                return;
+            }
+            state.use_environment = use_environment;
+            if state.path != path {
+                state.db = path.as_ref().map(|path| Arc::new(PerfDb::open(path).db));
+                state.path = path;
+            }
+        }
+        self.read_kept();
+    }
+
+    /// Reads what the database knows about the kernels that there are.
+    pub(super) fn read_kept(&self) {
+        let Some(keeper) = self.keeper.get() else { return };
+        let (db, use_environment) = {
+            let state = keeper.state();
+            (state.db.clone(), state.use_environment)
+        };
+        let Some(db) = db else {
+            // Taking evidence away cannot fail.
+            self.change(|parts| Ok(parts.evidence.is_some().then(|| Parts { evidence: None, ..parts }))).ok();
+            return;
+        };
+        let world = self.published.load();
+        let environment = |device: &DeviceSpec| {
+            if use_environment { Environment::read(device) } else { Environment::default() }
+        };
+        let operations: Vec<&str> = world
+            .registry
+            .operations()
+            .filter(|info| world.registry.kernels_of(info).next().is_some())
+            .map(|info| info.name.as_ref())
+            .collect();
+        let devices = devices_of(&world);
+        let evidence =
+            StoredEvidence::load(&db, devices, operations.iter().copied(), &keeper.torch, environment);
+        let evidence: Option<Arc<dyn Evidence>> =
+            if evidence.is_empty() { None } else { Some(Arc::new(evidence)) };
+        let change = |parts: Parts| {
+            Ok((evidence.is_some() || parts.evidence.is_some()).then(|| Parts { evidence, ..parts }))
+        };
+        self.change(change).ok();
+        let uuid = &host().uuid;
+        world.health.import(&db.load_health(Some(uuid)), uuid, |scope, name| match scope {
+            HealthScope::Kernel => world.registry.kernel(name).map(|entry| entry.spec.version.clone()),
+            HealthScope::Backend => world.registry.backend(name).map(|backend| backend.version.clone()),
+        });
+    }
+
+    /// Health has changed: writes it, a little later and elsewhere.
+    pub(super) fn keep_health(&self) {
+        let Some(keeper) = self.keeper.get().filter(|keeper| keeper.db().is_some()) else { return };
+        if keeper.saving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (keeper, health) = (Arc::clone(keeper), Arc::clone(&self.published.load().health));
+        let write = move || {
+            std::thread::sleep(COLLECT);
+            keeper.saving.store(false, Ordering::Release);
+            // What is dropped is counted and said by the database itself.
+            let _ = keeper.save(&health);
+        };
+        let _ = std::thread::Builder::new().name("lz-health".to_owned()).spawn(write);
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(keeper) = self.keeper.get() {
+            let _ = keeper.save(&self.published.load().health);
+        }
+    }
+}
+
+/// The host, and the other devices when a kernel is for one of them: looking for those loads drivers.
+fn devices_of(world: &World) -> Vec<&DeviceSpec> {
+    let host_only = world.registry.kernels().all(|entry| entry.spec.platform == Platform::Cpu);
+    match &world.devices {
+        Devices::Imagined(device) => vec![device],
+        Devices::Found if host_only => vec![host()],
+        Devices::Found => {
+            let others = super::devices::found().devices.iter();
+            std::iter::once(host())
+                .chain(others.filter(|device| device.platform() != Platform::Cpu))
+                .collect()
+        }
+    }
+}
+
+impl Engine {
+    /// The database of measurements and health, when there is one.
+    pub fn perfdb(&self) -> Option<Arc<PerfDb>> {
+        self.shared.keeper.get()?.db()
+    }
+
+    /// Uses a database that is open already, for an engine that was not opened from settings. Says whether it was taken: an
+    /// engine that keeps things already goes on as it did.
+    pub fn attach_perfdb(&self, db: Arc<PerfDb>, torch: &str) -> bool {
+        let keeper = Keeper::new(torch.to_owned());
+        {
+            let mut state = keeper.state();
+            state.path = Some(Path::new(db.path()).to_owned());
+            state.db = Some(db);
+            state.use_environment = true;
+        }
+        let taken = self.shared.keeper.set(Arc::new(keeper)).is_ok();
+        if taken {
+            self.shared.read_kept();
+        }
+        taken
+    }
+
+    /// Reads measurements anew, after tuning or an import.
+    pub fn refresh_evidence(&self) {
+        self.shared.read_kept();
+    }
+
+    /// Writes the health of kernels now.
+    pub fn save_health(&self) -> Result<(), DropReason> {
+        match self.shared.keeper.get() {
+            Some(keeper) => keeper.save(&self.health()),
+            None => Ok(()),
+        }
+    }
+
+    /// The version of torch that measurements are kept under.
+    pub(crate) fn torch(&self) -> &str {
+        self.shared.keeper.get().map_or("", |keeper| &keeper.torch)
+    }
+}

@@ -1,0 +1,110 @@
+//! The kernels that could run a call, one by one, for whoever measures them. Nothing here decides, and health is only read.
+
+use std::sync::Arc;
+
+use super::call::Call;
+use super::{Engine, decide, dispatch};
+use crate::compiled::CompiledKernel;
+use crate::context::Context;
+use crate::device::DeviceSpec;
+use crate::error::Error;
+use crate::filter;
+use crate::health::{Failure, FailureKind, Subject};
+use crate::kernel::{KernelEntry, KernelError, Severity};
+use crate::operation::OperationInfo;
+use crate::plan::Transforms;
+use crate::reason::{Reason, ReasonCode};
+use crate::run::{Run, Scratch};
+use crate::score::Findings;
+
+/// A kernel that can be measured for a call.
+pub(crate) struct Runner {
+    kernel: Arc<CompiledKernel>,
+    transforms: Transforms,
+    workspace: u64,
+    /// Whether it has to be compiled first.
+    pub cold: bool,
+}
+
+/// What can be measured for a call, and what cannot.
+pub(crate) struct Runners {
+    pub device: DeviceSpec,
+    pub bucket: Vec<u64>,
+    pub able: Vec<Runner>,
+    pub unable: Vec<(String, Vec<Reason>)>,
+}
+
+impl Runner {
+    pub fn entry(&self) -> &KernelEntry {
+        &self.kernel.entry
+    }
+
+    /// Runs it; a panic inside is its failure.
+    pub fn run(
+        &self,
+        scratch: &mut Scratch,
+        run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    ) -> Result<(), KernelError> {
+        dispatch::run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one)
+    }
+}
+
+impl Engine {
+    /// Everything that could run the call, compiled or not.
+    pub(crate) fn runners(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+    ) -> Result<Runners, Error> {
+        let (world, mode) = self.shared.world_of_thread();
+        if !world.devices.are_real() {
+            return Err(dispatch::imagined(operation));
+        }
+        let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
+        let call = Call::new(&world, table, context, mode);
+        let Some(device) = call.device.cloned() else {
+            let reasons = vec![Reason::new(ReasonCode::DeviceAbsent)];
+            return Err(Error::Validation { operation: operation.name.to_string(), reasons });
+        };
+        let mut runners =
+            Runners { device, bucket: call.bucket.words().to_vec(), able: Vec::new(), unable: Vec::new() };
+        for ranked in decide::rank(&call, &Findings::default()) {
+            let candidate = table.candidates.get(usize::from(ranked.position));
+            let Some(kernel) = candidate.and_then(|one| world.registry.shared(one.kernel)) else { continue };
+            let mut reasons: Vec<Reason> = Vec::new();
+            filter::examine(&call, ranked.position, &mut reasons);
+            let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);
+            reasons.retain(|reason| reason.code != ReasonCode::JitCold);
+            if reasons.is_empty() {
+                let workspace = filter::workspace(&kernel, call.values.as_slice()).unwrap_or(0);
+                runners.able.push(Runner { kernel, transforms: ranked.transforms, workspace, cold });
+            } else {
+                runners.unable.push((kernel.spec().id.clone(), reasons));
+            }
+        }
+        runners.able.sort_by(|a, b| a.entry().spec.id.cmp(&b.entry().spec.id));
+        Ok(runners)
+    }
+
+    /// Tells health that a kernel failed while it was measured.
+    pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
+        let spec = runner.kernel.spec();
+        let health = self.health();
+        let admitted = health.admit(Subject {
+            kernel: &spec.id,
+            kernel_version: &spec.version,
+            bucket: &runners.bucket,
+            backend: &spec.backend,
+            backend_version: &spec.version,
+            device: &runners.device.uuid,
+        });
+        if let Ok(permit) = admitted {
+            let kind = match error.severity {
+                Severity::Call => FailureKind::Trial,
+                Severity::Backend => FailureKind::BackendFatal,
+                Severity::Device => FailureKind::DeviceLost,
+            };
+            permit.failed(Failure { kind, message: &error.reason.sentence() });
+        }
+    }
+}

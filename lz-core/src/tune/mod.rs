@@ -1,0 +1,453 @@
+//! Tuning: the kernels that could run a call are run in turn until their order is settled, and what was measured is kept.
+//!
+//! Candidates take turns, so that drift hits all alike; a kernel that fails, or that takes the process down with it, is kept
+//! as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
+
+mod settled;
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::device::Environment;
+use crate::engine::Engine;
+use crate::engine::measure::{Runner, Runners};
+use crate::error::Error;
+use crate::evidence::dtypes_text;
+use crate::health::{Clock, SystemClock};
+use crate::kernel::{KernelEntry, KernelError};
+use crate::operation::OperationInfo;
+use crate::perfdb::{
+    Bucket, DropReason, EvidenceKey, HealthRow, HealthScope, HealthState, Measurement, PerfDb, Setting,
+    Timing,
+};
+use crate::reason::{Reason, ReasonCode};
+use crate::run::{Run, Scratch};
+use crate::telemetry::Synchronise;
+use settled::{Samples, is_settled};
+
+/// What a crash leaves behind: the row that was written before a kernel ran for the first time.
+const CRASHED: &str = "the process ended while this kernel was being measured";
+/// How long a nightly build's measurements count.
+const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
+
+/// How to measure.
+#[derive(Clone)]
+pub struct TuneOptions {
+    /// Runs of each kernel before it is timed.
+    pub warm_up: u32,
+    /// The fewest samples of each kernel, before which nothing is settled.
+    pub least_samples: u32,
+    /// The most samples of each kernel.
+    pub most_samples: u32,
+    /// How many deviations two neighbours must be apart to be settled.
+    pub deviations: f64,
+    /// A sample is as many runs as take this long together, for kernels that are over before a clock has ticked.
+    pub sample_time: Duration,
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// Who waits for the device, so that runs are timed and not launches.
+    pub synchronise: Option<Arc<dyn Synchronise>>,
+}
+
+impl Default for TuneOptions {
+    fn default() -> Self {
+        TuneOptions {
+            warm_up: 3,
+            least_samples: 5,
+            most_samples: 20,
+            deviations: 3.0,
+            sample_time: Duration::from_micros(20),
+            clock: Arc::new(SystemClock::default()),
+            synchronise: None,
+        }
+    }
+}
+
+impl fmt::Debug for TuneOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TuneOptions").field("most_samples", &self.most_samples).finish_non_exhaustive()
+    }
+}
+
+/// What is told while measuring. Breaking off keeps what was measured.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Progress<'a> {
+    /// Measuring begins.
+    Begins {
+        /// The operation.
+        operation: &'a str,
+        /// How many kernels take part.
+        candidates: usize,
+    },
+    /// A sample was taken.
+    Sampled {
+        /// The kernel.
+        kernel: &'a str,
+        /// Its time, in nanoseconds.
+        ns: f64,
+        /// How many samples there are of all kernels together.
+        done: usize,
+        /// How many there will be at most.
+        most: usize,
+    },
+    /// A kernel failed and takes no further part.
+    Failed {
+        /// The kernel.
+        kernel: &'a str,
+        /// Why.
+        reason: &'a Reason,
+    },
+    /// The order is settled before all samples were taken.
+    Settled,
+}
+
+/// What became of one kernel.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Outcome {
+    /// It was measured.
+    Measured(Timing),
+    /// It failed, and that is kept.
+    Failed(Reason),
+    /// It was not run, because it cannot run this call or has failed before.
+    Passed(Vec<Reason>),
+    /// Measuring was broken off before its turn.
+    Untouched,
+}
+
+/// What tuning found for one call.
+#[derive(Debug, Clone)]
+pub struct Tuned {
+    /// Each kernel and what became of it: measured ones first, fastest first.
+    pub kernels: Vec<(String, Outcome)>,
+    /// Whether the order is settled, not only cut off at the most samples.
+    pub settled: bool,
+    /// Whether it was broken off.
+    pub cancelled: bool,
+    /// Whether it was kept; `None` when there is no database.
+    pub kept: Option<Result<(), DropReason>>,
+}
+
+impl Tuned {
+    /// The fastest kernel.
+    pub fn best(&self) -> Option<&str> {
+        self.kernels
+            .first()
+            .filter(|(_, outcome)| matches!(outcome, Outcome::Measured(_)))
+            .map(|(id, _)| id.as_str())
+    }
+}
+
+type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
+type Told<'t> = dyn FnMut(&Progress<'_>) -> ControlFlow<()> + 't;
+
+struct Candidate {
+    runner: Runner,
+    samples: Samples,
+    warm_up_ns: f64,
+    /// Runs that make one sample.
+    runs: u32,
+    failure: Option<Reason>,
+}
+
+/// Broken off by the caller.
+struct Cancelled;
+
+impl Engine {
+    /// Measures every kernel that could run a call: `run_one` is called with one kernel after the other, many times, and must
+    /// do the same each time. What is measured goes into the engine's database, and decisions follow it from then on.
+    pub fn tune(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+        options: &TuneOptions,
+        run_one: &mut RunOne<'_>,
+        told: &mut Told<'_>,
+    ) -> Result<Tuned, Error> {
+        let mut runners = self.runners(operation, context)?;
+        let db = self.perfdb();
+        let setting = Setting::of(&runners.device, self.torch());
+        let mut keeping = Keeping {
+            db: db.as_deref(),
+            device: &setting.device_uuid.clone(),
+            bucket: runners.bucket.clone(),
+        };
+        let mut outcomes: Vec<(String, Outcome)> = Vec::new();
+        let able = std::mem::take(&mut runners.able);
+        let mut candidates: Vec<Candidate> = Vec::new();
+        for runner in able {
+            match keeping.failed_before(&runner) {
+                Some(reason) => {
+                    outcomes.push((runner.entry().spec.id.clone(), Outcome::Passed(vec![reason])));
+                }
+                None => candidates.push(Candidate {
+                    runner,
+                    samples: Samples::default(),
+                    warm_up_ns: 0.0,
+                    runs: 1,
+                    failure: None,
+                }),
+            }
+        }
+        let mut trial = Trial { engine: self, runners: &runners, options, scratch: Scratch::default() };
+        let mut settled = false;
+        let measured = trial.measure(operation, &mut candidates, &mut keeping, run_one, told, &mut settled);
+        for one in
+            candidates.iter().filter(|one| one.runner.cold && one.failure.is_none() && one.samples.len() > 0)
+        {
+            self.mark_warm(&one.runner.entry().spec.id, operation, context);
+        }
+        let now = options.clock.unix_seconds();
+        let environment = Environment::read(&runners.device);
+        let dtypes = dtypes_text(operation, context);
+        let mut rows = Vec::new();
+        for one in &candidates {
+            let spec = &one.runner.entry().spec;
+            let outcome = match (&one.failure, one.timing(now)) {
+                (Some(reason), _) => Outcome::Failed(reason.clone()),
+                (None, None) => Outcome::Untouched,
+                (None, Some(timing)) => {
+                    rows.push(Measurement {
+                        key: EvidenceKey {
+                            kernel: spec.id.clone(),
+                            kernel_version: spec.version.clone(),
+                            operation: operation.name.to_string(),
+                            setting: setting.clone(),
+                            dtypes: dtypes.clone(),
+                            bucket: Bucket::from(runners.bucket.as_slice()),
+                            capabilities_hash: spec.capabilities_hash.clone(),
+                            environment,
+                        },
+                        timing,
+                        expires_at: is_nightly(&spec.version)
+                            .then(|| now.saturating_add(NIGHTLY_LIFE_SECONDS)),
+                    });
+                    Outcome::Measured(timing)
+                }
+            };
+            outcomes.push((spec.id.clone(), outcome));
+        }
+        let kept = db.as_ref().map(|db| if rows.is_empty() { Ok(()) } else { db.record_all(&rows) });
+        if kept == Some(Ok(())) && !rows.is_empty() {
+            self.refresh_evidence();
+        }
+        outcomes.extend(
+            std::mem::take(&mut runners.unable).into_iter().map(|(id, why)| (id, Outcome::Passed(why))),
+        );
+        outcomes.sort_by(|(a, one), (b, other)| one.order().total_cmp(&other.order()).then_with(|| a.cmp(b)));
+        Ok(Tuned { kernels: outcomes, settled, cancelled: measured.is_err(), kept })
+    }
+}
+
+impl Outcome {
+    /// Measured ones by their median, the others after them.
+    fn order(&self) -> f64 {
+        match self {
+            Outcome::Measured(timing) => timing.median_ns,
+            _ => f64::INFINITY,
+        }
+    }
+}
+
+impl Candidate {
+    fn timing(&self, now: u64) -> Option<Timing> {
+        (self.samples.len() > 0).then(|| Timing {
+            median_ns: self.samples.median(),
+            p95_ns: self.samples.quantile(0.95),
+            variance_ns2: self.samples.variance(),
+            samples: self.samples.len() as u64,
+            warmup_ns: self.warm_up_ns,
+            measured_at: now,
+        })
+    }
+}
+
+struct Trial<'a> {
+    engine: &'a Engine,
+    runners: &'a Runners,
+    options: &'a TuneOptions,
+    scratch: Scratch,
+}
+
+impl Trial<'_> {
+    fn measure(
+        &mut self,
+        operation: &OperationInfo,
+        candidates: &mut [Candidate],
+        keeping: &mut Keeping<'_>,
+        run_one: &mut RunOne<'_>,
+        told: &mut Told<'_>,
+        settled: &mut bool,
+    ) -> Result<(), Cancelled> {
+        tell(told, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
+        for one in candidates.iter_mut() {
+            self.warm_up(one, keeping, run_one, told)?;
+        }
+        let most = candidates.iter().filter(|one| one.failure.is_none()).count()
+            * self.options.most_samples as usize;
+        let mut done = 0;
+        for round in 0..self.options.most_samples as usize {
+            // Each round begins with another kernel, so that none always runs on a cache that the same other one left.
+            let count = candidates.len().max(1);
+            for turn in 0..candidates.len() {
+                let Some(one) =
+                    candidates.get_mut((turn + round) % count).filter(|one| one.failure.is_none())
+                else {
+                    continue;
+                };
+                match self.time(one, run_one) {
+                    Ok(ns) => {
+                        one.samples.push(ns);
+                        done += 1;
+                        let kernel = &one.runner.entry().spec.id;
+                        tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+                    }
+                    Err(error) => self.fail(one, &error, keeping, told)?,
+                }
+            }
+            let running: Vec<&Samples> =
+                candidates.iter().filter(|one| one.failure.is_none()).map(|one| &one.samples).collect();
+            if round + 1 >= self.options.least_samples as usize
+                && is_settled(&running, self.options.deviations)
+            {
+                *settled = true;
+                if round + 1 < self.options.most_samples as usize {
+                    tell(told, &Progress::Settled)?;
+                }
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The first run is the one that may take the process down, so a row says so while it lasts.
+    fn warm_up(
+        &mut self,
+        one: &mut Candidate,
+        keeping: &mut Keeping<'_>,
+        run_one: &mut RunOne<'_>,
+        told: &mut Told<'_>,
+    ) -> Result<(), Cancelled> {
+        keeping.begin(&one.runner, self.options.clock.unix_seconds());
+        for run in 0..self.options.warm_up.max(1) {
+            match self.time(one, run_one) {
+                Ok(ns) if run == 0 => {
+                    keeping.survived(&one.runner, self.options.clock.unix_seconds());
+                    one.warm_up_ns = ns;
+                }
+                Ok(ns) => {
+                    let wanted = self.options.sample_time.as_nanos() as f64;
+                    one.runs = (wanted / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
+                }
+                Err(error) => return self.fail(one, &error, keeping, told),
+            }
+        }
+        Ok(())
+    }
+
+    fn time(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
+        let start = self.options.clock.elapsed();
+        for _ in 0..one.runs {
+            one.runner.run(&mut self.scratch, run_one)?;
+        }
+        if let Some(device) = &self.options.synchronise {
+            device.synchronise(crate::thread_scope::stream_of_thread())?;
+        }
+        let took = self.options.clock.elapsed().saturating_sub(start);
+        // A clock that did not move says that it was quicker than the clock can tell.
+        Ok((took.as_nanos() as f64 / f64::from(one.runs)).max(0.1))
+    }
+
+    fn fail(
+        &mut self,
+        one: &mut Candidate,
+        error: &KernelError,
+        keeping: &mut Keeping<'_>,
+        told: &mut Told<'_>,
+    ) -> Result<(), Cancelled> {
+        one.failure = Some(error.reason.clone());
+        self.engine.failed_in_trial(self.runners, &one.runner, error);
+        keeping.failed(&one.runner, &error.reason.sentence(), self.options.clock.unix_seconds());
+        tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
+    }
+}
+
+fn tell(told: &mut Told<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
+    match told(progress) {
+        ControlFlow::Continue(()) => Ok(()),
+        ControlFlow::Break(()) => Err(Cancelled),
+    }
+}
+
+/// Failures in the database: those that were there, those that happen, and the one that a crash would leave.
+struct Keeping<'a> {
+    db: Option<&'a PerfDb>,
+    device: &'a str,
+    bucket: Vec<u64>,
+}
+
+impl Keeping<'_> {
+    fn row(&self, runner: &Runner, now: u64) -> HealthRow {
+        let spec = &runner.entry().spec;
+        HealthRow {
+            scope: HealthScope::Kernel,
+            name: spec.id.clone(),
+            version: spec.version.clone(),
+            device_uuid: self.device.to_owned(),
+            bucket: Bucket::from(self.bucket.as_slice()),
+            state: HealthState::Closed,
+            failures: 0,
+            reopenings: 0,
+            last_error: String::new(),
+            next_probe_at: None,
+            updated_at: now,
+        }
+    }
+
+    fn failed_before(&self, runner: &Runner) -> Option<Reason> {
+        let spec = &runner.entry().spec;
+        let rows = self.db?.load_health(Some(self.device));
+        let row = rows.into_iter().find(|row| {
+            row.scope == HealthScope::Kernel
+                && row.name == spec.id
+                && row.version == spec.version
+                && row.bucket.words() == self.bucket.as_slice()
+                && row.state != HealthState::Closed
+        })?;
+        let message = format!("{} has failed on such calls before: {}", row.name, row.last_error);
+        Some(Reason::new(ReasonCode::CircuitOpen).message(message))
+    }
+
+    fn write(&self, row: HealthRow) {
+        if let Some(db) = self.db {
+            // What is dropped is counted and said by the database itself.
+            let _ = db.save_health(&[row]);
+        }
+    }
+
+    fn begin(&self, runner: &Runner, now: u64) {
+        self.failed(runner, CRASHED, now);
+    }
+
+    fn survived(&self, runner: &Runner, now: u64) {
+        self.write(self.row(runner, now));
+    }
+
+    fn failed(&self, runner: &Runner, error: &str, now: u64) {
+        let row = self.row(runner, now);
+        self.write(HealthRow {
+            state: HealthState::Open,
+            failures: 1,
+            reopenings: 1,
+            last_error: error.to_owned(),
+            ..row
+        });
+    }
+}
+
+/// A build whose version does not tell two days apart.
+fn is_nightly(version: &str) -> bool {
+    ["nightly", "dev", "git", "dirty"].iter().any(|word| version.contains(word))
+}

@@ -1,0 +1,222 @@
+//! Tuning with a clock that only the kernels move: what is measured is what they cost, and every order is known beforehand.
+
+mod engine_support;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use engine_support::{Shape, attend, failing, spec};
+use lz_core::health::{Clock, ManualClock};
+use lz_core::perfdb::{Filter, PerfDb, unix_now};
+use lz_core::policy::layer::Given;
+use lz_core::tune::{Outcome, Progress, TuneOptions, Tuned};
+use lz_core::{Engine, KernelEntry, KernelError, KernelSpec};
+
+struct House {
+    folder: PathBuf,
+    clock: Arc<ManualClock>,
+}
+
+impl House {
+    fn new(name: &str) -> House {
+        let folder = std::env::temp_dir().join(format!("lz-tune-{name}-{}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&folder);
+        std::fs::create_dir_all(&folder).unwrap();
+        House { folder, clock: Arc::new(ManualClock::starting_at(unix_now())) }
+    }
+
+    /// A kernel that takes this long by the only clock there is.
+    fn kernel(&self, spec: KernelSpec, cost_ns: u64) -> KernelEntry {
+        let clock = Arc::clone(&self.clock);
+        failing(spec, move || {
+            clock.advance(Duration::from_nanos(cost_ns));
+            Ok(())
+        })
+    }
+
+    fn engine(&self, kernels: Vec<KernelEntry>) -> Engine {
+        let path = self.folder.join("perfdb.sqlite").display().to_string();
+        let engine = Engine::builder()
+            .operations([attend()])
+            .set("perfdb.path", Given::Text(path))
+            .set("perf_environment.use_nvml", Given::Bool(false))
+            .open()
+            .unwrap();
+        engine.register(kernels).unwrap();
+        engine
+    }
+
+    fn options(&self) -> TuneOptions {
+        TuneOptions {
+            clock: Arc::clone(&self.clock) as Arc<dyn Clock>,
+            sample_time: Duration::ZERO,
+            ..TuneOptions::default()
+        }
+    }
+
+    fn tune(&self, engine: &Engine, told: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>) -> Tuned {
+        let mut run =
+            |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
+        engine.tune(attend(), &Shape::default().context(), &self.options(), &mut run, told).unwrap()
+    }
+}
+
+impl Drop for House {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn names(tuned: &Tuned) -> Vec<&str> {
+    tuned.kernels.iter().map(|(id, _)| id.as_str()).collect()
+}
+
+fn go_on(_: &Progress<'_>) -> ControlFlow<()> {
+    ControlFlow::Continue(())
+}
+
+#[test]
+fn the_measured_best_is_chosen_by_the_next_engine_which_can_say_why() {
+    let house = House::new("whole");
+    let kernels = || {
+        vec![
+            house.kernel(spec("slow.x").priority(50), 9_000),
+            house.kernel(spec("fast.x").priority(45), 1_000),
+            house.kernel(spec("middle.x").priority(50), 4_000),
+        ]
+    };
+    let first = house.engine(kernels());
+    assert_eq!(
+        first.decide(attend(), &Shape::default().context()).unwrap(),
+        "middle.x",
+        "by priority and name"
+    );
+    let tuned = house.tune(&first, &mut go_on);
+    assert_eq!(names(&tuned), ["fast.x", "middle.x", "slow.x"]);
+    assert_eq!((tuned.best(), tuned.settled, tuned.cancelled), (Some("fast.x"), true, false));
+    assert_eq!(tuned.kept, Some(Ok(())));
+    assert_eq!(first.decide(attend(), &Shape::default().context()).unwrap(), "fast.x", "from then on");
+    drop(first);
+
+    let second = house.engine(kernels());
+    let explanation = second.explain(attend(), &Shape::default().context());
+    assert_eq!(explanation.chosen(), Some("fast.x"));
+    let measured = explanation.candidate("fast.x").and_then(|one| one.evidence).unwrap();
+    assert_eq!((measured.samples, measured.median_ns), (5, 1_000.0), "settled after the fewest samples");
+    assert!(measured.age_seconds < 3600 && measured.confidence > 0.0);
+    let text = explanation.to_string();
+    assert!(text.contains("1.0 µs median, 5 samples, just measured"), "{text}");
+    // Another bucket knows nothing of this.
+    let other = Shape { seq: 4096, ..Shape::default() };
+    assert_eq!(second.decide(attend(), &other.context()).unwrap(), "middle.x");
+}
+
+#[test]
+fn candidates_take_turns_and_each_round_begins_with_another() {
+    let house = House::new("turns");
+    let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 100)]);
+    let mut order = String::new();
+    let tuned = house.tune(&engine, &mut |progress| {
+        if let Progress::Sampled { kernel, most, .. } = progress {
+            order.push_str(&kernel[..1]);
+            assert_eq!(*most, 40);
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(&order[..8], "abbaabba");
+    assert_eq!(order.len(), 40, "equal kernels are never settled, so all samples are taken");
+    assert!(!tuned.settled);
+}
+
+#[test]
+fn breaking_off_keeps_what_was_measured() {
+    let house = House::new("cancel");
+    let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 900)]);
+    let mut left = 3;
+    let tuned = house.tune(&engine, &mut |progress| match progress {
+        Progress::Sampled { .. } => {
+            left -= 1;
+            if left == 0 { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        }
+        _ => ControlFlow::Continue(()),
+    });
+    assert!(tuned.cancelled);
+    let samples: Vec<u64> = tuned
+        .kernels
+        .iter()
+        .map(|(_, outcome)| if let Outcome::Measured(timing) = outcome { timing.samples } else { 0 })
+        .collect();
+    assert_eq!(samples, [1, 2]);
+    let db = PerfDb::open(house.folder.join("perfdb.sqlite")).db;
+    assert_eq!(db.count(&Filter::default()), 2);
+}
+
+#[test]
+fn a_kernel_that_fails_is_kept_as_a_failure_and_not_tried_again() {
+    let house = House::new("failure");
+    let tries = Arc::new(AtomicU32::new(0));
+    let kernels = |tries: &Arc<AtomicU32>| {
+        let counted = Arc::clone(tries);
+        let bad = failing(spec("bad.x").priority(90), move || {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Err(KernelError::failed("an illegal instruction"))
+        });
+        let panics = failing(spec("panics.x"), || panic!("inside"));
+        vec![bad, panics, house.kernel(spec("good.x"), 100)]
+    };
+    let engine = house.engine(kernels(&tries));
+    let mut failed = Vec::new();
+    let tuned = house.tune(&engine, &mut |progress| {
+        if let Progress::Failed { kernel, .. } = progress {
+            failed.push((*kernel).to_owned());
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!(failed, ["bad.x", "panics.x"]);
+    assert_eq!(tuned.best(), Some("good.x"));
+    assert_eq!(tries.load(Ordering::Relaxed), 1);
+    drop(engine);
+    let again = house.engine(kernels(&tries));
+    let tuned = house.tune(&again, &mut go_on);
+    assert_eq!(tries.load(Ordering::Relaxed), 1, "a new process does not try it again");
+    let of = |name: &str| tuned.kernels.iter().find(|(id, _)| id == name).map(|(_, outcome)| outcome.clone());
+    assert!(matches!(of("bad.x"), Some(Outcome::Passed(_))), "{:?}", of("bad.x"));
+    assert!(matches!(of("good.x"), Some(Outcome::Measured(_))));
+}
+
+#[test]
+fn a_process_that_dies_leaves_word_of_the_kernel_that_killed_it() {
+    let house = House::new("crash");
+    let path = house.folder.join("perfdb.sqlite");
+    // Looks at the file as another process would, in the middle of the first run.
+    let seen = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (noted, inside) = (Arc::clone(&seen), path.clone());
+    let clock = Arc::clone(&house.clock);
+    let watched = failing(spec("watched.x"), move || {
+        let rows = PerfDb::open(&inside).db.load_health(None);
+        noted.lock().unwrap().push(rows.into_iter().map(|row| row.last_error).collect::<Vec<_>>().join("; "));
+        clock.advance(Duration::from_nanos(10));
+        Ok(())
+    });
+    let engine = house.engine(vec![watched]);
+    house.tune(&engine, &mut go_on);
+    let seen = seen.lock().unwrap();
+    assert_eq!(
+        seen.first().map(String::as_str),
+        Some("the process ended while this kernel was being measured")
+    );
+    assert!(seen.iter().skip(1).all(String::is_empty), "{seen:?}");
+    assert!(engine.perfdb().unwrap().load_health(None).is_empty());
+}
+
+#[test]
+fn without_a_database_it_still_measures() {
+    let house = House::new("none");
+    let engine = Engine::new();
+    engine.register([house.kernel(spec("a.x"), 10), house.kernel(spec("b.x"), 20)]).unwrap();
+    let tuned = house.tune(&engine, &mut go_on);
+    assert_eq!((tuned.best(), tuned.kept.clone()), (Some("a.x"), None));
+}
