@@ -40,6 +40,8 @@ pub struct KernelSpec {
     pub kv_strategies: Vec<String>,
     /// Quantised formats it takes; empty where the operation has none.
     pub quant_formats: Vec<String>,
+    /// Algorithms of speculative decoding that it can serve besides the generic one (`eagle`, `eagle3`, `medusa`).
+    pub speculative_algorithms: Vec<String>,
     /// Safe inside a CUDA graph capture.
     pub cuda_graph_safe: bool,
     /// The same inputs give the same bits.
@@ -130,6 +132,7 @@ impl KernelSpec {
             alignment: 1,
             kv_strategies: Vec::new(),
             quant_formats: Vec::new(),
+            speculative_algorithms: Vec::new(),
             cuda_graph_safe: false,
             deterministic: false,
             tp_invariant: false,

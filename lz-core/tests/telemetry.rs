@@ -22,9 +22,10 @@ fn every_call_is_counted_once_whatever_way_it_took() {
     assert_eq!(metrics.execution_latency.count, 0, "nobody asked for times");
 
     std::thread::scope(|threads| {
-        for _ in 0..4 {
-            threads.spawn(|| (0..250).for_each(|_| drop(run(&engine, &Shape::default()))));
-        }
+        // Joined one by one: the end of a scope does not wait for what threads tell while they end.
+        let count = || (0..250).for_each(|_| drop(run(&engine, &Shape::default())));
+        let workers: Vec<_> = (0..4).map(|_| threads.spawn(count)).collect();
+        workers.into_iter().for_each(|worker| worker.join().unwrap());
     });
     assert_eq!(engine.metrics().selections, 2000);
     assert_eq!(engine.metrics().executions, 2000);

@@ -133,6 +133,7 @@ impl Reader<'_, '_> {
         self.formulas(&mut spec);
         self.names();
         spec.quant_formats = self.quant_formats();
+        spec.speculative_algorithms = kernel.speculative_algorithms.iter().map(ToString::to_string).collect();
         spec.kv_strategies = kernel.supports_kv_strategies.iter().map(ToString::to_string).collect();
         spec.strides = match (kernel.requires_contiguous, kernel.requires_last_dim_stride1) {
             (true, _) | (false, None) => StrideNeeds::Contiguous,

@@ -546,6 +546,11 @@ pub mod capabilities_v1 {
         ///Needs weights that were packed beforehand.
         #[serde(default)]
         pub requires_packed_weights: bool,
+        ///Algorithms of speculative decoding that it can serve besides the generic one.
+        #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
+        pub speculative_algorithms: ::std::vec::Vec<
+            KernelCapabilitiesSpeculativeAlgorithmsItem,
+        >,
         ///Kinds of mask; needed where `supports_attn_mask` is true.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub supported_attn_mask_types: ::std::vec::Vec<
@@ -793,6 +798,66 @@ pub mod capabilities_v1 {
     impl ::std::default::Default for KernelCapabilitiesMathMode {
         fn default() -> Self {
             KernelCapabilitiesMathMode::Ieee
+        }
+    }
+    ///`KernelCapabilitiesSpeculativeAlgorithmsItem`
+    #[derive(
+        ::serde::Deserialize,
+        ::serde::Serialize,
+        Clone,
+        Copy,
+        Debug,
+        Eq,
+        Hash,
+        Ord,
+        PartialEq,
+        PartialOrd
+    )]
+    pub enum KernelCapabilitiesSpeculativeAlgorithmsItem {
+        #[serde(rename = "eagle")]
+        Eagle,
+        #[serde(rename = "eagle3")]
+        Eagle3,
+        #[serde(rename = "medusa")]
+        Medusa,
+    }
+    impl ::std::fmt::Display for KernelCapabilitiesSpeculativeAlgorithmsItem {
+        fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+            match *self {
+                Self::Eagle => f.write_str("eagle"),
+                Self::Eagle3 => f.write_str("eagle3"),
+                Self::Medusa => f.write_str("medusa"),
+            }
+        }
+    }
+    impl ::std::str::FromStr for KernelCapabilitiesSpeculativeAlgorithmsItem {
+        type Err = self::error::ConversionError;
+        fn from_str(
+            value: &str,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            match value {
+                "eagle" => Ok(Self::Eagle),
+                "eagle3" => Ok(Self::Eagle3),
+                "medusa" => Ok(Self::Medusa),
+                _ => Err("invalid value".into()),
+            }
+        }
+    }
+    impl ::std::convert::TryFrom<&str> for KernelCapabilitiesSpeculativeAlgorithmsItem {
+        type Error = self::error::ConversionError;
+        fn try_from(
+            value: &str,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            value.parse()
+        }
+    }
+    impl ::std::convert::TryFrom<::std::string::String>
+    for KernelCapabilitiesSpeculativeAlgorithmsItem {
+        type Error = self::error::ConversionError;
+        fn try_from(
+            value: ::std::string::String,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            value.parse()
         }
     }
     ///`KernelCapabilitiesSupportedAttnMaskTypesItem`
