@@ -332,6 +332,21 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
             return true;
         }
     }
+    let strict = &call.world.policy.graph_strict_mode;
+    if asked(Ask::Capturing)
+        && spec.cuda_graph_safe
+        && strict.value
+        && !call.world.warm.can_be_captured(call.table.info, &spec.id)
+        && listener.excluded(|| {
+            let message = format!(
+                "{} has not survived a trial capture, which graph_strict_mode asks for ({})",
+                spec.id, strict.source
+            );
+            Reason::new(ReasonCode::CudaGraphUnsafe).message(message)
+        })
+    {
+        return true;
+    }
     if let (Some(strategies), Some(strategy)) = (&kernel.kv_strategies, call.mode.kv_strategy())
         && !strategies.contains(&strategy)
         && listener.excluded(|| {

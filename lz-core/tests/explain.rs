@@ -109,3 +109,17 @@ fn an_operation_without_kernels_is_explained_too() {
     assert!(text.contains("no kernel is registered"), "{text}");
     assert!(run(&Engine::new(), &Shape::default()).is_err());
 }
+
+#[test]
+fn params_are_shown_as_they_were_written() {
+    let shown = |scale: f64| {
+        let explanation = house().explain(attend(), &Shape { scale, ..Shape::default() }.context());
+        explanation.call.iter().find(|one| one.name == "scale").expect("it is a param").value.clone()
+    };
+    // An f32 arrives widened; what is not an f32 keeps all its digits.
+    assert_eq!(shown(f64::from(1e-6_f32)), "1e-6");
+    assert_eq!(shown(f64::from(0.088_388_346_f32)), "0.088388346");
+    assert_eq!(shown(1.0), "1.0");
+    assert_eq!(shown(0.1), "0.1");
+    assert_eq!(shown(1e-6), "1e-6");
+}

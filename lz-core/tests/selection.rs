@@ -566,3 +566,19 @@ fn a_lock_acts_on_what_it_names() {
     assert_eq!(chosen(&engine, second, true).unwrap(), "best.x");
     assert_eq!(chosen(&engine, first, false).unwrap(), "best.x");
 }
+
+#[test]
+fn strict_graphs_need_a_trial_capture() {
+    let mut safe = spec("safe.x");
+    safe.cuda_graph_safe = true;
+    let engine = engine([safe]);
+    let shape = Shape::default();
+    engine.set_policy(Policy { graph_strict_mode: Sourced::new(true, "test"), ..Policy::default() });
+    assert!(run(&engine, &shape).is_ok(), "outside a capture nothing is asked");
+    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    let error = run(&engine, &shape).unwrap_err();
+    assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
+    assert!(error.to_string().contains("has not survived a trial capture"), "{error}");
+    engine.mark_captured("safe.x", attend());
+    assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
+}

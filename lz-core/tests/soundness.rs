@@ -5,9 +5,12 @@ mod engine_support;
 
 use engine_support::{Shape, attend, engine, entry, run, spec};
 use lz_core::mode::{self, Ask, ModeChange};
+use lz_core::policy::layer::{Given, Layer};
+use lz_core::policy::overlay::Overlay;
 use lz_core::policy::{Action, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced};
 use lz_core::spec::StrideNeeds;
 use lz_core::{DType, Engine, KernelSpec, ReasonCode};
+use lz_schema::policy::List;
 use proptest::collection::vec as vec_of;
 use proptest::prelude::*;
 use proptest::sample::select;
@@ -178,6 +181,103 @@ fn agree(engine: &Engine, shape: &Shape) -> Result<(), TestCaseError> {
         prop_assert_eq!(reasons, Some(Vec::new()));
     }
     Ok(())
+}
+
+/// Something that can be laid over a policy for one thread, or said in the policy itself.
+#[derive(Debug, Clone)]
+enum Said {
+    Prefer(usize),
+    Avoid(usize),
+    Deny(usize),
+    Allow(usize),
+    Lock(usize),
+    Headroom(i64),
+    Switch(&'static str, bool),
+}
+
+fn said() -> impl Strategy<Value = Said> {
+    prop_oneof![
+        (0..6usize).prop_map(Said::Prefer),
+        (0..6usize).prop_map(Said::Avoid),
+        (0..6usize).prop_map(Said::Deny),
+        (0..6usize).prop_map(Said::Allow),
+        (0..6usize).prop_map(Said::Lock),
+        (0..4i64).prop_map(Said::Headroom),
+        (
+            prop_oneof![
+                Just("deterministic"),
+                Just("strict_mode"),
+                Just("allow_adaptation"),
+                Just("enabled")
+            ],
+            any::<bool>()
+        )
+            .prop_map(|(key, on)| Said::Switch(key, on)),
+    ]
+}
+
+/// The same in both forms; later ones are laid over earlier ones.
+fn both_forms(all: &[Said], ids: &[String]) -> (Overlay, Layer) {
+    let (mut overlay, mut layer) = (Overlay::new(), Layer::new());
+    for said in all {
+        let name = |at: &usize| vec![ids.get(at % ids.len()).cloned().unwrap_or_default()];
+        let mut list = |list: List, at: &usize| layer.list(list, &name(at), "test");
+        match said {
+            Said::Prefer(at) => (overlay, _) = (overlay.prefer(&name(at)), list(List::Prefer, at)),
+            Said::Avoid(at) => (overlay, _) = (overlay.avoid(&name(at)), list(List::Avoid, at)),
+            Said::Deny(at) => (overlay, _) = (overlay.deny(&name(at)), list(List::Deny, at)),
+            Said::Allow(at) => (overlay, _) = (overlay.allow(&name(at)), list(List::Allow, at)),
+            Said::Lock(at) => {
+                let id = name(at).remove(0);
+                overlay = overlay.lock("demo.attend", &id);
+                layer.lock("demo.attend", &id, "test");
+            }
+            Said::Headroom(size) => {
+                overlay = overlay.set("memory_headroom_mb", Given::Int(*size)).expect("it is a setting");
+                layer.set("memory_headroom_mb", Given::Int(*size), "test").expect("it is a setting");
+            }
+            Said::Switch(key, on) => {
+                overlay = overlay.set(key, Given::Bool(*on)).expect("it is a setting");
+                layer.set(key, Given::Bool(*on), "test").expect("it is a setting");
+            }
+        }
+    }
+    (overlay, layer)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 150, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_scope_is_a_policy_for_a_while(
+        kernels in vec_of(kernel(), 2..6),
+        policy in policy(),
+        scopes in vec_of(vec_of(said(), 1..4), 1..4),
+        shapes in vec_of(shape(), 4..12),
+    ) {
+        let kernels = numbered(kernels, 0);
+        let ids: Vec<String> = kernels.iter().map(|kernel| kernel.id.clone()).collect();
+        let scoped = engine(kernels.clone());
+        let plain = engine(kernels);
+        scoped.set_policy(policy.clone());
+        for all in &scopes {
+            let (overlay, layer) = both_forms(all, &ids);
+            plain.set_policy(policy.overlaid(&layer));
+            let guard = scoped.scope(overlay).expect("there are numbers left");
+            for shape in &shapes {
+                agree(&scoped, shape)?;
+                let expected = std::thread::scope(|threads| {
+                    threads.spawn(|| run(&plain, shape).ok()).join().expect("no panic")
+                });
+                prop_assert_eq!(run(&scoped, shape).ok(), expected, "{:?} {:?}", all, shape);
+            }
+            drop(guard);
+            plain.set_policy(policy.clone());
+            for shape in &shapes {
+                prop_assert_eq!(run(&scoped, shape).ok(), run(&plain, shape).ok(), "after {:?}", all);
+            }
+        }
+    }
 }
 
 proptest! {

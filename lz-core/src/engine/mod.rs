@@ -208,6 +208,15 @@ impl Engine {
         self.shared.change(change).ok();
     }
 
+    /// Says that a kernel survived a trial capture; with `graph_strict_mode` only such kernels are captured.
+    pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo) {
+        let change = |parts: Parts| {
+            let mut warm = (*parts.warm).clone();
+            Ok(warm.add_captured(operation, kernel).then(|| Parts { warm: Arc::new(warm), ..parts }))
+        };
+        self.shared.change(change).ok();
+    }
+
     /// The health of kernels, backends and devices.
     pub fn health(&self) -> Arc<Health> {
         Arc::clone(&self.shared.published.load().health)

@@ -29,17 +29,29 @@ pub trait JitRequests: Send + Sync {
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
-/// Kernels that have been compiled, and for which buckets.
+type Buckets = HashSet<Box<[u64]>>;
+
+/// What is known of kernels because it was tried: which have been compiled, and for which buckets; which can be captured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
     /// By operation slot and kernel: one id may stand for a kernel of each of several operations.
-    buckets: HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>,
+    buckets: HashMap<u32, HashMap<String, Buckets>>,
+    /// Kernels that survived a trial capture, by operation slot.
+    captured: HashMap<u32, HashSet<String>>,
 }
 
 impl Warm {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
         let kernels = self.buckets.get(&operation.slot());
         kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
+    }
+
+    pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str) -> bool {
+        self.captured.get(&operation.slot()).is_some_and(|kernels| kernels.contains(kernel))
+    }
+
+    pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str) -> bool {
+        self.captured.entry(operation.slot()).or_default().insert(kernel.to_owned())
     }
 
     pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {

@@ -170,6 +170,8 @@ pub struct Policy {
     pub allow_adaptation: Sourced<bool>,
     /// Whether TF32 and the like may be used.
     pub allow_reduced_precision: Sourced<bool>,
+    /// Whether kernels must have survived a trial capture before they run in a capture.
+    pub graph_strict_mode: Sourced<bool>,
     /// The most scratch memory that a kernel may take, in bytes; none means no limit.
     pub memory_headroom: Sourced<Option<u64>>,
     /// What happens with kernels that compile on first use.
@@ -206,6 +208,7 @@ impl Default for Policy {
             strict_mode: Sourced::default_value(false),
             allow_adaptation: Sourced::default_value(true),
             allow_reduced_precision: Sourced::default_value(false),
+            graph_strict_mode: Sourced::default_value(false),
             memory_headroom: Sourced::default_value(Some(1 << 30)),
             jit: Sourced::default_value(JitPolicy::WhenWarm),
             kv_strategy: Sourced::default_value(None),

@@ -18,8 +18,14 @@ const ASKS: [(&str, Ask, bool); 6] = [
 ];
 
 /// Settings that are read from the policy when a decision is made.
-const OTHERS: [&str; 5] =
-    ["kv_cache.strategy", "fallback_enabled", "memory_headroom_mb", "jit.mode", "allow_experimental"];
+const OTHERS: [&str; 6] = [
+    "kv_cache.strategy",
+    "fallback_enabled",
+    "memory_headroom_mb",
+    "jit.mode",
+    "allow_experimental",
+    "graph_strict_mode",
+];
 
 /// What a thread lays over a policy.
 #[derive(Debug, Clone, Default, PartialEq)]

@@ -34,6 +34,7 @@ impl Policy {
         set_bool(&mut policy.strict_mode, layer, "strict_mode");
         set_bool(&mut policy.allow_adaptation, layer, "allow_adaptation");
         set_bool(&mut policy.allow_reduced_precision, layer, "allow_reduced_precision");
+        set_bool(&mut policy.graph_strict_mode, layer, "graph_strict_mode");
         headroom(&mut policy.memory_headroom, layer);
         jit(&mut policy.jit, layer);
         kv_strategy(&mut policy.kv_strategy, layer);
