@@ -29,7 +29,8 @@ pub(crate) fn require<S: Simd>() -> Result<S, KernelError> {
 
 #[cold]
 fn missing<S: Simd>() -> KernelError {
-    KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required(S::FEATURES.join(", "))).before_writing()
+    KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required(S::FEATURES.join(", ")))
+        .before_writing()
 }
 
 /// Entries of kernels, each for every instruction set of this target: `variants![norm::RmsRows, …]`. NEON will be one line more.

@@ -4,6 +4,8 @@
 //! `simd` and `isa`: one source for every instruction set. `pool`: the threads. `rows`: tensors as dense rows. The other
 //! folders are kernels, one folder a family. `README.md` says how to write one.
 
+mod attention;
+mod gemm;
 mod isa;
 mod norm;
 pub mod pool;
@@ -15,5 +17,24 @@ use lz_core::KernelEntry;
 /// Every kernel of this backend, one for each instruction set. An explicit list: registries that the linker fills vanish in
 /// static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
-    isa::variants![norm::RmsRows]
+    isa::variants![
+        attention::CrossDecode,
+        attention::CrossPrefill,
+        attention::GqaDecode,
+        attention::GqaDecodePaged,
+        attention::GqaPrefill,
+        attention::GqaPrefillPaged,
+        attention::GqaPrefillRagged,
+        attention::MlaDecode,
+        attention::MlaDecodePaged,
+        attention::MlaPrefill,
+        attention::SparseBlock,
+        attention::SparseVariableBlock,
+        attention::StandardDecode,
+        attention::StandardDecodePaged,
+        attention::StandardPrefill,
+        attention::StandardPrefillPaged,
+        attention::StandardPrefillRagged,
+        norm::RmsRows,
+    ]
 }

@@ -191,7 +191,10 @@ impl<'a, T: Element> RowsMut<'a, T> {
     /// # Safety
     /// Nobody else has this row now. Tasks that each take rows of their own are safe: rows do not overlap.
     #[inline(always)]
-    #[expect(clippy::mut_from_ref, reason = "threads share the rows out among themselves; see the safety section")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "threads share the rows out among themselves; see the safety section"
+    )]
     pub(crate) unsafe fn row(&self, row: usize) -> &mut [T] {
         let offset = self.starts.offset(row);
         if self.starts.width == 0 {

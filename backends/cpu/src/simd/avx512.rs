@@ -174,6 +174,10 @@ impl Simd for Avx512 {
         proven!(_mm512_roundscale_ps::<NEAREST_EVEN>(a))
     }
     #[inline(always)]
+    fn times_power(self, a: __m512, n: __m512) -> __m512 {
+        proven!(_mm512_scalef_ps(a, n))
+    }
+    #[inline(always)]
     fn lt(self, a: __m512, b: __m512) -> __mmask16 {
         proven!(_mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b))
     }
@@ -199,6 +203,44 @@ impl Simd for Avx512 {
             let lowest = _mm512_set1_ps(f32::NEG_INFINITY);
             _mm512_reduce_max_ps(_mm512_max_ps(a, lowest))
         })
+    }
+    #[inline(always)]
+    unsafe fn transpose(self, block: *const f32, to: *mut f32, step: usize) {
+        // SAFETY: the caller vouches for both sides, `self` for the instructions.
+        unsafe {
+            let zero = _mm512_setzero_ps();
+            let (mut pairs, mut fours) = ([zero; 16], [zero; 16]);
+            for pair in (0..16).step_by(2) {
+                let (even, odd) =
+                    (_mm512_loadu_ps(block.add(pair * 16)), _mm512_loadu_ps(block.add(pair * 16 + 16)));
+                pairs[pair] = _mm512_unpacklo_ps(even, odd);
+                pairs[pair + 1] = _mm512_unpackhi_ps(even, odd);
+            }
+            for four in (0..16).step_by(4) {
+                for half in 0..2 {
+                    let low = _mm512_castps_pd(pairs[four + half]);
+                    let high = _mm512_castps_pd(pairs[four + half + 2]);
+                    fours[four + 2 * half] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, high));
+                    fours[four + 2 * half + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, high));
+                }
+            }
+            // Quarter q of `fours[4 r + c]` is column 4 q + c of rows 4 r … 4 r + 3.
+            for c in 0..4 {
+                let (first, second, third, fourth) = (fours[c], fours[4 + c], fours[8 + c], fours[12 + c]);
+                let (low_even, low_odd) = (
+                    _mm512_shuffle_f32x4::<0x88>(first, second),
+                    _mm512_shuffle_f32x4::<0xdd>(first, second),
+                );
+                let (high_even, high_odd) = (
+                    _mm512_shuffle_f32x4::<0x88>(third, fourth),
+                    _mm512_shuffle_f32x4::<0xdd>(third, fourth),
+                );
+                _mm512_storeu_ps(to.add(c * step), _mm512_shuffle_f32x4::<0x88>(low_even, high_even));
+                _mm512_storeu_ps(to.add((4 + c) * step), _mm512_shuffle_f32x4::<0x88>(low_odd, high_odd));
+                _mm512_storeu_ps(to.add((8 + c) * step), _mm512_shuffle_f32x4::<0xdd>(low_even, high_even));
+                _mm512_storeu_ps(to.add((12 + c) * step), _mm512_shuffle_f32x4::<0xdd>(low_odd, high_odd));
+            }
+        }
     }
     #[inline(always)]
     fn splat_i32(self, value: i32) -> __m512i {

@@ -115,6 +115,15 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sqrt(self, a: Self::F32) -> Self::F32;
     /// To the nearest whole number, ties to even.
     fn round(self, a: Self::F32) -> Self::F32;
+    /// `a * 2^n` for whole numbers `n` in -252 … 254, and `a` of ordinary size.
+    #[inline(always)]
+    fn times_power(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        // In two factors: one alone could not reach the denormals.
+        let n = self.to_i32(n);
+        let half = self.shr_i32(n, 1);
+        let power = |n| self.from_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
+        self.mul(self.mul(a, power(half)), power(self.sub_i32(n, half)))
+    }
 
     /// Whether `a < b`; never for NaN.
     fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
@@ -129,6 +138,19 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn sum(self, a: Self::F32) -> f32;
     /// The largest lane, of those that are not NaN.
     fn largest(self, a: Self::F32) -> f32;
+
+    /// Transposes a block of `LANES` rows of `LANES` numbers, one row after the other: column n goes to `to + n * step`.
+    /// # Safety
+    /// The block is readable, and `LANES` numbers are writable at each column's place.
+    #[inline(always)]
+    unsafe fn transpose(self, block: *const f32, to: *mut f32, step: usize) {
+        for row in 0..Self::LANES {
+            for column in 0..Self::LANES {
+                // SAFETY: the caller vouches for both sides.
+                unsafe { *to.add(column * step + row) = *block.add(row * Self::LANES + column) };
+            }
+        }
+    }
 
     /// The same number in every lane.
     fn splat_i32(self, value: i32) -> Self::I32;

@@ -1,0 +1,76 @@
+//! `attention.cross.prefill`: no order between queries and keys, but lengths and masks.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{
+    AttentionCrossPrefillCall, AttentionCrossPrefillKernel, AttentionCrossPrefillLayout,
+    AttentionCrossPrefillOut,
+};
+
+use super::prefill::Given;
+use super::problem::{Mask, Sequence, Shape, integers, lse_mut, rows, rows_mut};
+use super::run::{Problem, run};
+use crate::isa::require;
+use crate::simd::{Simd, with_float};
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct CrossPrefill<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.attention.cross.prefill",
+    operation = "attention.cross.prefill",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> AttentionCrossPrefillKernel for CrossPrefill<S> {
+    fn run(
+        &self,
+        call: &AttentionCrossPrefillCall<'_>,
+        mut out: AttentionCrossPrefillOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let heads_first = call.layout == AttentionCrossPrefillLayout::Bhsd;
+        let (position, head) = if heads_first { (2, 1) } else { (1, 2) };
+        let shape = Shape {
+            kv_heads: axes.kv_heads as usize,
+            group: (axes.heads / axes.kv_heads.max(1)) as usize,
+            dims: [axes.head_dim as usize, 0],
+            dim_v: axes.head_dim_v as usize,
+            shared: false,
+            scale: call.sm_scale,
+            soft_cap: 0.0,
+            causal: false,
+            window_left: -1,
+            window_right: -1,
+        };
+        let lens = call.kv_lens.as_ref().map(|lens| integers(lens, &[])).transpose()?;
+        with_float!(call.dtype_t, T => {
+            let given = Given {
+                q: rows::<T>(&call.q, position, head)?,
+                k: rows::<T>(&call.k, position, head)?,
+                v: rows::<T>(&call.v, position, head)?,
+                output: rows_mut::<T>(&mut out.output, position, head)?,
+                lse: lse_mut(out.lse.as_mut(), position, head)?,
+            };
+            let mask = call.mask;
+            let sequence = |b: usize| {
+                let keys = lens.map_or(axes.seq_k, |lens| i64::from(lens[b]).clamp(0, axes.seq_k));
+                Sequence {
+                    mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
+                    ..given.sequence(b, axes.seq_q, keys, 0)
+                }
+            };
+            run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);
+            Ok(())
+        })
+    }
+}

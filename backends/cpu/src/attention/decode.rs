@@ -1,0 +1,169 @@
+//! `attention.gqa.decode`, `attention.standard.decode` and `attention.cross.decode`: one query a sequence, keys in place.
+//! Long sequences are split over keys.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{
+    AttentionCrossDecodeCall, AttentionCrossDecodeKernel, AttentionCrossDecodeLayout,
+    AttentionCrossDecodeOut, AttentionGqaDecodeCall, AttentionGqaDecodeKernel, AttentionGqaDecodeLayout,
+    AttentionGqaDecodeOut, AttentionStandardDecodeCall, AttentionStandardDecodeKernel,
+    AttentionStandardDecodeLayout, AttentionStandardDecodeOut,
+};
+
+use super::prefill::Given;
+use super::problem::{Mask, Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut};
+use super::run::{CHUNK, Problem, Split, run};
+use crate::isa::require;
+use crate::simd::{Simd, with_float};
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct GqaDecode<S>(pub PhantomData<S>);
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct StandardDecode<S>(pub PhantomData<S>);
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct CrossDecode<S>(pub PhantomData<S>);
+
+/// The body of all: their calls have the same fields, under types of their own.
+macro_rules! decode {
+    (
+        $call:ident, $out:ident, $run:ident, $S:ty,
+        kv_heads: $kv_heads:expr, heads_first: $heads_first:expr, window_left: $window_left:expr, soft_cap: $soft_cap:expr,
+        slopes: $slopes:expr, mask: $mask:expr
+    ) => {{
+        let (call, mut out) = ($call, $out);
+        let s = require::<$S>()?;
+        let axes = &call.axes;
+        let kv_heads = $kv_heads as usize;
+        let (position, head) = if $heads_first { (2, 1) } else { (1, 2) };
+        let shape = Shape {
+            kv_heads,
+            group: axes.heads as usize / kv_heads.max(1),
+            dims: [axes.head_dim as usize, 0],
+            dim_v: axes.head_dim_v as usize,
+            shared: false,
+            scale: call.sm_scale,
+            soft_cap: $soft_cap,
+            causal: false,
+            window_left: $window_left,
+            window_right: -1,
+        };
+        let lens = call.kv_lens.as_ref().map(|lens| integers(lens, &[])).transpose()?;
+        with_float!(call.dtype_t, T => {
+            let given = Given {
+                q: rows::<T>(&call.q, 0, 1)?,
+                k: rows::<T>(&call.k, position, head)?,
+                v: rows::<T>(&call.v, position, head)?,
+                output: rows_mut::<T>(&mut out.output, 0, 1)?,
+                lse: lse_mut(out.lse.as_mut(), 0, 1)?,
+            };
+            let (mask, slopes): (Option<lz_core::TensorView<'_>>, Option<lz_core::TensorView<'_>>) = ($mask, $slopes);
+            let sequence = |b: usize| {
+                let keys = lens.map_or(axes.seq_k, |lens| i64::from(lens[b]).clamp(0, axes.seq_k));
+                Sequence {
+                    mask: mask.as_ref().map(|mask| Mask::new(mask, b, 3)),
+                    slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+                    ..given.sequence(b, 1, keys, keys - 1)
+                }
+            };
+            let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
+            let parts = (axes.seq_k as usize).div_ceil(CHUNK);
+            if parts > 1 {
+                let places = (axes.batch * axes.heads) as usize * parts;
+                let bytes = places * (shape.dim_v + 2) * size_of::<f32>();
+                let first_part = |b: usize| b * parts;
+                let workspace = $run.workspace(bytes as u64)?;
+                run(s, &problem, Some(Split { workspace, first_part: &first_part }));
+            } else {
+                run(s, &problem, None);
+            }
+            Ok(())
+        })
+    }};
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.gqa.decode",
+    operation = "attention.gqa.decode",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+)]
+impl<S: Simd> AttentionGqaDecodeKernel for GqaDecode<S> {
+    fn run(
+        &self,
+        call: &AttentionGqaDecodeCall<'_>,
+        out: AttentionGqaDecodeOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        decode!(
+            call, out, run, S,
+            kv_heads: call.axes.kv_heads, heads_first: call.layout == AttentionGqaDecodeLayout::Bhsd,
+            window_left: call.window_left, soft_cap: call.soft_cap, slopes: call.alibi_slopes, mask: None
+        )
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.standard.decode",
+    operation = "attention.standard.decode",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+)]
+impl<S: Simd> AttentionStandardDecodeKernel for StandardDecode<S> {
+    fn run(
+        &self,
+        call: &AttentionStandardDecodeCall<'_>,
+        out: AttentionStandardDecodeOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        decode!(
+            call, out, run, S,
+            kv_heads: call.axes.heads, heads_first: call.layout == AttentionStandardDecodeLayout::Bhsd,
+            window_left: call.window_left, soft_cap: call.soft_cap, slopes: call.alibi_slopes, mask: None
+        )
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.cross.decode",
+    operation = "attention.cross.decode",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+)]
+impl<S: Simd> AttentionCrossDecodeKernel for CrossDecode<S> {
+    fn run(
+        &self,
+        call: &AttentionCrossDecodeCall<'_>,
+        out: AttentionCrossDecodeOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        decode!(
+            call, out, run, S,
+            kv_heads: call.axes.kv_heads, heads_first: call.layout == AttentionCrossDecodeLayout::Bhsd,
+            window_left: -1, soft_cap: 0.0, slopes: None, mask: call.mask
+        )
+    }
+}

@@ -1,0 +1,35 @@
+//! Functions of scores, as fast as softmax needs them.
+
+use crate::simd::Simd;
+
+/// `2^x` for `x` up to 127; 0 below about -150, -∞ included, and NaN for NaN.
+#[inline(always)]
+pub(super) fn exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    // `max` gives its second operand for NaN.
+    let x = s.max(s.splat(-200.0), x);
+    let whole = s.round(x);
+    let rest = s.sub(x, whole);
+    let mut sum = s.splat(1.535_336_6e-4);
+    for coefficient in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1, 1.0] {
+        sum = s.fma(sum, rest, s.splat(coefficient));
+    }
+    s.times_power(sum, whole)
+}
+
+/// The hyperbolic tangent, within a few units in the last place.
+#[inline(always)]
+pub(super) fn tanh<S: Simd>(s: S, x: S::F32) -> S::F32 {
+    let size = s.abs(x);
+    // Near 0 a polynomial: the other form would cancel.
+    let square = s.mul(x, x);
+    let mut sum = s.splat(-5.704_988_7e-3);
+    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
+        sum = s.fma(sum, square, s.splat(coefficient));
+    }
+    let small = s.fma(s.mul(sum, square), x, x);
+    // 1 - 2 / (e^2|x| + 1); beyond 20 it is 1. `min` gives its second operand for NaN.
+    let power = exp2(s, s.mul(s.min(s.splat(20.0), size), s.splat(2.0 * std::f32::consts::LOG2_E)));
+    let large = s.sub(s.splat(1.0), s.div(s.splat(2.0), s.add(power, s.splat(1.0))));
+    let large = s.select(s.lt(x, s.splat(0.0)), s.sub(s.splat(0.0), large), large);
+    s.select(s.lt(size, s.splat(0.625)), small, large)
+}

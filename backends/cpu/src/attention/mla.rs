@@ -1,0 +1,220 @@
+//! `attention.mla.{prefill,decode,decode.paged}`: one latent for all heads, key and value at once, so that it is loaded once.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{
+    AttentionMlaDecodeCall, AttentionMlaDecodeKernel, AttentionMlaDecodeOut, AttentionMlaDecodePagedCall,
+    AttentionMlaDecodePagedKernel, AttentionMlaDecodePagedOut, AttentionMlaPrefillCall,
+    AttentionMlaPrefillKernel, AttentionMlaPrefillOut,
+};
+
+use super::paged::Pages;
+use super::problem::{Rows, Sequence, Shape, Table, lse_mut, rows, rows_mut};
+use super::run::{CHUNK, Problem, Split, run};
+use crate::isa::require;
+use crate::simd::{Float, Simd, with_float};
+
+/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+#[derive(Debug)]
+pub(crate) struct MlaPrefill<S>(pub PhantomData<S>);
+
+/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+#[derive(Debug)]
+pub(crate) struct MlaDecode<S>(pub PhantomData<S>);
+
+/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+#[derive(Debug)]
+pub(crate) struct MlaDecodePaged<S>(pub PhantomData<S>);
+
+/// The tensors of a call: queries and keys in two parts.
+struct Given<T> {
+    q: [Rows<T>; 2],
+    k: [Rows<T>; 2],
+    output: Rows<T>,
+    lse: Rows<f32>,
+}
+
+// SAFETY: addresses of tensors that the call borrows; each row of an output is written by one task.
+unsafe impl<T> Sync for Given<T> {}
+
+impl<T: Float> Given<T> {
+    fn sequence(&self, queries: i64, keys: i64, offset: i64) -> Sequence<'static, T> {
+        Sequence {
+            queries: queries as usize,
+            keys: keys as usize,
+            offset,
+            q: self.q[0],
+            q_second: self.q[1],
+            k: self.k[0],
+            k_second: self.k[1],
+            v: self.k[0],
+            table: Table::Dense,
+            mask: None,
+            slopes: None,
+            output: self.output,
+            lse: self.lse,
+        }
+    }
+}
+
+fn shape(heads: i64, dim_ckv: i64, dim_kpe: i64, scale: f32, causal: bool) -> Shape {
+    Shape {
+        kv_heads: 1,
+        group: heads as usize,
+        dims: [dim_ckv as usize, dim_kpe as usize],
+        dim_v: dim_ckv as usize,
+        shared: true,
+        scale,
+        soft_cap: 0.0,
+        causal,
+        window_left: -1,
+        window_right: -1,
+    }
+}
+
+/// The tensors of a call that is not paged.
+macro_rules! given {
+    ($call:ident, $out:ident, $T:ty) => {
+        Given {
+            q: [rows::<$T>(&$call.q_nope, 0, 1)?, rows::<$T>(&$call.q_pe, 0, 1)?],
+            k: [rows::<$T>(&$call.ckv, 0, 1)?, rows::<$T>(&$call.kpe, 0, 1)?],
+            output: rows_mut::<$T>(&mut $out.output, 0, 1)?,
+            lse: lse_mut($out.lse.as_mut(), 0, 1)?,
+        }
+    };
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.mla.prefill",
+    operation = "attention.mla.prefill",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("dim_ckv <= 512" => HEAD_DIM_TOO_LARGE, "dim_kpe <= 64" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> AttentionMlaPrefillKernel for MlaPrefill<S> {
+    fn run(
+        &self,
+        call: &AttentionMlaPrefillCall<'_>,
+        mut out: AttentionMlaPrefillOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, call.causal);
+        with_float!(call.dtype_t, T => {
+            let given: Given<T> = given!(call, out, T);
+            let sequence = |_: usize| given.sequence(axes.seq_q, axes.kv_len, call.causal_offset);
+            run(s, &Problem { shape, sequences: 1, sequence: &sequence }, None);
+            Ok(())
+        })
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.mla.decode",
+    operation = "attention.mla.decode",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("dim_ckv <= 512" => HEAD_DIM_TOO_LARGE, "dim_kpe <= 64" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    workspace = "min(ceil_div(kv_len, 1024) - 1, 1) * ceil_div(kv_len, 1024) * tokens * heads * (dim_ckv + 2) * 4"
+)]
+impl<S: Simd> AttentionMlaDecodeKernel for MlaDecode<S> {
+    fn run(
+        &self,
+        call: &AttentionMlaDecodeCall<'_>,
+        mut out: AttentionMlaDecodeOut<'_>,
+        with: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, false);
+        with_float!(call.dtype_t, T => {
+            let given: Given<T> = given!(call, out, T);
+            let sequence = |_: usize| given.sequence(axes.tokens, axes.kv_len, 0);
+            let problem = Problem { shape, sequences: 1, sequence: &sequence };
+            let parts = (axes.kv_len as usize).div_ceil(CHUNK);
+            if parts > 1 {
+                let places = (axes.tokens * axes.heads) as usize * parts;
+                let workspace = with.workspace((places * (shape.dim_v + 2) * size_of::<f32>()) as u64)?;
+                run(s, &problem, Some(Split { workspace, first_part: &|_| 0 }));
+            } else {
+                run(s, &problem, None);
+            }
+            Ok(())
+        })
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.mla.decode.paged",
+    operation = "attention.mla.decode.paged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("dim_ckv <= 512" => HEAD_DIM_TOO_LARGE, "dim_kpe <= 64" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true,
+    workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (dim_ckv + 2) * 4"
+)]
+impl<S: Simd> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
+    fn run(
+        &self,
+        call: &AttentionMlaDecodePagedCall<'_>,
+        mut out: AttentionMlaDecodePagedOut<'_>,
+        with: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let axes = &call.axes;
+        let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, false);
+        let pages = Pages::new(
+            &call.kv_indptr,
+            &call.kv_indices,
+            &call.kv_last_page_len,
+            axes.page_size,
+            axes.num_pages,
+        )?;
+        with_float!(call.dtype_t, T => {
+            let given = Given {
+                q: [rows::<T>(&call.q_nope, 0, 1)?, rows::<T>(&call.q_pe, 0, 1)?],
+                k: [rows::<T>(&call.ckv_cache, 1, 1)?, rows::<T>(&call.kpe_cache, 1, 1)?],
+                output: rows_mut::<T>(&mut out.output, 0, 1)?,
+                lse: lse_mut(out.lse.as_mut(), 0, 1)?,
+            };
+            let sequence = |b: usize| {
+                let given = &given;
+                let (listed, keys) = pages.of(b);
+                let (key, second) = (given.k[0].outer, given.k[1].outer);
+                Sequence {
+                    q: given.q[0].outer(b),
+                    q_second: given.q[1].outer(b),
+                    table: pages.table(listed, key, second, key),
+                    output: given.output.outer(b),
+                    lse: given.lse.outer(b),
+                    ..given.sequence(1, keys as i64, 0)
+                }
+            };
+            let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
+            match pages.parts() {
+                Some(parts) => {
+                    let bytes = parts * axes.heads as usize * (shape.dim_v + 2) * size_of::<f32>();
+                    let workspace = with.workspace(bytes as u64)?;
+                    let first_part = |b: usize| pages.first_part(b);
+                    let split = Split { workspace, first_part: &first_part };
+                    run(s, &problem, pages.are_apart().then_some(split));
+                }
+                None => run(s, &problem, None),
+            }
+            Ok(())
+        })
+    }
+}

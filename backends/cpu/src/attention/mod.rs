@@ -1,0 +1,27 @@
+//! Attention. `problem` says what to attend to, `run` cuts it into tasks, `tile` and `stream` are the two ways to run one,
+//! `careful` a third for what f32 cannot be trusted with. The other files are the operations: they only translate names.
+
+mod careful;
+mod cross;
+mod decode;
+mod math;
+mod mla;
+mod paged;
+mod prefill;
+mod problem;
+mod ragged;
+mod run;
+mod sparse;
+mod stream;
+mod task;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+pub(crate) use cross::CrossPrefill;
+pub(crate) use decode::{CrossDecode, GqaDecode, StandardDecode};
+pub(crate) use mla::{MlaDecode, MlaDecodePaged, MlaPrefill};
+pub(crate) use paged::{GqaDecodePaged, GqaPrefillPaged, StandardDecodePaged, StandardPrefillPaged};
+pub(crate) use prefill::{GqaPrefill, StandardPrefill};
+pub(crate) use ragged::{GqaPrefillRagged, StandardPrefillRagged};
+pub(crate) use sparse::{SparseBlock, SparseVariableBlock};

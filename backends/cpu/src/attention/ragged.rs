@@ -1,0 +1,118 @@
+//! `attention.gqa.prefill.ragged` and `attention.standard.prefill.ragged`: requests of any lengths, one after the other.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{
+    AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedKernel, AttentionGqaPrefillRaggedOut,
+    AttentionStandardPrefillRaggedCall, AttentionStandardPrefillRaggedKernel,
+    AttentionStandardPrefillRaggedOut,
+};
+
+use super::prefill::Given;
+use super::problem::{Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut, span};
+use super::run::{Problem, run_ragged};
+use crate::isa::require;
+use crate::simd::{Simd, with_float};
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct GqaPrefillRagged<S>(pub PhantomData<S>);
+
+/// Heads of up to 256 features, of any float type.
+#[derive(Debug)]
+pub(crate) struct StandardPrefillRagged<S>(pub PhantomData<S>);
+
+/// The body of both: their calls have the same fields, under types of their own.
+macro_rules! ragged {
+    ($call:ident, $out:ident, $S:ty, $kv_heads:expr) => {{
+        let (call, mut out) = ($call, $out);
+        let s = require::<$S>()?;
+        let axes = &call.axes;
+        let kv_heads = $kv_heads as usize;
+        let shape = Shape {
+            kv_heads,
+            group: axes.heads as usize / kv_heads.max(1),
+            dims: [axes.head_dim as usize, 0],
+            dim_v: axes.head_dim_v as usize,
+            shared: false,
+            scale: call.sm_scale,
+            soft_cap: call.soft_cap,
+            causal: call.causal,
+            window_left: call.window_left,
+            window_right: call.window_right,
+        };
+        let (qo_indptr, kv_indptr) = (integers(&call.qo_indptr, &[])?, integers(&call.kv_indptr, &[])?);
+        with_float!(call.dtype_t, T => {
+            let given = Given {
+                q: rows::<T>(&call.q, 0, 1)?,
+                k: rows::<T>(&call.k, 0, 1)?,
+                v: rows::<T>(&call.v, 0, 1)?,
+                output: rows_mut::<T>(&mut out.output, 0, 1)?,
+                lse: lse_mut(out.lse.as_mut(), 0, 1)?,
+            };
+            let slopes = call.alibi_slopes;
+            let sequence = |b: usize| {
+                let given = &given;
+                let (queries, keys) = (span(qo_indptr, b, axes.total_q), span(kv_indptr, b, axes.total_k));
+                let (count, length) = (queries.end - queries.start, keys.end - keys.start);
+                Sequence {
+                    q: given.q.from(queries.start),
+                    k: given.k.from(keys.start),
+                    v: given.v.from(keys.start),
+                    output: given.output.from(queries.start),
+                    lse: given.lse.from(queries.start),
+                    slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
+                    ..given.sequence(0, count, length, length - count)
+                }
+            };
+            let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
+            run_ragged(s, &problem, qo_indptr);
+            Ok(())
+        })
+    }};
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.gqa.prefill.ragged",
+    operation = "attention.gqa.prefill.ragged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
+    fn run(
+        &self,
+        call: &AttentionGqaPrefillRaggedCall<'_>,
+        out: AttentionGqaPrefillRaggedOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        ragged!(call, out, S, call.axes.kv_heads)
+    }
+}
+
+#[lz_macros::kernel(
+    id = "cpu.attention.standard.prefill.ragged",
+    operation = "attention.standard.prefill.ragged",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    limits("head_dim <= 256" => HEAD_DIM_TOO_LARGE, "head_dim_v <= 256" => HEAD_DIM_TOO_LARGE),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> AttentionStandardPrefillRaggedKernel for StandardPrefillRagged<S> {
+    fn run(
+        &self,
+        call: &AttentionStandardPrefillRaggedCall<'_>,
+        out: AttentionStandardPrefillRaggedOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        ragged!(call, out, S, call.axes.heads)
+    }
+}

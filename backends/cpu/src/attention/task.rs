@@ -1,0 +1,184 @@
+//! One task: some rows of one sequence and key head, its scratch memory, and what comes out of it.
+//!
+//! A row is one query of one head; rows are counted through the queries, and inside a query through the heads of the group,
+//! so that neighbours share keys and nearly the same view of them.
+
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+use super::problem::{Sequence, Shape};
+use crate::gemm::most_vectors;
+use crate::simd::{Float, Simd};
+
+/// Keys of a tile; a multiple of the rows of a micro-tile.
+pub(super) const TILE: usize = 96;
+
+/// Most rows of a task.
+pub(super) const MOST_ROWS: usize = 128;
+
+/// Ranges of keys, in order: the function hands each to its argument.
+pub(crate) type Ranges<'r> = &'r dyn Fn(&mut dyn FnMut(Range<usize>));
+
+/// Some rows of one sequence and key head.
+pub(super) struct Task<'t, 'a, T> {
+    pub shape: &'t Shape,
+    pub sequence: &'t Sequence<'a, T>,
+    pub head: usize,
+    pub rows: Range<usize>,
+}
+
+impl<T: Float> Task<'_, '_, T> {
+    /// Query and head of a row, counted from the first of the task.
+    #[inline]
+    pub(super) fn row(&self, row: usize) -> (usize, usize) {
+        let row = self.rows.start + row;
+        (row / self.shape.group, self.head * self.shape.group + row % self.shape.group)
+    }
+
+    /// The place of a row's query among the keys.
+    #[inline]
+    pub(super) fn place(&self, row: usize) -> i64 {
+        (self.row(row).0 as i64).saturating_add(self.sequence.offset)
+    }
+
+    /// The keys that a row may see.
+    #[inline]
+    pub(super) fn visible(&self, row: usize) -> Range<usize> {
+        self.shape.visible(self.place(row), self.sequence.keys)
+    }
+
+    /// Whether a score depends on where key and query stand, or on a mask.
+    pub(super) fn looks_at_places(&self) -> bool {
+        let shape = self.shape;
+        shape.causal
+            || shape.window_left >= 0
+            || shape.window_right >= 0
+            || self.sequence.mask.is_some()
+            || self.sequence.slopes.is_some()
+    }
+}
+
+/// Scratch memory of a task, on the stack of the thread that runs it.
+pub(super) struct Scratch {
+    /// Queries: panels of rows, transposed. Or plain rows, where keys are streamed.
+    pub q: *mut f32,
+    pub k: *mut f32,
+    pub v: *mut f32,
+    /// Scores and then weights of one panel.
+    pub scores: *mut f32,
+    /// What a mask adds to the scores of one panel.
+    pub mask: *mut f32,
+    /// Averages before the division, one row after the other.
+    pub o: *mut f32,
+    /// Distance of the rows of `o` and `v`.
+    pub width: usize,
+    /// Rows, rounded up to whole vectors.
+    pub padded: usize,
+    /// For each row: the highest score, the sum of weights, the last correction.
+    pub highest: *mut f32,
+    pub total: *mut f32,
+    pub correction: *mut f32,
+    /// For each row: first and last visible key of the present tile, slope, place in the tile, bound of its scores by |k| ≤ 1.
+    pub first: *mut f32,
+    pub last: *mut f32,
+    pub slope: *mut f32,
+    pub place: *mut f32,
+    pub bound: *mut f32,
+    /// One row of anything.
+    pub line: *mut f32,
+}
+
+/// Rows of a panel.
+#[inline(always)]
+pub(super) const fn panel<S: Simd>() -> usize {
+    most_vectors::<S>() * S::LANES
+}
+
+/// Runs `body` with the scratch memory that so many rows need.
+pub(super) fn with_scratch<S: Simd, R>(shape: &Shape, rows: usize, body: impl FnOnce(&Scratch) -> R) -> R {
+    let (dim, width, padded) =
+        (shape.dim(), shape.dim_v.next_multiple_of(S::LANES), rows.next_multiple_of(S::LANES));
+    // Stores of whole vectors may reach over the end of a row.
+    let slack = 16;
+    let sizes = [
+        padded * dim.next_multiple_of(S::LANES) + slack,
+        TILE * dim + 2 * slack + width,
+        TILE * width + slack,
+        TILE * panel::<S>(),
+        TILE * panel::<S>(),
+        padded * width,
+        padded,
+        padded,
+        padded,
+        padded,
+        padded,
+        padded,
+        padded,
+        padded,
+        dim.max(TILE) + 2 * slack,
+    ];
+    let all: usize = sizes.iter().map(|size| size.next_multiple_of(slack)).sum();
+    let run = |memory: *mut f32| {
+        let mut at = 0;
+        let parts = sizes.map(|size| {
+            let part = memory.wrapping_add(at);
+            at += size.next_multiple_of(slack);
+            part
+        });
+        let [q, k, v, scores, mask, o, highest, total, correction, first, last, slope, place, bound, line] =
+            parts;
+        body(&Scratch {
+            q,
+            k,
+            v,
+            scores,
+            mask,
+            o,
+            width,
+            padded,
+            highest,
+            total,
+            correction,
+            first,
+            last,
+            slope,
+            place,
+            bound,
+            line,
+        })
+    };
+    if all <= 1 << 14 {
+        on_stack::<{ 1 << 14 }, R>(run)
+    } else if all <= 3 << 14 {
+        on_stack::<{ 3 << 14 }, R>(run)
+    } else if all <= 6 << 14 {
+        on_stack::<{ 6 << 14 }, R>(run)
+    } else {
+        debug_assert!(all <= MOST_SCRATCH, "kernels declare limits that keep their scratch memory small");
+        on_stack::<MOST_SCRATCH, R>(run)
+    }
+}
+
+/// Most numbers of scratch memory: a little over half a megabyte of stack.
+const MOST_SCRATCH: usize = 12 << 14;
+
+#[inline(never)]
+fn on_stack<const COUNT: usize, R>(body: impl FnOnce(*mut f32) -> R) -> R {
+    #[repr(align(64))]
+    struct Memory<const COUNT: usize>(MaybeUninit<[f32; COUNT]>);
+    let mut memory = Memory::<COUNT>(MaybeUninit::uninit());
+    body(memory.0.as_mut_ptr().cast())
+}
+
+/// How large the bound of a row's scores may be before rounding of their addends shows in a result of this type.
+pub(super) fn trusted<T: Float>() -> f32 {
+    match T::DTYPE {
+        lz_core::DType::F32 => 1024.0,
+        _ => 65536.0,
+    }
+}
+
+/// How large the highest score of a row may be before its own rounding shows in a result of this type.
+pub(super) fn trusted_highest<T: Float>() -> f32 {
+    trusted::<T>() / 8.0
+}

@@ -1,0 +1,294 @@
+//! Sizes that the drawn calls of the conformance suite do not reach: several tiles, panels, tasks and parts.
+
+use half::bf16;
+use lz_core::element::{Bool, Element};
+use lz_core::{Engine, KernelEntry, Tensor, TensorView};
+use lz_ops::*;
+
+use crate::pool;
+
+/// Numbers that look random, about normal.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> f32 {
+        let mut sum = 0.0;
+        for _ in 0..4 {
+            self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            sum += (self.0 >> 40) as f32 / (1u64 << 24) as f32 - 0.5;
+        }
+        sum * 1.7
+    }
+
+    fn many(&mut self, count: usize) -> Vec<f32> {
+        (0..count).map(|_| self.next()).collect()
+    }
+}
+
+fn view<'a, T: Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {
+    TensorView::from_slice(data, shape).unwrap()
+}
+
+/// Engines with one kernel each: every one of ours for the operation that this machine can run.
+fn ours(operation: &str) -> Vec<(String, Engine)> {
+    let entries: Vec<KernelEntry> =
+        crate::kernels().into_iter().filter(|entry| entry.spec.operation == operation).collect();
+    assert!(!entries.is_empty(), "no kernel for {operation}");
+    entries
+        .into_iter()
+        .map(|entry| {
+            let (id, engine) = (entry.spec.id.clone(), Engine::new());
+            engine.register([entry]).unwrap();
+            (id, engine)
+        })
+        .collect()
+}
+
+#[track_caller]
+fn close(what: &str, found: &Tensor, wanted: &Tensor, tolerance: f64) {
+    let (found, wanted) = (found.view(), wanted.view());
+    assert_eq!(found.shape(), wanted.shape());
+    for index in lz_core::tensor::Indices::new(found.shape()) {
+        let (found, wanted) = (found.at(&index), wanted.at(&index));
+        let same = found == wanted
+            || (found.is_nan() && wanted.is_nan())
+            || (found - wanted).abs() <= tolerance * (1.0 + wanted.abs());
+        assert!(same, "{what}: {index:?} is {found}, but should be {wanted}");
+    }
+}
+
+/// Runs a call on every kernel of ours with one thread and with several: like the reference, and the same bits each time.
+macro_rules! holds {
+    ($operation:literal, $function:ident, $args:expr, $tolerance:expr) => {{
+        let wanted = $function(&reference_engine(), $args).unwrap();
+        for (id, engine) in ours($operation) {
+            let run = |threads| pool::with_threads(threads, || $function(&engine, $args));
+            let found = match run(1) {
+                Ok(found) => found,
+                Err(error) if error.has(lz_core::ReasonCode::IsaUnsupported) => continue,
+                Err(error) => panic!("{id}: {error}"),
+            };
+            close(&id, &found.output, &wanted.output, $tolerance);
+            if let (Some(found), Some(wanted)) = (&found.lse, &wanted.lse) {
+                close(&id, found, wanted, $tolerance);
+            }
+            let again = run(3).unwrap();
+            assert_eq!(found.output.bytes(), again.output.bytes(), "{id}: threads change the result");
+        }
+    }};
+}
+
+#[test]
+fn whole_sequences_of_several_tiles() {
+    let mut numbers = Numbers(1);
+    // batch, queries, keys, heads, key heads, features, features of values
+    for [b, m, n, h, g, d, e] in [
+        [1, 70, 210, 4, 2, 64, 64],
+        [2, 150, 97, 3, 3, 20, 40],
+        [1, 5, 300, 8, 1, 128, 72],
+        [1, 33, 100, 6, 2, 7, 5],
+    ] {
+        let (q, k, v) = (
+            numbers.many((b * m * h * d) as usize),
+            numbers.many((b * n * g * d) as usize),
+            numbers.many((b * n * g * e) as usize),
+        );
+        let slopes = numbers.many(h as usize);
+        let args = || {
+            AttentionGqaPrefill::new(
+                view(&q, &[b, m, h, d]),
+                view(&k, &[b, n, g, d]),
+                view(&v, &[b, n, g, e]),
+            )
+            .return_lse(true)
+        };
+        holds!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-5);
+        holds!("attention.gqa.prefill", attention_gqa_prefill, args().causal(true), 1e-5);
+        holds!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().causal(true).causal_offset(-20).soft_cap(3.0),
+            1e-5
+        );
+        holds!("attention.gqa.prefill", attention_gqa_prefill, args().window_left(30).window_right(9), 1e-5);
+        let slopes = view(&slopes, &[h]);
+        holds!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().causal(true).alibi_slopes(slopes),
+            1e-5
+        );
+        let floats: Vec<f32> = numbers
+            .many((m * n) as usize)
+            .into_iter()
+            .map(|x| if x > 1.0 { f32::NEG_INFINITY } else { x })
+            .collect();
+        holds!("attention.gqa.prefill", attention_gqa_prefill, args().mask(view(&floats, &[m, n])), 1e-5);
+        let seen: Vec<Bool> = (0..n).map(|j| Bool(u8::from(j % 3 != 1 && j < 90))).collect();
+        holds!("attention.gqa.prefill", attention_gqa_prefill, args().mask(view(&seen, &[n])), 1e-5);
+    }
+}
+
+#[test]
+fn what_is_not_finite_reaches_exactly_the_rows_that_see_it() {
+    let (m, n, h, d) = (40, 130, 2, 16);
+    let mut numbers = Numbers(2);
+    let (q, k, v) = (
+        numbers.many((m * h * d) as usize),
+        numbers.many((n * h * d) as usize),
+        numbers.many((n * h * d) as usize),
+    );
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38] {
+        for place in [0, 1000, 129 * 32 + 3] {
+            let (mut q, mut k, mut v) = (q.clone(), k.clone(), v.clone());
+            let seen: Vec<Bool> = (0..n).map(|j| Bool(u8::from(j != 2))).collect();
+            for which in 0..3 {
+                let changed = [&mut q, &mut k, &mut v];
+                let Some(number) = changed.into_iter().nth(which).and_then(|tensor| tensor.get_mut(place))
+                else {
+                    continue;
+                };
+                *number = bad;
+                let args = || {
+                    AttentionStandardPrefill::new(
+                        view(&q, &[1, m, h, d]),
+                        view(&k, &[1, n, h, d]),
+                        view(&v, &[1, n, h, d]),
+                    )
+                    .return_lse(true)
+                };
+                holds!("attention.standard.prefill", attention_standard_prefill, args(), 1e-5);
+                holds!("attention.standard.prefill", attention_standard_prefill, args().causal(true), 1e-5);
+                holds!(
+                    "attention.standard.prefill",
+                    attention_standard_prefill,
+                    args().mask(view(&seen, &[n])),
+                    1e-5
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn one_query_over_keys_that_are_split() {
+    let mut numbers = Numbers(3);
+    for [b, n, h, g, d, e] in [[2, 2500, 8, 2, 64, 64], [1, 1025, 3, 3, 20, 40], [3, 700, 12, 1, 128, 128]] {
+        let (q, k, v) = (
+            numbers.many((b * h * d) as usize),
+            numbers.many((b * n * g * d) as usize),
+            numbers.many((b * n * g * e) as usize),
+        );
+        let lens: Vec<i32> = (0..b).map(|b| [n, n.min(1024), 0][b as usize % 3] as i32).collect();
+        let slopes = numbers.many(h as usize);
+        let args = || {
+            AttentionGqaDecode::new(view(&q, &[b, h, d]), view(&k, &[b, n, g, d]), view(&v, &[b, n, g, e]))
+                .return_lse(true)
+        };
+        holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+        holds!(
+            "attention.gqa.decode",
+            attention_gqa_decode,
+            args().kv_lens(view(&lens, &[b])).soft_cap(2.0),
+            1e-5
+        );
+        holds!(
+            "attention.gqa.decode",
+            attention_gqa_decode,
+            args().window_left(77).alibi_slopes(view(&slopes, &[h])),
+            1e-5
+        );
+        let mut k = k.clone();
+        k[17] = f32::NAN;
+        let args = || {
+            AttentionGqaDecode::new(view(&q, &[b, h, d]), view(&k, &[b, n, g, d]), view(&v, &[b, n, g, e]))
+                .return_lse(true)
+        };
+        holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+    }
+}
+
+#[test]
+fn halves_are_rounded_once() {
+    let (m, n, h, d) = (30, 200, 2, 48);
+    let mut numbers = Numbers(4);
+    let mut many =
+        |count: i64| -> Vec<bf16> { numbers.many(count as usize).into_iter().map(bf16::from_f32).collect() };
+    let (q, k, v) = (many(m * h * d), many(n * h * d), many(n * h * d));
+    let args = || {
+        AttentionStandardPrefill::new(
+            view(&q, &[1, m, h, d]),
+            view(&k, &[1, n, h, d]),
+            view(&v, &[1, n, h, d]),
+        )
+        .causal(true)
+    };
+    holds!("attention.standard.prefill", attention_standard_prefill, args(), 5e-3);
+}
+
+#[test]
+fn pages_are_read_in_their_order_and_long_requests_are_split() {
+    let mut numbers = Numbers(5);
+    let (page_size, pages, h, g, d) = (16, 200, 8, 2, 32);
+    let cache = (pages * page_size * g * d) as usize;
+    let (q, k, v) = (numbers.many((3 * h * d) as usize), numbers.many(cache), numbers.many(cache));
+    let (indptr, last) = ([0i32, 120, 120, 170], [5i32, 0, 16]);
+    let indices: Vec<i32> = (0..170).map(|place| place * 77 % pages as i32).collect();
+    let shape = [pages, page_size, g, d];
+    let args = || {
+        AttentionGqaDecodePaged::new(
+            view(&q, &[3, h, d]),
+            view(&k, &shape),
+            view(&v, &shape),
+            view(&indptr, &[4]),
+            view(&indices, &[170]),
+            view(&last, &[3]),
+        )
+        .return_lse(true)
+    };
+    holds!("attention.gqa.decode.paged", attention_gqa_decode_paged, args(), 1e-5);
+    holds!("attention.gqa.decode.paged", attention_gqa_decode_paged, args().window_left(1100), 1e-5);
+}
+
+#[test]
+fn latents_are_keys_and_values_at_once() {
+    let mut numbers = Numbers(6);
+    let (tokens, h, n, d, e) = (5, 16, 1100, 512, 64);
+    let (nope, pe) = (numbers.many((tokens * h * d) as usize), numbers.many((tokens * h * e) as usize));
+    let (ckv, kpe) = (numbers.many((n * d) as usize), numbers.many((n * e) as usize));
+    let args = || {
+        AttentionMlaDecode::new(
+            view(&nope, &[tokens, h, d]),
+            view(&pe, &[tokens, h, e]),
+            view(&ckv, &[n, 1, d]),
+            view(&kpe, &[n, 1, e]),
+            0.05,
+        )
+        .return_lse(true)
+    };
+    holds!("attention.mla.decode", attention_mla_decode, args(), 1e-5);
+}
+
+#[test]
+fn only_listed_blocks_are_seen() {
+    let mut numbers = Numbers(7);
+    let (m, n, h, g, d) = (70, 300, 4, 2, 24);
+    let (q, k) = (numbers.many((m * h * d) as usize), numbers.many((n * g * d) as usize));
+    let mut v = numbers.many((n * g * d) as usize);
+    // Block 3, which nobody lists.
+    v[3 * 40 * (g * d) as usize..4 * 40 * (g * d) as usize].fill(f32::NAN);
+    let (indptr, indices) = ([0i32, 3, 3, 7], [0i32, 7, 2, 1, 1, 6, 5]);
+    let args = || {
+        AttentionSparseBlock::new(
+            view(&q, &[m, h, d]),
+            view(&k, &[n, g, d]),
+            view(&v, &[n, g, d]),
+            view(&indptr, &[4]),
+            view(&indices, &[7]),
+            30,
+            40,
+        )
+        .return_lse(true)
+    };
+    holds!("attention.sparse.block", attention_sparse_block, args(), 1e-5);
+}

@@ -1,0 +1,412 @@
+//! Many rows over keys that are packed tile by tile: scores by the micro-kernel, softmax as it goes, averages by the micro-kernel.
+//!
+//! Scores are kept transposed, keys by rows, so that the highest score and the sum of a row are taken lane by lane, and so
+//! that queries are transposed once instead of keys again and again. Powers are of 2: log2 e is part of the queries' scale.
+//! What is not finite is left to `careful`: it shows in a row's sum or average, which are looked at in the end.
+
+use std::f32::consts::LOG2_E;
+use std::ops::Range;
+
+use super::math::{exp2, tanh};
+use super::problem::Key;
+use super::task::{Ranges, Scratch, TILE, Task, panel, trusted};
+use crate::gemm::{Left, ROWS, Right, for_each_panel, for_each_rows, multiply};
+use crate::simd::{Float, Simd, vectors};
+
+/// Attends from the rows of a task to the keys of `ranges`; leaves the state of every row in the scratch memory.
+pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {
+    pack_queries(s, task, scratch);
+    let mut keys: [Key<T>; TILE] = [[std::ptr::null(); 3]; TILE];
+    let (mut count, mut start, mut largest) = (0, 0, 0.0f32);
+    let mut flush = |keys: &[Key<T>], start: usize| {
+        let found = pack_keys(s, task, keys, scratch);
+        largest = largest.max(found);
+        one_tile(s, task, start, keys.len(), scratch);
+    };
+    ranges(&mut |range| {
+        for j in range {
+            if count == 0 {
+                start = j;
+            }
+            keys[count] = task.sequence.key(j, task.head);
+            count += 1;
+            if count == TILE {
+                flush(&keys, start);
+                count = 0;
+            }
+        }
+    });
+    if count > 0 {
+        flush(&keys[..count], start);
+    }
+    for row in 0..task.rows.len() {
+        // SAFETY: the scratch memory has a place for each row.
+        unsafe {
+            if !(*scratch.bound.add(row) * largest <= trusted::<T>()) {
+                *scratch.total.add(row) = f32::NAN;
+            }
+        }
+    }
+}
+
+/// Queries, scaled, transposed by panels; and the state of every row before its first key.
+#[inline(never)]
+fn pack_queries<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
+    let shape = task.shape;
+    let dim = shape.dim();
+    let scale = if shape.soft_cap > 0.0 { shape.scale / shape.soft_cap } else { shape.scale * LOG2_E };
+    let bound = if shape.soft_cap > 0.0 { shape.soft_cap * LOG2_E } else { 1.0 };
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this task, and queries are inside their tensors.
+        unsafe {
+            for row in 0..scratch.padded {
+                let first = row / panel::<S>() * panel::<S>();
+                let wide = panel::<S>().min(scratch.padded - first);
+                let to = scratch.q.add(first * dim + (row - first));
+                let mut sum = s.splat(0.0);
+                if row < task.rows.len() {
+                    let (query, head) = task.row(row);
+                    let parts = [task.sequence.q.at(query, head), task.sequence.q_second.at(query, head)];
+                    let mut from = 0;
+                    for (part, &count) in parts.iter().zip(&shape.dims) {
+                        let line = scratch.line.add(from);
+                        vectors!(S, count, |span| {
+                            let value = s.mul(T::load(s, *part, span), s.splat(scale));
+                            sum = s.add(sum, s.abs(value));
+                            s.store(line.add(crate::simd::Span::at(span)), value);
+                        });
+                        from += count;
+                    }
+                    for feature in 0..dim {
+                        *to.add(feature * wide) = *scratch.line.add(feature);
+                    }
+                    let slope = task.sequence.slopes.map_or(0.0, |slopes| slopes.at(head));
+                    *scratch.slope.add(row) = slope * LOG2_E;
+                } else {
+                    for feature in 0..dim {
+                        *to.add(feature * wide) = 0.0;
+                    }
+                    *scratch.slope.add(row) = 0.0;
+                }
+                *scratch.bound.add(row) = s.sum(sum) * bound;
+                *scratch.highest.add(row) = f32::NEG_INFINITY;
+                *scratch.total.add(row) = 0.0;
+                *scratch.first.add(row) = 0.0;
+                *scratch.last.add(row) = 0.0;
+                *scratch.place.add(row) = 0.0;
+            }
+            std::ptr::write_bytes(scratch.o, 0, scratch.padded * scratch.width);
+        }
+    });
+}
+
+/// Keys and values of a tile as f32, and the largest size of a key's feature.
+#[inline(never)]
+fn pack_keys<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, keys: &[Key<T>], scratch: &Scratch) -> f32 {
+    let shape = task.shape;
+    let dim = shape.dim();
+    s.vectorize(|| {
+        let mut largest = s.splat(0.0);
+        // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors. A whole vector at the end
+        // of a row reaches into the next one, which is written later, or into the slack.
+        unsafe {
+            for (n, key) in keys.iter().enumerate() {
+                let mut to = scratch.k.add(n * dim);
+                for (part, &count) in key.iter().zip(&shape.dims) {
+                    vectors!(S, count, |span| {
+                        let value = T::load(s, *part, span);
+                        largest = s.max(s.abs(value), largest);
+                        s.store(to.add(crate::simd::Span::at(span)), value);
+                    });
+                    to = to.add(count);
+                }
+                if !shape.shared {
+                    let to = scratch.v.add(n * scratch.width);
+                    vectors!(S, shape.dim_v, |span| {
+                        s.store(to.add(crate::simd::Span::at(span)), T::load(s, key[2], span));
+                    });
+                }
+            }
+            // Micro-tiles read whole ones: rows of keys that are not there, and vectors over the end of a shared value.
+            let rest = (keys.len().next_multiple_of(ROWS) - keys.len()) * dim + scratch.width;
+            std::ptr::write_bytes(scratch.k.add(keys.len() * dim), 0, rest);
+        }
+        s.largest(largest)
+    })
+}
+
+/// One tile of keys for every panel of rows.
+fn one_tile<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, start: usize, keys: usize, scratch: &Scratch) {
+    let rows = task.rows.len();
+    let places = task.looks_at_places();
+    let mut first = 0;
+    while first < rows {
+        let wide = panel::<S>().min(scratch.padded - first);
+        let last = (first + wide).min(rows) - 1;
+        let mut range = 0..keys;
+        let mut edge = false;
+        if places {
+            let (early, late) = (task.visible(first), task.visible(last));
+            range = early.start.max(start) - start..late.end.min(start + keys).max(start) - start;
+            edge = late.start > start || early.end < start + keys;
+        }
+        if !range.is_empty() {
+            let panel = Panel { first, wide, rows: last + 1 - first, keys: range };
+            scores(s, task.shape.dim(), &panel, scratch);
+            if places || task.shape.soft_cap > 0.0 {
+                let mask = read_mask(task, &panel, start, scratch);
+                if edge || task.sequence.slopes.is_some() {
+                    read_places(task, &panel, start, scratch);
+                }
+                let slopes = task.sequence.slopes.is_some();
+                adjust(s, &panel, Adjustment { soft_cap: task.shape.soft_cap, slopes, mask, edge }, scratch);
+            }
+            softmax(s, &panel, scratch);
+            average(s, task, &panel, start, edge, scratch);
+        }
+        first += wide;
+    }
+}
+
+/// A panel of rows and the keys of the present tile that any of them may see.
+struct Panel {
+    first: usize,
+    /// Rows with those that fill the last vector.
+    wide: usize,
+    rows: usize,
+    keys: Range<usize>,
+}
+
+/// Scores of a panel: keys times transposed queries.
+#[inline(never)]
+fn scores<S: Simd>(s: S, dim: usize, panel: &Panel, scratch: &Scratch) {
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this; rows of keys are filled up to whole micro-tiles.
+        unsafe {
+            let queries = scratch.q.add(panel.first * dim);
+            for_each_panel!(S, panel.wide / S::LANES, |vector, NV| {
+                let mut key = panel.keys.start / ROWS * ROWS;
+                while key < panel.keys.end {
+                    let a = Left { at: scratch.k.add(key * dim), row: dim, step: 1 };
+                    let b = Right { at: queries.add(vector * S::LANES), step: panel.wide };
+                    let sums = multiply::<S, ROWS, NV>(s, [[s.splat(0.0); NV]; ROWS], a, b, dim);
+                    for (m, sums) in sums.iter().enumerate() {
+                        let to = scratch.scores.add((key + m) * panel.wide + vector * S::LANES);
+                        for (n, &sum) in sums.iter().enumerate() {
+                            s.store(to.add(n * S::LANES), sum);
+                        }
+                    }
+                    key += ROWS;
+                }
+            });
+        }
+    });
+}
+
+/// What a mask does to the scores of a panel.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Masked {
+    Not,
+    /// The same for every row: one number a key, in `mask`.
+    Uniform,
+    /// `mask` is laid out as the scores.
+    Each,
+}
+
+fn read_mask<T: Float>(task: &Task<'_, '_, T>, panel: &Panel, start: usize, scratch: &Scratch) -> Masked {
+    let Some(mask) = task.sequence.mask else { return Masked::Not };
+    let range = panel.keys.clone();
+    let keys = range.start + start..range.end + start;
+    let mut line = [0.0f32; TILE];
+    if mask.is_uniform() {
+        // SAFETY: the keys are inside the mask, which the call borrows.
+        unsafe { mask.read(0, 0, keys, &mut line[range.clone()]) };
+        for key in range {
+            // SAFETY: the scratch memory has room for a number a key.
+            unsafe { *scratch.mask.add(key) = line[key] * LOG2_E };
+        }
+        return Masked::Uniform;
+    }
+    for row in 0..panel.wide {
+        if row < panel.rows {
+            let (query, head) = task.row(panel.first + row);
+            // SAFETY: head, query and keys are inside the mask, which the call borrows.
+            unsafe { mask.read(head, query, keys.clone(), &mut line[range.clone()]) };
+        }
+        for key in range.clone() {
+            // SAFETY: the scratch memory has the size of the scores.
+            unsafe { *scratch.mask.add(key * panel.wide + row) = line[key] * LOG2_E };
+        }
+    }
+    Masked::Each
+}
+
+/// Where the rows of a panel stand, and what they see, counted from the first key of the tile.
+fn read_places<T: Float>(task: &Task<'_, '_, T>, panel: &Panel, start: usize, scratch: &Scratch) {
+    for row in panel.first..panel.first + panel.wide {
+        let own = row.min(panel.first + panel.rows - 1);
+        let visible = task.visible(own);
+        let relative = |key: usize| key.saturating_sub(start).min(TILE) as f32;
+        let distance = task.place(own).saturating_sub(start as i64);
+        // A distance that f32 cannot hold exactly makes the row suspicious.
+        let distance = if distance.abs() < 1 << 23 { distance as f32 } else { f32::NAN };
+        // SAFETY: the scratch memory has a place for each row.
+        unsafe {
+            *scratch.first.add(row) = relative(visible.start);
+            *scratch.last.add(row) = relative(visible.end);
+            *scratch.place.add(row) = distance;
+        }
+    }
+}
+
+struct Adjustment {
+    soft_cap: f32,
+    slopes: bool,
+    mask: Masked,
+    edge: bool,
+}
+
+/// Caps, slopes, masks and edges, on the scores of a panel.
+#[inline(never)]
+fn adjust<S: Simd>(s: S, panel: &Panel, how: Adjustment, scratch: &Scratch) {
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this.
+        unsafe {
+            let mut vector = 0;
+            while vector < panel.wide {
+                let row = panel.first + vector;
+                let (first, last) = (s.load(scratch.first.add(row)), s.load(scratch.last.add(row)));
+                let (slope, place) = (s.load(scratch.slope.add(row)), s.load(scratch.place.add(row)));
+                for key in panel.keys.clone() {
+                    let at = key * panel.wide + vector;
+                    let number = s.splat(key as f32);
+                    let mut score = s.load(scratch.scores.add(at));
+                    if how.soft_cap > 0.0 {
+                        score = s.mul(tanh(s, score), s.splat(how.soft_cap * LOG2_E));
+                    }
+                    if how.slopes {
+                        score = s.fma(slope, s.sub(number, place), score);
+                    }
+                    match how.mask {
+                        Masked::Not => {}
+                        Masked::Uniform => score = s.add(score, s.splat(*scratch.mask.add(key))),
+                        Masked::Each => score = s.add(score, s.load(scratch.mask.add(at))),
+                    }
+                    if how.edge {
+                        let hidden = s.splat(f32::NEG_INFINITY);
+                        score = s.select(s.lt(number, last), score, hidden);
+                        score = s.select(s.lt(number, first), hidden, score);
+                    }
+                    s.store(scratch.scores.add(at), score);
+                }
+                vector += S::LANES;
+            }
+        }
+    });
+}
+
+/// Scores become weights relative to the highest score so far; what the rows had before is to be corrected.
+#[inline(never)]
+fn softmax<S: Simd>(s: S, panel: &Panel, scratch: &Scratch) {
+    s.vectorize(|| {
+        let mut vector = 0;
+        while vector < panel.wide {
+            // SAFETY: the scratch memory was measured for this.
+            unsafe {
+                let row = panel.first + vector;
+                let column = scratch.scores.add(vector);
+                let before = s.load(scratch.highest.add(row));
+                let mut highest = before;
+                for key in panel.keys.clone() {
+                    // A NaN leaves the highest score alone, and shows in the sum.
+                    highest = s.max(s.load(column.add(key * panel.wide)), highest);
+                }
+                // Without any key yet, whatever is subtracted from -∞ must not be -∞.
+                let base = s.max(highest, s.splat(f32::MIN));
+                let correction = exp2(s, s.sub(before, base));
+                let mut total = s.mul(s.load(scratch.total.add(row)), correction);
+                for key in panel.keys.clone() {
+                    let at = column.add(key * panel.wide);
+                    let weight = exp2(s, s.sub(s.load(at), base));
+                    s.store(at, weight);
+                    total = s.add(total, weight);
+                }
+                s.store(scratch.highest.add(row), highest);
+                s.store(scratch.total.add(row), total);
+                s.store(scratch.correction.add(row), correction);
+            }
+            vector += S::LANES;
+        }
+    });
+}
+
+/// Adds the weighted values of a tile to the rows of a panel.
+fn average<S: Simd, T: Float>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    panel: &Panel,
+    start: usize,
+    edge: bool,
+    scratch: &Scratch,
+) {
+    let last = task.rows.len() - 1;
+    let seen = |first: usize, count: usize| {
+        if !edge {
+            return panel.keys.clone();
+        }
+        let first = (panel.first + first).min(last);
+        let (early, late) = (task.visible(first), task.visible((first + count - 1).min(last)));
+        let (from, to) = (early.start.saturating_sub(start), late.end.saturating_sub(start));
+        from.max(panel.keys.start)..to.min(panel.keys.end)
+    };
+    let shape = task.shape;
+    let values = if shape.shared {
+        Right { at: scratch.k, step: shape.dim() }
+    } else {
+        Right { at: scratch.v, step: scratch.width }
+    };
+    average_rows(s, panel, &seen, values, scratch);
+}
+
+#[inline(never)]
+fn average_rows<S: Simd>(
+    s: S,
+    panel: &Panel,
+    seen: &dyn Fn(usize, usize) -> Range<usize>,
+    values: Right,
+    scratch: &Scratch,
+) {
+    let vectors = scratch.width / S::LANES;
+    s.vectorize(|| {
+        for_each_panel!(S, vectors, |vector, NV| {
+            for_each_rows!(panel.rows.next_multiple_of(2), |row, MR| {
+                let keys = seen(row, MR);
+                if !keys.is_empty() {
+                    // SAFETY: the scratch memory was measured for this; rows that fill up are there too.
+                    unsafe {
+                        let to = scratch.o.add((panel.first + row) * scratch.width + vector * S::LANES);
+                        let mut sums = [[s.splat(0.0); NV]; MR];
+                        for (m, sums) in sums.iter_mut().enumerate() {
+                            let correction = s.splat(*scratch.correction.add(panel.first + row + m));
+                            for (n, sum) in sums.iter_mut().enumerate() {
+                                *sum = s.mul(s.load(to.add(m * scratch.width + n * S::LANES)), correction);
+                            }
+                        }
+                        let weights = scratch.scores.add(keys.start * panel.wide + row);
+                        let a = Left { at: weights, row: 1, step: panel.wide };
+                        let b = Right {
+                            at: values.at.add(keys.start * values.step + vector * S::LANES),
+                            ..values
+                        };
+                        let sums = multiply::<S, MR, NV>(s, sums, a, b, keys.len());
+                        for (m, sums) in sums.iter().enumerate() {
+                            for (n, &sum) in sums.iter().enumerate() {
+                                s.store(to.add(m * scratch.width + n * S::LANES), sum);
+                            }
+                        }
+                    }
+                }
+            });
+        });
+    });
+}
