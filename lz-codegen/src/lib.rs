@@ -71,10 +71,17 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             rust_file(
                 source.path,
                 quote! {
-                    #![allow(unused_imports, unused_mut, clippy::all, reason = "schemas differ in what they use")]
+                    #![allow(unused_imports, unused_mut, unused_variables, clippy::all, reason = "schemas differ in what they use")]
+                    #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what the interpreter calls with")]
+                    use lz_core::KernelError;
                     use lz_ops::*;
                     use pyo3::prelude::*;
-                    use crate::import::Import;
+                    use pyo3::{Borrowed, ffi};
+                    use crate::call::Frame;
+                    use crate::fastcall::{Arguments, Signature, enter};
+                    use crate::hosted::{Hosted, Param};
+                    use crate::output::{Out, Place};
+                    use crate::tensor::Import;
                     #python
                 },
             ),

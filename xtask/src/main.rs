@@ -29,6 +29,7 @@ cargo xtask <command>
   export-definition OP        an operation as a definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust
   bench select [--json]       what deciding costs, with a full house
+  bench python [--json]       what a call from Python costs, beside its peers
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
@@ -61,6 +62,7 @@ fn run() -> Result<()> {
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
+        ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

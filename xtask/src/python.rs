@@ -6,32 +6,60 @@ use anyhow::{Context, Result};
 
 use crate::command;
 
-/// What building and testing the package needs. Heavy packages (torch and what leans on it) are a group of their own.
-const PACKAGES: [&str; 4] = ["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8"];
+/// Packages that are installed together, once.
+struct Group {
+    name: &'static str,
+    packages: &'static [&'static str],
+}
+
+/// What building and testing the package needs.
+const LIGHT: Group = Group {
+    name: "packages",
+    packages: &["maturin>=1.16,<2", "numpy>=2", "ml_dtypes>=0.5", "pytest>=8", "mypy>=1.15"],
+};
+
+/// Torch takes gigabytes and minutes, so nothing but its own tests waits for it.
+const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16"] };
+
+/// What the benchmark compares with.
+const PEERS: Group = Group { name: "peers", packages: &["apache-tvm-ffi>=0.1.15"] };
 
 /// Makes the virtual environment and installs what is missing; quick when nothing is.
 pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
-    let venv = root.join(".venv");
-    let python = venv.join("bin/python");
+    let python = root.join(".venv/bin/python");
     if !python.is_file() {
         command::run(root, "python3", &["-m", "venv", ".venv"]).context("making .venv")?;
     }
-    let stamp = venv.join("layerzero-packages.txt");
-    let wanted = PACKAGES.join("\n");
-    if std::fs::read_to_string(&stamp).unwrap_or_default() != wanted {
-        let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
-        arguments.extend(PACKAGES);
-        command::run(root, &python.to_string_lossy(), &arguments).context("installing Python packages")?;
-        std::fs::write(&stamp, wanted)?;
-    }
+    ensure(root, &LIGHT)?;
     Ok(python)
+}
+
+/// Installs a group unless a stamp says that it is there.
+fn ensure(root: &Path, group: &Group) -> Result<()> {
+    let venv = root.join(".venv");
+    let stamp = venv.join(format!("layerzero-{}.txt", group.name));
+    let wanted = group.packages.join("\n");
+    if std::fs::read_to_string(&stamp).unwrap_or_default() == wanted {
+        return Ok(());
+    }
+    let python = venv.join("bin/python");
+    let mut arguments = vec!["-m", "pip", "install", "--quiet", "--disable-pip-version-check"];
+    arguments.extend(group.packages);
+    command::run(root, &python.to_string_lossy(), &arguments)
+        .with_context(|| format!("installing Python packages ({})", group.name))?;
+    std::fs::write(&stamp, wanted)?;
+    Ok(())
 }
 
 /// Builds the package with the profile that everything else uses and installs it into the virtual environment.
 pub fn install(root: &Path) -> Result<PathBuf> {
+    install_with(root, &[])
+}
+
+fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {
     let python = ensure_venv(root)?;
     let folder = root.join("bindings/python");
-    let arguments = ["-m", "maturin", "develop", "--quiet"];
+    let arguments = [&["-m", "maturin", "develop", "--quiet"], flags].concat();
     command::run_with(
         &folder,
         &python.to_string_lossy(),
@@ -42,8 +70,32 @@ pub fn install(root: &Path) -> Result<PathBuf> {
     Ok(python)
 }
 
-/// Runs the package's tests.
+/// Runs the package's tests that need no torch.
 pub fn test(root: &Path) -> Result<()> {
     let python = install(root)?;
-    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &["-m", "pytest", "-q"])
+    command::run(
+        &root.join("bindings/python"),
+        &python.to_string_lossy(),
+        &["-m", "pytest", "-q", "tests/light"],
+    )
+}
+
+/// Runs the tests with torch.
+pub fn test_torch(root: &Path) -> Result<()> {
+    let python = install(root)?;
+    ensure(root, &TORCH)?;
+    command::run(
+        &root.join("bindings/python"),
+        &python.to_string_lossy(),
+        &["-m", "pytest", "-q", "tests/torch"],
+    )
+}
+
+/// Measures the cost of a call beside its peers, optimised.
+pub fn bench(root: &Path, flags: &[&str]) -> Result<()> {
+    let python = install_with(root, &["--release"])?;
+    ensure(root, &TORCH)?;
+    ensure(root, &PEERS)?;
+    let arguments = [&["benches/calls.py"], flags].concat();
+    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
 }

@@ -1,40 +1,320 @@
-//! What every generated function does around its call: enums from strings, and the decision to release the interpreter lock.
+//! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
-use lz_core::{Engine, Error, OperationInfo, Reason, ReasonCode};
+use lz_core::tensor::Place as Device;
+use lz_core::{Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, check};
+use pyo3::Borrowed;
+use pyo3::exceptions::PyException;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::error::refuse;
+use crate::error::{raise, refuse};
+use crate::tensor::{Import, Kind, Problem, torch};
+use crate::text;
 
-/// The number of an enum case by its spelling.
-pub fn case(
-    py: Python<'_>,
-    operation: &OperationInfo,
-    param: &str,
-    names: &[&str],
-    text: &str,
-) -> PyResult<u32> {
-    match names.iter().position(|name| *name == text) {
-        Some(position) => Ok(position as u32),
-        None => {
-            let reason = Reason::new(ReasonCode::ParamType)
-                .argument(param)
-                .required(format!("one of {}", names.join(", ")))
-                .found(format!("{text:?}"));
-            Err(refuse(py, &operation.name, reason))
-        }
-    }
+/// An argument that may be missing.
+pub type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+
+/// Elements above which a call is worth releasing the interpreter lock for. Releasing and taking it costs 65 ns and invites
+/// other threads in between; kernels touch this many elements in a microsecond or two.
+const WORTH_RELEASING: i64 = 8192;
+
+/// What is known of a call while it is made.
+pub struct Frame<'a, 'py> {
+    /// The interpreter.
+    pub py: Python<'py>,
+    /// What is called.
+    pub operation: &'static OperationInfo,
+    /// The first tensor: results are of its kind and on its device.
+    like: Given<'a, 'py>,
+    like_name: &'static str,
+    kind: Kind,
+    device: Device,
+    elements: i64,
+    failure: Option<PyErr>,
+    stopped: bool,
+    result: Option<Bound<'py, PyAny>>,
 }
 
-/// Elements above which a call is worth releasing the lock for; releasing and taking it costs about as much as touching this many.
-const WORTH_RELEASING: i64 = 4096;
+impl<'a, 'py> Frame<'a, 'py> {
+    /// At the beginning of a call.
+    #[inline]
+    pub fn new(py: Python<'py>, operation: &'static OperationInfo) -> Frame<'a, 'py> {
+        Frame {
+            py,
+            operation,
+            like: None,
+            like_name: "",
+            kind: Kind::Numpy,
+            device: Device::HOST,
+            elements: 0,
+            failure: None,
+            stopped: false,
+            result: None,
+        }
+    }
 
-/// Runs a call, without the lock if it is long enough.
-pub fn run(
-    py: Python<'_>,
-    elements: i64,
-    call: impl FnOnce(&Engine) -> Result<(), Error> + Send,
-) -> PyResult<()> {
-    let engine = crate::engine::engine();
-    let outcome = if elements >= WORTH_RELEASING { py.detach(|| call(engine)) } else { call(engine) };
-    outcome.map_err(|error| crate::error::raise(py, &error))
+    /// Borrows an object by itself.
+    pub fn borrow(&self, name: &str, object: Borrowed<'_, 'py, PyAny>) -> PyResult<Import> {
+        Import::new(object).map_err(|problem| self.refuse_problem(name, problem))
+    }
+
+    /// Borrows a tensor that is read.
+    #[inline]
+    pub fn tensor(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Import> {
+        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        let import = match Import::new(object) {
+            Ok(import) => import,
+            Err(problem) => return Err(self.refuse_problem(name, problem)),
+        };
+        if self.like.is_none() {
+            self.like = Some(object);
+            self.like_name = name;
+            self.kind = import.kind;
+            self.device = import.place();
+        } else if self.kind != import.kind {
+            return Err(self.refuse_kind(name, import.kind));
+        }
+        self.elements = self.elements.saturating_add(import.elements());
+        Ok(import)
+    }
+
+    /// Borrows a tensor that may be missing.
+    #[inline]
+    pub fn optional(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Option<Import>> {
+        if object.is_none() { Ok(None) } else { self.tensor(name, object).map(Some) }
+    }
+
+    /// Borrows a tensor that is written.
+    #[inline]
+    pub fn writable(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Import> {
+        let import = self.tensor(name, object)?;
+        if import.is_read_only() {
+            return Err(self.refuse_read_only(name));
+        }
+        Ok(import)
+    }
+
+    /// Borrows a place that the caller gave for a result.
+    #[inline]
+    pub fn place(&mut self, name: &'static str, object: Borrowed<'_, 'py, PyAny>) -> PyResult<Import> {
+        let import = match Import::new(object) {
+            Ok(import) => import,
+            Err(problem) => return Err(self.refuse_problem(name, problem)),
+        };
+        if self.kind != import.kind && self.like.is_some() {
+            return Err(self.refuse_kind(name, import.kind));
+        }
+        if import.is_read_only() {
+            return Err(self.refuse_read_only(name));
+        }
+        self.elements = self.elements.saturating_add(import.elements());
+        Ok(import)
+    }
+
+    /// Borrows a tensor that is written, and may be missing.
+    #[allow(dead_code, reason = "the catalogue has no such input today, but a schema may")]
+    pub fn optional_writable(
+        &mut self,
+        name: &'static str,
+        object: Given<'a, 'py>,
+    ) -> PyResult<Option<Import>> {
+        if object.is_none() { Ok(None) } else { self.writable(name, object).map(Some) }
+    }
+
+    /// Strings.
+    pub fn texts(&self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts> {
+        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        text::Texts::new(&self.operation.name, name, &object)
+    }
+
+    /// A tokenizer.
+    pub fn tokenizer(
+        &self,
+        name: &'static str,
+        object: Given<'a, 'py>,
+    ) -> PyResult<std::sync::Arc<lz_ops::tokenizer::Tokenizer>> {
+        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        text::tokenizer(&self.operation.name, name, &object)
+    }
+
+    /// A number.
+    #[inline]
+    pub fn float(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<f64>> {
+        let Some(object) = object else { return Ok(None) };
+        // SAFETY: the object is alive; -1 with an exception set means that it is no number.
+        let value = unsafe { ffi::PyFloat_AsDouble(object.as_ptr()) };
+        if value == -1.0 && PyErr::occurred(self.py) {
+            return Err(self.refuse_param(name, "a number", object));
+        }
+        Ok(Some(value))
+    }
+
+    /// A number, rounded to single precision.
+    #[inline]
+    pub fn float32(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<f32>> {
+        Ok(self.float(name, object)?.map(|value| value as f32))
+    }
+
+    /// A whole number.
+    #[inline]
+    pub fn int(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<i64>> {
+        let Some(object) = object else { return Ok(None) };
+        match object.extract() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(self.refuse_param(name, "a whole number of 64 bits", object)),
+        }
+    }
+
+    /// A truth value.
+    #[inline]
+    pub fn bool(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<bool>> {
+        let Some(object) = object else { return Ok(None) };
+        match object.extract() {
+            Ok(value) => Ok(Some(value)),
+            Err(_) => Err(self.refuse_param(name, "True or False", object)),
+        }
+    }
+
+    /// The number of an enum case by its spelling.
+    #[inline]
+    pub fn case(&self, name: &str, cases: &[&str], object: Given<'_, 'py>) -> PyResult<Option<u32>> {
+        let Some(object) = object else { return Ok(None) };
+        let place =
+            object.extract::<&str>().ok().and_then(|text| cases.iter().position(|case| *case == text));
+        match place {
+            Some(place) => Ok(Some(place as u32)),
+            None => Err(self.refuse_param(name, &format!("one of {}", cases.join(", ")), object)),
+        }
+    }
+
+    /// A param that has no default.
+    #[inline]
+    pub fn must<T>(&self, name: &'static str, value: Option<T>) -> PyResult<T> {
+        value.ok_or_else(|| self.refuse_nothing(name))
+    }
+
+    /// What results are like: whose kind, and where.
+    pub fn like(&self) -> (Given<'a, 'py>, Kind, Device) {
+        (self.like, self.kind, self.device)
+    }
+
+    /// Counts the elements of a result.
+    #[inline]
+    pub fn count(&mut self, elements: i64) {
+        self.elements = self.elements.saturating_add(elements);
+    }
+
+    /// Lets the engine decide and run.
+    #[inline]
+    pub fn dispatch(
+        &mut self,
+        context: &Context,
+        mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    ) -> PyResult<()> {
+        let stream = if self.device.is_host() { 0 } else { torch::stream(self.py, self.device) };
+        let operation = self.operation;
+        let outcome = crate::engine::engine().dispatch(operation, context, &mut |entry, run| {
+            if self.stopped {
+                return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
+            }
+            run.stream = stream;
+            run_one(self, entry, run)
+        });
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => Err(self.raise(&error)),
+        }
+    }
+
+    /// Runs a native kernel, without the interpreter lock if it takes long enough.
+    #[inline]
+    pub fn native(&self, run: impl FnOnce() -> Result<(), KernelError> + Send) -> Result<(), KernelError> {
+        if self.elements >= WORTH_RELEASING { self.py.detach(run) } else { run() }
+    }
+
+    /// What a kernel in Python returned by itself.
+    #[inline]
+    pub fn take_result(&mut self) -> Option<Bound<'py, PyAny>> {
+        self.result.take()
+    }
+
+    /// Keeps what a kernel in Python returned.
+    pub fn keep_result(&mut self, result: Bound<'py, PyAny>) {
+        self.result = Some(result);
+    }
+
+    /// An exception inside of a kernel, as the engine takes it. One that ends the program is not for the engine to handle.
+    #[cold]
+    pub fn failed(&mut self, error: PyErr) -> KernelError {
+        let message = error.to_string();
+        self.stopped = !error.is_instance_of::<PyException>(self.py);
+        let kernel_error = if self.stopped {
+            KernelError::because(Reason::new(ReasonCode::FallbackDisallowed).message(message))
+        } else if error.is_instance_of::<pyo3::exceptions::PyMemoryError>(self.py) {
+            KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message))
+        } else {
+            KernelError::failed(message)
+        };
+        self.failure = Some(error);
+        kernel_error
+    }
+
+    /// The exception for an error of the engine; an exception of a kernel is its cause.
+    #[cold]
+    pub fn raise(&mut self, error: &Error) -> PyErr {
+        let Some(cause) = self.failure.take() else { return raise(self.py, error) };
+        if self.stopped {
+            return cause;
+        }
+        let raised = raise(self.py, error);
+        raised.set_cause(self.py, Some(cause));
+        raised
+    }
+
+    /// The generated code and the schema disagree.
+    #[cold]
+    pub fn disagreement(&self) -> Error {
+        check::disagreement(self.operation)
+    }
+
+    #[cold]
+    fn refuse_nothing(&self, name: &str) -> PyErr {
+        let reason = Reason::new(ReasonCode::MissingArgument).argument(name).found("None".to_owned());
+        refuse(self.py, &self.operation.name, reason)
+    }
+
+    #[cold]
+    fn refuse_problem(&self, name: &str, problem: Problem) -> PyErr {
+        match problem {
+            Problem::Python(error) => error,
+            Problem::Reason(reason) => refuse(self.py, &self.operation.name, reason.argument(name)),
+        }
+    }
+
+    #[cold]
+    fn refuse_kind(&self, name: &str, kind: Kind) -> PyErr {
+        let reason = Reason::new(ReasonCode::ArgumentKind)
+            .argument(name)
+            .required(format!("{}, as {} is", self.kind.name(), self.like_name))
+            .found(kind.name().to_owned());
+        refuse(self.py, &self.operation.name, reason)
+    }
+
+    #[cold]
+    fn refuse_read_only(&self, name: &str) -> PyErr {
+        let reason = Reason::new(ReasonCode::ReadOnlyOutput)
+            .argument(name)
+            .message(format!("{name} is read-only, but must be written"));
+        refuse(self.py, &self.operation.name, reason)
+    }
+
+    #[cold]
+    fn refuse_param(&self, name: &str, required: &str, object: Borrowed<'_, 'py, PyAny>) -> PyErr {
+        // Whatever exception the conversion set is told better by the reason.
+        drop(PyErr::take(self.py));
+        let found = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
+        let reason =
+            Reason::new(ReasonCode::ParamType).argument(name).required(required.to_owned()).found(found);
+        refuse(self.py, &self.operation.name, reason)
+    }
 }

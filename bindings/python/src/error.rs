@@ -136,3 +136,13 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
 pub fn refuse(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {
     raise(py, &Error::Validation { operation: operation.to_owned(), reasons: vec![reason] })
 }
+
+/// A failure on the way to a kernel, before the engine saw the call.
+#[cold]
+pub fn raise_kernel(
+    py: Python<'_>,
+    operation: &lz_core::OperationInfo,
+    error: lz_core::KernelError,
+) -> PyErr {
+    refuse(py, &operation.name, error.reason)
+}

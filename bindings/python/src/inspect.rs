@@ -9,9 +9,10 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::{raise, refuse};
-use crate::import::Import;
+use crate::tensor::Import;
 use crate::text;
 
 /// The operation of this name.
@@ -115,11 +116,16 @@ fn matched<'py>(
     Ok(objects.into_iter().map(|object| object.filter(|object| !object.is_none())).collect())
 }
 
-fn lend(py: Python<'_>, info: &OperationInfo, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Lent> {
+fn lend(
+    py: Python<'_>,
+    info: &'static OperationInfo,
+    name: &str,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<Lent> {
     let schema = info.schema();
     if let Some(input) = schema.inputs.iter().find(|input| input.name == name) {
         return Ok(match input.kind {
-            Kind::Tensor => Lent::Tensor(Import::new(&info.name, name, object)?),
+            Kind::Tensor => Lent::Tensor(Frame::new(py, info).borrow(name, object.as_borrowed())?),
             Kind::Text => Lent::Texts(text::Texts::new(&info.name, name, object)?),
             Kind::Tokenizer => Lent::Tokenizer(text::tokenizer(&info.name, name, object)?),
         });
@@ -130,15 +136,20 @@ fn lend(py: Python<'_>, info: &OperationInfo, name: &str, object: &Bound<'_, PyA
     }
 }
 
-fn value(py: Python<'_>, info: &OperationInfo, param: &Param, object: &Bound<'_, PyAny>) -> PyResult<Value> {
+fn value(
+    py: Python<'_>,
+    info: &'static OperationInfo,
+    param: &Param,
+    object: &Bound<'_, PyAny>,
+) -> PyResult<Value> {
     Ok(match &param.ty {
         ParamType::Int => Value::Int(object.extract()?),
         ParamType::F32 | ParamType::F64 => Value::Float(object.extract()?),
         ParamType::Bool => Value::Bool(object.extract()?),
         ParamType::Enum(cases) => {
             let names: Vec<&str> = cases.iter().map(String::as_str).collect();
-            let text: String = object.extract()?;
-            Value::Enum(crate::call::case(py, info, &param.name, &names, &text)?)
+            let case = Frame::new(py, info).case(&param.name, &names, Some(object.as_borrowed()))?;
+            Value::Enum(case.unwrap_or_default())
         }
     })
 }

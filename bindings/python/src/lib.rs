@@ -2,14 +2,15 @@
 //! what an operation is comes from generated code, what a kernel does from backends.
 
 mod call;
-mod dlpack;
 mod engine;
 mod error;
+mod fastcall;
 #[rustfmt::skip]
 mod generated;
-mod import;
+mod hosted;
 mod inspect;
 mod output;
+mod tensor;
 mod text;
 
 use pyo3::prelude::*;

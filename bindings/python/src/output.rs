@@ -1,120 +1,206 @@
 //! Results: the caller's `out=`, or memory that the caller's own library allocates.
 
-use lz_core::tensor::Dims;
-use lz_core::{DType, OperationInfo, Reason, ReasonCode, Tensor};
+use lz_core::tensor::{Dims, Place as Device};
+use lz_core::{DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
+use pyo3::Borrowed;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
+use crate::call::{Frame, Given};
 use crate::error::refuse;
-use crate::import::{Import, Kind};
+use crate::tensor::{Import, Kind, Problem, buffer, numpy, torch};
 
 /// What `out=` holds, one entry an output that the caller gave.
-pub struct Given<'py> {
-    objects: Vec<Bound<'py, PyAny>>,
-    next: usize,
+pub enum Out<'a, 'py> {
+    /// No `out=`.
+    Nothing,
+    /// One tensor.
+    One(Borrowed<'a, 'py, PyAny>),
+    /// It was taken.
+    Done,
+    /// A tuple or list of tensors, in the order of the outputs.
+    Several(Vec<Bound<'py, PyAny>>, usize),
 }
 
-impl<'py> Given<'py> {
-    /// From `out=`: nothing, one tensor, or a tuple or list of them in the order of the outputs.
-    pub fn new(out: Option<&Bound<'py, PyAny>>) -> PyResult<Option<Given<'py>>> {
-        let Some(out) = out else { return Ok(None) };
-        let objects = if let Ok(tuple) = out.cast::<PyTuple>() {
-            tuple.iter().collect()
-        } else if let Ok(list) = out.cast::<PyList>() {
-            list.iter().collect()
-        } else {
-            vec![out.clone()]
-        };
-        Ok(Some(Given { objects, next: 0 }))
+impl<'a, 'py> Out<'a, 'py> {
+    /// From `out=`.
+    #[inline]
+    pub fn new(out: Given<'a, 'py>) -> Out<'a, 'py> {
+        let Some(out) = out else { return Out::Nothing };
+        if let Ok(tuple) = out.cast::<PyTuple>() {
+            return Out::Several(tuple.iter().collect(), 0);
+        }
+        if let Ok(list) = out.cast::<PyList>() {
+            return Out::Several(list.iter().collect(), 0);
+        }
+        Out::One(out)
     }
 
-    fn take(&mut self) -> Option<Bound<'py, PyAny>> {
-        let object = self.objects.get(self.next)?.clone();
-        self.next += 1;
-        Some(object)
+    /// Whether the caller gave places.
+    #[inline]
+    pub fn is_given(&self) -> bool {
+        !matches!(self, Out::Nothing)
+    }
+
+    /// The next one.
+    #[inline]
+    pub fn take(&mut self) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Out::Nothing | Out::Done => None,
+            Out::One(object) => {
+                let object = object.to_owned();
+                *self = Out::Done;
+                Some(object)
+            }
+            Out::Several(objects, next) => {
+                let object = objects.get(*next).cloned();
+                *next += 1;
+                object
+            }
+        }
     }
 
     /// Refuses entries that no output took.
-    pub fn finish(&self, py: Python<'_>, operation: &OperationInfo) -> PyResult<()> {
-        if self.next == self.objects.len() {
+    #[inline]
+    pub fn finish(&self, frame: &Frame<'_, '_>) -> PyResult<()> {
+        let (taken, given) = match self {
+            Out::Nothing | Out::Done => return Ok(()),
+            Out::One(_) => (0, 1),
+            Out::Several(objects, next) => (*next, objects.len()),
+        };
+        if taken == given {
             return Ok(());
         }
         let reason = Reason::new(ReasonCode::OutputUnexpected)
             .argument("out")
-            .required(format!("{} tensors", self.next))
-            .found(self.objects.len().to_string());
-        Err(refuse(py, &operation.name, reason))
+            .required(format!("{taken} tensors"))
+            .found(given.to_string());
+        Err(refuse(frame.py, &frame.operation.name, reason))
     }
 }
 
 /// One output: the object that is returned and the memory behind it.
 pub struct Place<'py> {
-    /// What the caller gets.
-    pub object: Bound<'py, PyAny>,
-    /// Where the kernel writes.
-    pub import: Import,
+    object: Option<Bound<'py, PyAny>>,
+    import: Option<Import>,
 }
 
-/// Finds or makes the place of an output. `like` is an input tensor: its library and device are the result's.
-pub fn place<'py>(
-    operation: &OperationInfo,
-    name: &str,
-    spec: (Dims, DType),
-    given: &mut Option<Given<'py>>,
-    like: (&Bound<'py, PyAny>, Kind),
-) -> PyResult<Place<'py>> {
-    let py = like.0.py();
-    let object = match given {
-        Some(given) => given.take().ok_or_else(|| {
+impl<'py> Place<'py> {
+    /// Not there yet.
+    pub const EMPTY: Place<'py> = Place { object: None, import: None };
+
+    /// Takes the caller's tensor for this output.
+    #[inline]
+    pub fn take(
+        &mut self,
+        frame: &mut Frame<'_, 'py>,
+        out: &mut Out<'_, 'py>,
+        name: &'static str,
+    ) -> PyResult<()> {
+        let Some(object) = out.take() else {
             let reason = Reason::new(ReasonCode::OutputMissing)
                 .argument("out")
                 .message(format!("out has no tensor for {name}"));
-            refuse(py, &operation.name, reason)
-        })?,
-        None => allocate(spec, like)?,
-    };
-    let import = Import::writable(&operation.name, name, &object)?;
-    Ok(Place { object, import })
+            return Err(refuse(frame.py, &frame.operation.name, reason));
+        };
+        let import = frame.place(name, object.as_borrowed())?;
+        self.import = Some(import);
+        self.object = Some(object);
+        Ok(())
+    }
+
+    /// Has the caller's library allocate this output, unless it is there already or the call does not produce it.
+    #[inline]
+    pub fn allocate(
+        &mut self,
+        frame: &mut Frame<'_, 'py>,
+        spec: Option<(Dims, DType)>,
+    ) -> Result<(), KernelError> {
+        let (None, Some((sizes, dtype))) = (&self.import, spec) else { return Ok(()) };
+        match allocate(frame, &sizes, dtype) {
+            Ok((object, import)) => {
+                frame.count(import.elements());
+                self.object = Some(object);
+                self.import = Some(import);
+                Ok(())
+            }
+            Err(Problem::Python(error)) => Err(frame.failed(error).before_writing()),
+            Err(Problem::Reason(reason)) => Err(KernelError::because(*reason).before_writing()),
+        }
+    }
+
+    /// The memory, if this output is produced.
+    #[inline]
+    pub fn lend<'m>(&self) -> Option<TensorMut<'m>> {
+        self.import.as_ref().map(Import::lend)
+    }
+
+    /// The memory of an output that every call produces.
+    #[inline]
+    pub fn must<'m>(&self, frame: &Frame<'_, '_>) -> Result<TensorMut<'m>, lz_core::Error> {
+        self.lend().ok_or_else(|| frame.disagreement())
+    }
+
+    /// What the caller gets.
+    #[inline]
+    pub fn into_object(self) -> Option<Bound<'py, PyAny>> {
+        self.object
+    }
 }
 
 fn allocate<'py>(
-    (sizes, dtype): (Dims, DType),
-    (like, kind): (&Bound<'py, PyAny>, Kind),
+    frame: &Frame<'_, 'py>,
+    sizes: &Dims,
+    dtype: DType,
+) -> Result<(Bound<'py, PyAny>, Import), Problem> {
+    let (like, kind, device) = frame.like();
+    match (kind, like) {
+        (Kind::Torch, Some(like)) => torch::allocate(frame.py, sizes, dtype, like, device),
+        (Kind::Buffer, _) => {
+            let object = buffer::allocate(frame.py, sizes, dtype)?;
+            let import = Import::new(object.as_borrowed())?;
+            Ok((object, import))
+        }
+        (Kind::Other, Some(like)) => {
+            let object = allocate_elsewhere(frame.py, sizes, dtype, like, device)?;
+            let import = Import::new(object.as_borrowed())?;
+            Ok((object, import))
+        }
+        _ => Ok(numpy::allocate(frame.py, sizes, dtype)?),
+    }
+}
+
+/// A tensor of a library that we do not know: its module's `empty`, or on the host a numpy array that it takes over.
+fn allocate_elsewhere<'py>(
+    py: Python<'py>,
+    sizes: &Dims,
+    dtype: DType,
+    like: Borrowed<'_, 'py, PyAny>,
+    device: Device,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let py = like.py();
     let shape = PyTuple::new(py, sizes.iter())?;
-    match kind {
-        Kind::Torch => {
-            let torch = py.import("torch")?;
-            let keywords = PyDict::new(py);
-            keywords.set_item("dtype", torch.getattr(torch_name(dtype))?)?;
-            keywords.set_item("device", like.getattr("device")?)?;
-            torch.call_method("empty", (shape,), Some(&keywords))
+    let module = match like.call_method0("__array_namespace__") {
+        Ok(module) => module,
+        Err(_) => {
+            let name: String = like.get_type().getattr("__module__")?.extract()?;
+            py.import(name.split('.').next().unwrap_or_default())?.into_any()
         }
-        Kind::Numpy | Kind::Other => {
-            let numpy = py.import("numpy")?;
-            numpy.call_method1("empty", (shape, numpy_dtype(py, dtype)?))
-        }
+    };
+    if device.is_host()
+        && let Ok(import) = module.getattr("from_dlpack")
+        && let Ok((array, _)) = numpy::allocate(py, sizes, dtype)
+    {
+        return import.call1((array,));
     }
-}
-
-fn torch_name(dtype: DType) -> &'static str {
-    match dtype {
-        DType::F4E2M1x2 => "float4_e2m1fn_x2",
-        _ => dtype.long_name(),
-    }
-}
-
-/// The numpy dtype; those that numpy lacks come from ml_dtypes, and packed nibbles are bytes.
-fn numpy_dtype(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
-    let numpy = py.import("numpy")?;
-    match dtype {
-        DType::BF16 | DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 => {
-            numpy.call_method1("dtype", (py.import("ml_dtypes")?.getattr(dtype.long_name())?,))
-        }
-        DType::F4E2M1x2 => numpy.call_method1("dtype", ("uint8",)),
-        _ => numpy.call_method1("dtype", (dtype.long_name(),)),
-    }
+    let keywords = PyDict::new(py);
+    keywords.set_item("dtype", module.getattr(dtype.long_name())?)?;
+    module.call_method("empty", (shape,), Some(&keywords)).map_err(|error| {
+        let text = format!("{module} cannot allocate a result; pass out=");
+        let raised = PyTypeError::new_err(text);
+        raised.set_cause(py, Some(error));
+        raised
+    })
 }
 
 /// A tensor whose size the kernel found, as a numpy array; without numpy, as a list of numbers.
@@ -124,13 +210,13 @@ pub fn dynamic<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyA
             lz_core::tensor::Indices::new(tensor.shape()).map(|index| tensor.view().int_at(&index)).collect();
         return Ok(PyList::new(py, values)?.into_any());
     };
-    let flat = numpy
-        .call_method1("frombuffer", (PyBytes::new(py, tensor.bytes()), numpy_dtype(py, tensor.dtype())?))?;
+    let bytes = PyBytes::new(py, tensor.bytes());
+    let flat = numpy.call_method1("frombuffer", (bytes, numpy::dtype_object(py, tensor.dtype())?))?;
     let shape = PyTuple::new(py, tensor.shape())?;
     flat.call_method0("copy")?.call_method1("reshape", (shape,))
 }
 
-/// What a function returns: nothing, the one result, or a tuple of them.
+/// What a function with several results returns: nothing, the one result, or a tuple of them.
 pub fn returned<'py>(py: Python<'py>, mut results: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
     match results.len() {
         0 => Ok(py.None().into_bound(py)),

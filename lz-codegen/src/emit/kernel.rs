@@ -318,10 +318,23 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             /// Runs it with the kernel that the engine chooses.
             #[inline]
             pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
-                engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| match entry.typed::<#handle>() {
-                    Some(handle) => handle.0.run(self, out.reborrow(), run),
-                    None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+                engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| {
+                    self.run_kernel(entry, out.reborrow(), run)
                 })
+            }
+
+            /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
+            #[inline]
+            pub fn run_kernel(
+                &self,
+                entry: &::lz_core::KernelEntry,
+                mut out: #out<'_>,
+                run: &mut ::lz_core::Run<'_>,
+            ) -> Result<(), ::lz_core::KernelError> {
+                match entry.typed::<#handle>() {
+                    Some(handle) => handle.0.run(self, out, run),
+                    None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+                }
             }
         }
     }

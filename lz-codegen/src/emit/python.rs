@@ -1,9 +1,13 @@
-//! One PyO3 function an operation: views of the caller's tensors in, the caller's own kind of tensors out.
+//! One Python function an operation, called by the interpreter's fastest convention: views of the caller's tensors in, the
+//! caller's own kind of tensors out. What all of them share is in `bindings/python/src`; here is what differs.
+
+use std::ffi::CString;
 
 use lz_schema::model::{Kind, Operation, ParamType};
-use proc_macro2::TokenStream;
+use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
+use super::stub::text_signature;
 use crate::names::{OperationNames, ident};
 
 /// Inputs in the order of the Python signature: those that must be given, then those that may.
@@ -21,76 +25,22 @@ pub fn takes_out(operation: &Operation) -> bool {
 /// The function of one operation.
 pub fn tokens(operation: &Operation) -> TokenStream {
     let names = OperationNames::of(operation);
-    let (function, args, info) = (&names.function, &names.args, &names.info);
-    let operation_name = &operation.name;
-    let mut signature = Vec::new();
-    let mut parameters = Vec::new();
-    for input in signature_order(operation) {
-        let name = ident(&input.name);
-        if input.optional.is_some() {
-            signature.push(quote! { #name=None });
-            parameters.push(quote! { #name: Option<&Bound<'py, PyAny>> });
-        } else {
-            signature.push(quote! { #name });
-            parameters.push(quote! { #name: &Bound<'py, PyAny> });
-        }
+    let (args, info) = (&names.args, &names.info);
+    let signature = signature(operation);
+    let mut locals: Vec<_> = signature_order(operation).map(|input| ident(&input.name)).collect();
+    locals.extend(operation.params.iter().map(|param| ident(&param.name)));
+    if takes_out(operation) {
+        locals.push(ident("out"));
     }
-    let out = takes_out(operation);
-    if !operation.params.is_empty() || out {
-        signature.push(quote! { * });
-    }
-    for param in &operation.params {
-        let name = ident(&param.name);
-        let ty = match &param.ty {
-            ParamType::Int => quote! { i64 },
-            ParamType::F32 | ParamType::F64 => quote! { f64 },
-            ParamType::Bool => quote! { bool },
-            ParamType::Enum(_) => quote! { &str },
-        };
-        if param.default.is_some() {
-            signature.push(quote! { #name=None });
-            parameters.push(quote! { #name: Option<#ty> });
-        } else {
-            signature.push(quote! { #name });
-            parameters.push(quote! { #name: #ty });
-        }
-    }
-    if out {
-        signature.push(quote! { out=None });
-        parameters.push(quote! { out: Option<&Bound<'py, PyAny>> });
-    }
-    let imports = operation.inputs.iter().map(|input| {
-        let (local, object, name) = (format_ident!("import_{}", input.name), ident(&input.name), &input.name);
-        match input.kind {
-            Kind::Tensor => {
-                let make = if input.read_write { quote! { Import::writable } } else { quote! { Import::new } };
-                let mutable = if input.read_write { quote! { mut } } else { quote! {} };
-                let kind = format_ident!("kind_{}", input.name);
-                let note = if input.read_write && input.optional.is_none() {
-                    quote! { #[allow(unused_variables, reason = "only needed where it is the first tensor")] let #kind = #local.kind; }
-                } else {
-                    quote! {}
-                };
-                if input.optional.is_some() {
-                    quote! { let #mutable #local = #object.map(|object| #make(#operation_name, #name, object)).transpose()?; }
-                } else {
-                    quote! { let #mutable #local = #make(#operation_name, #name, #object)?; #note }
-                }
-            }
-            Kind::Text => quote! {
-                let #local = crate::text::Texts::new(#operation_name, #name, #object)?;
-                let #local = #local.as_strs();
-            },
-            Kind::Tokenizer => quote! { let #local = crate::text::tokenizer(#operation_name, #name, #object)?; },
-        }
-    });
+    let count = locals.len();
+    let imports = operation.inputs.iter().map(import);
     let fields = operation.inputs.iter().map(|input| {
         let (field, local) = (ident(&input.name), format_ident!("import_{}", input.name));
         let value = match (input.kind, input.read_write, input.optional.is_some()) {
             (Kind::Tensor, false, false) => quote! { #local.view() },
             (Kind::Tensor, false, true) => quote! { #local.as_ref().map(Import::view) },
-            (Kind::Tensor, true, false) => quote! { #local.view_mut() },
-            (Kind::Tensor, true, true) => quote! { #local.as_mut().map(Import::view_mut) },
+            (Kind::Tensor, true, false) => quote! { #local.lend() },
+            (Kind::Tensor, true, true) => quote! { #local.as_ref().map(Import::lend) },
             (Kind::Text, ..) => quote! { &#local },
             (Kind::Tokenizer, ..) => quote! { &*#local },
         };
@@ -98,48 +48,112 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     });
     let params = operation.params.iter().map(|param| {
         let (field, name) = (ident(&param.name), &param.name);
-        let given = param.default.is_some();
         let value = match &param.ty {
-            ParamType::F32 if given => quote! { #field.map(|value| value as f32) },
-            ParamType::F32 => quote! { #field as f32 },
+            ParamType::Int => quote! { frame.int(#name, #field)? },
+            ParamType::F32 => quote! { frame.float32(#name, #field)? },
+            ParamType::F64 => quote! { frame.float(#name, #field)? },
+            ParamType::Bool => quote! { frame.bool(#name, #field)? },
             ParamType::Enum(_) => {
                 let ty = OperationNames::enumeration(operation, name);
-                let parse = quote! { #ty::from_number(crate::call::case(py, &#info, #name, #ty::NAMES, text)?) };
-                if given {
-                    quote! { match #field { Some(text) => #parse, None => None } }
-                } else {
-                    quote! { match { let text = #field; #parse } { Some(case) => case, None => return Ok(py.None().into_bound(py)) } }
-                }
+                quote! { frame.case(#name, #ty::NAMES, #field)?.and_then(#ty::from_number) }
             }
-            _ => quote! { #field },
         };
-        quote! { #field: #value }
+        if param.default.is_some() {
+            quote! { #field: #value }
+        } else {
+            quote! { #field: frame.must(#name, #value)? }
+        }
     });
-    let body = outputs(operation, &names);
-    let docs = docs(operation);
+    let body = outputs(operation);
     quote! {
-        #docs
-        #[pyfunction]
-        #[pyo3(signature = (#(#signature),*))]
-        #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-        pub fn #function<'py>(py: Python<'py>, #(#parameters),*) -> PyResult<Bound<'py, PyAny>> {
+        #signature
+
+        /// # Safety
+        /// For the interpreter to call.
+        pub unsafe extern "C" fn entry(
+            _module: *mut ffi::PyObject,
+            arguments: *const *mut ffi::PyObject,
+            count: ffi::Py_ssize_t,
+            keywords: *mut ffi::PyObject,
+        ) -> *mut ffi::PyObject {
+            unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+        }
+
+        fn call<'a, 'py>(py: Python<'py>, arguments: Arguments<'a, 'py, #count>) -> PyResult<Bound<'py, PyAny>> {
+            let [#(#locals),*] = arguments;
+            let mut frame = Frame::new(py, &#info);
             #(#imports)*
             let args = #args { #(#fields,)* #(#params,)* };
-            let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
+            let call = args.check().map_err(|error| frame.raise(&error))?;
             #body
         }
     }
 }
 
+/// The static that says what the function takes.
+fn signature(operation: &Operation) -> TokenStream {
+    let function = Literal::c_string(&c_string(&operation.flat_name()));
+    let text =
+        format!("{}\n--\n\n{}\n\n{}", text_signature(operation), operation.summary, operation.doc.trim_end());
+    let doc = Literal::c_string(&c_string(&text));
+    let mut parameters: Vec<&str> = signature_order(operation).map(|input| input.name.as_str()).collect();
+    let positional = parameters.len();
+    let mut required: u64 = signature_order(operation)
+        .enumerate()
+        .filter(|(_, input)| input.optional.is_none())
+        .map(|(at, _)| 1 << at)
+        .sum();
+    for param in &operation.params {
+        if param.default.is_none() {
+            required |= 1 << parameters.len();
+        }
+        parameters.push(&param.name);
+    }
+    if takes_out(operation) {
+        parameters.push("out");
+    }
+    quote! {
+        /// What it takes.
+        pub static SIGNATURE: Signature =
+            Signature::new(#function, #doc, &[#(#parameters),*], #positional, #required);
+    }
+}
+
+/// Schemas hold no zero characters; should one, it ends the text.
+fn c_string(text: &str) -> CString {
+    let end = text.find('\0').unwrap_or(text.len());
+    CString::new(&text[..end]).unwrap_or_default()
+}
+
+fn import(input: &lz_schema::model::Input) -> TokenStream {
+    let (local, object, name) = (format_ident!("import_{}", input.name), ident(&input.name), &input.name);
+    match input.kind {
+        Kind::Tensor => {
+            let make = match (input.read_write, input.optional.is_some()) {
+                (false, false) => quote! { tensor },
+                (false, true) => quote! { optional },
+                (true, false) => quote! { writable },
+                (true, true) => quote! { optional_writable },
+            };
+            quote! { let #local = frame.#make(#name, #object)?; }
+        }
+        Kind::Text => quote! {
+            let #local = frame.texts(#name, #object)?;
+            let #local = #local.as_strs();
+        },
+        Kind::Tokenizer => quote! { let #local = frame.tokenizer(#name, #object)?; },
+    }
+}
+
 /// From the checked call to the returned objects.
-fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
-    let info = &names.info;
-    // The first tensor that must be there says whose kind of tensor the results are.
-    let like = operation.inputs.iter().find(|input| input.kind == Kind::Tensor && input.optional.is_none());
+fn outputs(operation: &Operation) -> TokenStream {
     let mut declare = Vec::new();
+    let mut take = Vec::new();
+    let mut allocate = Vec::new();
+    // The same places, once where an exception can be raised and once inside of the engine.
     let mut pass = Vec::new();
+    let mut pass_inside = Vec::new();
     let mut collect = Vec::new();
-    let mut elements = Vec::new();
     for output in &operation.outputs {
         let (name, local) = (&output.name, format_ident!("place_{}", output.name));
         let spec = format_ident!("{}_spec", output.name);
@@ -150,96 +164,132 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
                 _ => quote! { crate::output::dynamic(py, &value)? },
             };
             declare.push(quote! { let mut #local = None; });
-            if output.when.is_some() {
-                declare.push(quote! { let #wants = call.#wants(); });
-                pass.push(quote! { if #wants { Some(&mut #local) } else { None } });
+            pass.push(if output.when.is_some() {
+                quote! { call.#wants().then_some(&mut #local) }
             } else {
-                pass.push(quote! { &mut #local });
-            }
+                quote! { &mut #local }
+            });
             collect.push(quote! { if let Some(value) = #local { results.push(#made); } });
             continue;
         }
-        let like = match like {
-            Some(input) => {
-                let (object, import) = (ident(&input.name), format_ident!("import_{}", input.name));
-                // A tensor that is changed in place is borrowed by the arguments; its kind was noted before.
-                if input.read_write {
-                    let kind = format_ident!("kind_{}", input.name);
-                    quote! { (#object, #kind) }
-                } else {
-                    quote! { (#object, #import.kind) }
-                }
-            }
-            None => {
-                // Only operations over text have no tensor to follow; numpy then makes the results.
-                let object = operation.inputs.first().map_or_else(|| ident("py"), |input| ident(&input.name));
-                quote! { (#object, crate::import::Kind::Numpy) }
-            }
-        };
-        let make = quote! { crate::output::place(&#info, #name, spec, &mut given, #like)? };
-        elements.push(quote! { call.#spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0)) });
+        declare.push(quote! { let mut #local = Place::EMPTY; });
+        allocate.push(quote! { #local.allocate(&mut *frame, call.#spec())?; });
         if output.when.is_some() {
-            declare.push(
-                quote! { let mut #local = match call.#spec() { Some(spec) => Some(#make), None => None }; },
-            );
-            pass.push(quote! { #local.as_mut().map(|place| place.import.view_mut()) });
-            collect.push(quote! { if let Some(place) = #local { results.push(place.object); } });
+            take.push(quote! { if call.#spec().is_some() { #local.take(&mut frame, &mut given, #name)?; } });
+            pass.push(quote! { #local.lend() });
+            pass_inside.push(quote! { #local.lend() });
         } else {
-            declare.push(quote! {
-                let Some(spec) = call.#spec() else { return Err(crate::error::raise(py, &lz_core::check::disagreement(&#info))); };
-                let mut #local = #make;
-            });
-            pass.push(quote! { #local.import.view_mut() });
-            collect.push(quote! { results.push(#local.object); });
+            take.push(quote! { #local.take(&mut frame, &mut given, #name)?; });
+            pass.push(quote! { #local.must(&frame).map_err(|error| frame.raise(&error))? });
+            pass_inside.push(quote! { #local.must(frame).map_err(KernelError::invalid)? });
         }
+        collect.push(quote! { results.extend(#local.into_object()); });
     }
-    let given = if takes_out(operation) {
-        quote! { let mut given = crate::output::Given::new(out)?; }
-    } else if operation.outputs.iter().any(|output| !output.is_dynamic(operation)) {
-        quote! { let mut given = None; }
-    } else {
-        quote! {}
+    let hosted = hosted(operation);
+    let collected = match operation.outputs.as_slice() {
+        [output] if !output.is_dynamic(operation) && output.when.is_none() => {
+            let local = format_ident!("place_{}", output.name);
+            quote! { Ok(#local.into_object().unwrap_or_else(|| py.None().into_bound(py))) }
+        }
+        _ => quote! {
+            let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
+            #(#collect)*
+            crate::output::returned(py, results)
+        },
     };
-    let finish = if takes_out(operation) {
-        quote! { if let Some(given) = &given { given.finish(py, &#info)?; } }
+    // A result that a kernel of Python's makes by itself needs no place; so places are made only when a native one runs. Where
+    // the kernel finds out how large the results are, and where there are none, there is nothing to put off.
+    let run = if takes_out(operation) {
+        quote! {
+            let mut ready = None;
+            let mut given = Out::new(out);
+            if given.is_given() {
+                #(#take)*
+                given.finish(&frame)?;
+                let made = call.outputs(#(#pass),*);
+                ready = Some(made.map_err(|error| frame.raise(&error))?);
+            }
+            let context = match &ready {
+                Some(out) => call.context_with(out),
+                None => call.context(),
+            };
+            frame.dispatch(&context, |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return #hosted;
+                }
+                if ready.is_none() {
+                    #(#allocate)*
+                    let made = call.outputs(#(#pass_inside),*);
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else { return Err(KernelError::invalid(frame.disagreement())) };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            })?;
+            drop(ready);
+        }
     } else {
-        quote! {}
-    };
-    let work = if elements.is_empty() {
-        quote! { i64::MAX }
-    } else {
-        quote! { 0 #(+ #elements)* }
+        quote! {
+            let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+            let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { #(#allocate)* Ok(()) };
+            prepare(&mut frame).map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
+            {
+                let made = call.outputs(#(#pass),*);
+                let mut ready = made.map_err(|error| frame.raise(&error))?;
+                let context = call.context_with(&ready);
+                frame.dispatch(&context, |frame, entry, run| {
+                    if let Some(hosted) = Hosted::of(entry) {
+                        return #hosted;
+                    }
+                    let out = ready.reborrow();
+                    frame.native(|| call.run_kernel(entry, out, run))
+                })?;
+            }
+        }
     };
     quote! {
-        #given
         #(#declare)*
-        #finish
-        let work = #work;
-        {
-            let out = call.outputs(#(#pass),*).map_err(|error| crate::error::raise(py, &error))?;
-            crate::call::run(py, work, |engine| call.run(engine, out))?;
+        #run
+        if let Some(result) = frame.take_result() {
+            return Ok(result);
         }
-        let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-        #(#collect)*
-        crate::output::returned(py, results)
+        #collected
     }
 }
 
-fn docs(operation: &Operation) -> TokenStream {
-    super::doc(&format!("{}\n\n{}", operation.summary, operation.doc.trim_end()))
+/// How a kernel in Python is called: the caller's objects, and every param with its value.
+fn hosted(operation: &Operation) -> TokenStream {
+    let inputs = signature_order(operation).map(|input| ident(&input.name));
+    let params = operation.params.iter().map(|param| {
+        let field = ident(&param.name);
+        let value = match &param.ty {
+            ParamType::Int => quote! { Param::Int(call.#field) },
+            ParamType::F32 => quote! { Param::Float(f64::from(call.#field)) },
+            ParamType::F64 => quote! { Param::Float(call.#field) },
+            ParamType::Bool => quote! { Param::Bool(call.#field) },
+            ParamType::Enum(_) => {
+                let ty = OperationNames::enumeration(operation, &param.name);
+                quote! { Param::Text(#ty::NAMES.get(call.#field as usize).copied().unwrap_or_default()) }
+            }
+        };
+        quote! { (#field, #value) }
+    });
+    quote! { hosted.run(frame, &[#(#inputs),*], &[#(#params),*], out) }
 }
 
 /// The module of all functions.
 pub fn index(operations: &[Operation]) -> TokenStream {
     let modules: Vec<_> = operations.iter().map(|operation| ident(&operation.flat_name())).collect();
+    let names = operations.iter().map(|operation| operation.flat_name());
     quote! {
         use pyo3::prelude::*;
+        use crate::fastcall::function;
 
         #(mod #modules;)*
 
         /// Adds every operation's function.
         pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-            #(module.add_function(wrap_pyfunction!(#modules::#modules, module)?)?;)*
+            #(module.add(#names, function(module, &#modules::SIGNATURE, #modules::entry)?)?;)*
             Ok(())
         }
     }

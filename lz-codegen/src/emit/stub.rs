@@ -22,6 +22,27 @@ pub fn file(operations: &[Operation]) -> String {
     text
 }
 
+/// The signature as `inspect` reads it out of a docstring: `norm_rms($module, x, weight=None, *, eps=None, out=None)`.
+pub fn text_signature(operation: &Operation) -> String {
+    let mut parts = vec!["$module".to_owned(), "/".to_owned()];
+    parts.extend(signature_order(operation).map(|input| match input.optional {
+        Some(_) => format!("{}=None", input.name),
+        None => input.name.clone(),
+    }));
+    let out = takes_out(operation);
+    if !operation.params.is_empty() || out {
+        parts.push("*".to_owned());
+    }
+    parts.extend(operation.params.iter().map(|param| match param.default {
+        Some(_) => format!("{}=None", param.name),
+        None => param.name.clone(),
+    }));
+    if out {
+        parts.push("out=None".to_owned());
+    }
+    format!("{}({})", operation.flat_name(), parts.join(", "))
+}
+
 fn function(text: &mut String, operation: &Operation) {
     let mut parameters = Vec::new();
     let mut typed = false;

@@ -474,12 +474,20 @@ impl ActivationSiluMulCall<'_> {
             .dispatch(
                 &ACTIVATION_SILU_MUL,
                 &self.context_with(&out),
-                &mut |entry, run| match entry.typed::<ActivationSiluMulHandle>() {
-                    Some(handle) => handle.0.run(self, out.reborrow(), run),
-                    None => {
-                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
-                    }
-                },
+                &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             )
+    }
+    /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
+    #[inline]
+    pub fn run_kernel(
+        &self,
+        entry: &::lz_core::KernelEntry,
+        mut out: ActivationSiluMulOut<'_>,
+        run: &mut ::lz_core::Run<'_>,
+    ) -> Result<(), ::lz_core::KernelError> {
+        match entry.typed::<ActivationSiluMulHandle>() {
+            Some(handle) => handle.0.run(self, out, run),
+            None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+        }
     }
 }

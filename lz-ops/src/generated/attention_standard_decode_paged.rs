@@ -1469,14 +1469,20 @@ impl AttentionStandardDecodePagedCall<'_> {
             .dispatch(
                 &ATTENTION_STANDARD_DECODE_PAGED,
                 &self.context_with(&out),
-                &mut |entry, run| match entry
-                    .typed::<AttentionStandardDecodePagedHandle>()
-                {
-                    Some(handle) => handle.0.run(self, out.reborrow(), run),
-                    None => {
-                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
-                    }
-                },
+                &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             )
+    }
+    /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
+    #[inline]
+    pub fn run_kernel(
+        &self,
+        entry: &::lz_core::KernelEntry,
+        mut out: AttentionStandardDecodePagedOut<'_>,
+        run: &mut ::lz_core::Run<'_>,
+    ) -> Result<(), ::lz_core::KernelError> {
+        match entry.typed::<AttentionStandardDecodePagedHandle>() {
+            Some(handle) => handle.0.run(self, out, run),
+            None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+        }
     }
 }

@@ -649,12 +649,20 @@ impl NormRmsCall<'_> {
             .dispatch(
                 &NORM_RMS,
                 &self.context_with(&out),
-                &mut |entry, run| match entry.typed::<NormRmsHandle>() {
-                    Some(handle) => handle.0.run(self, out.reborrow(), run),
-                    None => {
-                        entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run)
-                    }
-                },
+                &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             )
+    }
+    /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
+    #[inline]
+    pub fn run_kernel(
+        &self,
+        entry: &::lz_core::KernelEntry,
+        mut out: NormRmsOut<'_>,
+        run: &mut ::lz_core::Run<'_>,
+    ) -> Result<(), ::lz_core::KernelError> {
+        match entry.typed::<NormRmsHandle>() {
+            Some(handle) => handle.0.run(self, out, run),
+            None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
+        }
     }
 }

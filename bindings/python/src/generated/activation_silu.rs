@@ -3,60 +3,98 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// The sigmoid-weighted linear unit, also called swish.
-///
-/// For each element:
-///
-///     output = x / (1 + exp(-alpha * x))
-///
-/// in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
-/// positive alpha; alpha = 0 halves x.
-#[pyfunction]
-#[pyo3(signature = (x, *, alpha = None, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn activation_silu<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"activation_silu",
+    c"activation_silu($module, /, x, *, alpha=None, out=None)\n--\n\nThe sigmoid-weighted linear unit, also called swish.\n\nFor each element:\n\n    output = x / (1 + exp(-alpha * x))\n\nin exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a\npositive alpha; alpha = 0 halves x.",
+    &["x", "alpha", "out"],
+    1usize,
+    1u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    alpha: Option<f64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 3usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("activation.silu", "x", x)?;
+    let [x, alpha, out] = arguments;
+    let mut frame = Frame::new(py, &ACTIVATION_SILU);
+    let import_x = frame.tensor("x", x)?;
     let args = ActivationSilu {
         x: import_x.view(),
-        alpha: alpha.map(|value| value as f32),
+        alpha: frame.float32("alpha", alpha)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&ACTIVATION_SILU)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &ACTIVATION_SILU,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &ACTIVATION_SILU)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x],
+                            &[(alpha, Param::Float(f64::from(call.alpha)))],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

@@ -3,97 +3,120 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// One decode step of multi-head latent attention over a contiguous compressed cache.
-///
-/// The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-/// token t and head h, with the cache shared by all heads and seen whole by every token:
-///
-///     s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
-///     p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])
-///     output[t,h] = Σ_j p[t,h,j] ckv[j]
-///     lse[t,h]    = log Σ_j exp(s[t,h,j])
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-#[pyfunction]
-#[pyo3(signature = (q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse = None, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_mla_decode<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_mla_decode",
+    c"attention_mla_decode($module, /, q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse=None, out=None)\n--\n\nOne decode step of multi-head latent attention over a contiguous compressed cache.\n\nThe absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For\ntoken t and head h, with the cache shared by all heads and seen whole by every token:\n\n    s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale\n    p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])\n    output[t,h] = Σ_j p[t,h,j] ckv[j]\n    lse[t,h]    = log Σ_j exp(s[t,h,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.",
+    &["q_nope", "q_pe", "ckv", "kpe", "sm_scale", "return_lse", "out"],
+    4usize,
+    31u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    q_nope: &Bound<'py, PyAny>,
-    q_pe: &Bound<'py, PyAny>,
-    ckv: &Bound<'py, PyAny>,
-    kpe: &Bound<'py, PyAny>,
-    sm_scale: f64,
-    return_lse: Option<bool>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 7usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_q_nope = Import::new("attention.mla.decode", "q_nope", q_nope)?;
-    let import_q_pe = Import::new("attention.mla.decode", "q_pe", q_pe)?;
-    let import_ckv = Import::new("attention.mla.decode", "ckv", ckv)?;
-    let import_kpe = Import::new("attention.mla.decode", "kpe", kpe)?;
+    let [q_nope, q_pe, ckv, kpe, sm_scale, return_lse, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE);
+    let import_q_nope = frame.tensor("q_nope", q_nope)?;
+    let import_q_pe = frame.tensor("q_pe", q_pe)?;
+    let import_ckv = frame.tensor("ckv", ckv)?;
+    let import_kpe = frame.tensor("kpe", kpe)?;
     let args = AttentionMlaDecode {
         q_nope: import_q_nope.view(),
         q_pe: import_q_pe.view(),
         ckv: import_ckv.view(),
         kpe: import_kpe.view(),
-        sm_scale: sm_scale as f32,
-        return_lse: return_lse,
+        sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&ATTENTION_MLA_DECODE)),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_MLA_DECODE,
-        "output",
-        spec,
-        &mut given,
-        (q_nope, import_q_nope.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_MLA_DECODE,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q_nope, import_q_nope.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_MLA_DECODE)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[q_nope, q_pe, ckv, kpe],
+                            &[
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

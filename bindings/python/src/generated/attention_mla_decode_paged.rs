@@ -3,83 +3,66 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// One decode step of multi-head latent attention over a paged compressed cache.
-///
-/// The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-/// with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
-/// its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
-///
-///     s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
-///     p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
-///     output[b,h] = Σ_j p[b,h,j] ckv[b,j]
-///     lse[b,h]    = log Σ_j exp(s[b,h,j])
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN. Requests may share pages. Places beyond the length are never read.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        q_nope,
-        q_pe,
-        ckv_cache,
-        kpe_cache,
-        kv_indptr,
-        kv_indices,
-        kv_last_page_len,
-        *,
-        sm_scale,
-        return_lse = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_mla_decode_paged<'py>(
-    py: Python<'py>,
-    q_nope: &Bound<'py, PyAny>,
-    q_pe: &Bound<'py, PyAny>,
-    ckv_cache: &Bound<'py, PyAny>,
-    kpe_cache: &Bound<'py, PyAny>,
-    kv_indptr: &Bound<'py, PyAny>,
-    kv_indices: &Bound<'py, PyAny>,
-    kv_last_page_len: &Bound<'py, PyAny>,
-    sm_scale: f64,
-    return_lse: Option<bool>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let import_q_nope = Import::new("attention.mla.decode.paged", "q_nope", q_nope)?;
-    let import_q_pe = Import::new("attention.mla.decode.paged", "q_pe", q_pe)?;
-    let import_ckv_cache = Import::new(
-        "attention.mla.decode.paged",
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_mla_decode_paged",
+    c"attention_mla_decode_paged($module, /, q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None, out=None)\n--\n\nOne decode step of multi-head latent attention over a paged compressed cache.\n\nThe absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;\nwith n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on\nits page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then\n\n    s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale\n    p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])\n    output[b,h] = Σ_j p[b,h,j] ckv[b,j]\n    lse[b,h]    = log Σ_j exp(s[b,h,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN. Requests may share pages. Places beyond the length are never read.",
+    &[
+        "q_nope",
+        "q_pe",
         "ckv_cache",
-        ckv_cache,
-    )?;
-    let import_kpe_cache = Import::new(
-        "attention.mla.decode.paged",
         "kpe_cache",
-        kpe_cache,
-    )?;
-    let import_kv_indptr = Import::new(
-        "attention.mla.decode.paged",
         "kv_indptr",
-        kv_indptr,
-    )?;
-    let import_kv_indices = Import::new(
-        "attention.mla.decode.paged",
         "kv_indices",
-        kv_indices,
-    )?;
-    let import_kv_last_page_len = Import::new(
-        "attention.mla.decode.paged",
         "kv_last_page_len",
-        kv_last_page_len,
-    )?;
+        "sm_scale",
+        "return_lse",
+        "out",
+    ],
+    7usize,
+    255u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
+    py: Python<'py>,
+    arguments: Arguments<'a, 'py, 10usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let [q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len,
+    sm_scale, return_lse, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE_PAGED);
+    let import_q_nope = frame.tensor("q_nope", q_nope)?;
+    let import_q_pe = frame.tensor("q_pe", q_pe)?;
+    let import_ckv_cache = frame.tensor("ckv_cache", ckv_cache)?;
+    let import_kpe_cache = frame.tensor("kpe_cache", kpe_cache)?;
+    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
+    let import_kv_indices = frame.tensor("kv_indices", kv_indices)?;
+    let import_kv_last_page_len = frame.tensor("kv_last_page_len", kv_last_page_len)?;
     let args = AttentionMlaDecodePaged {
         q_nope: import_q_nope.view(),
         q_pe: import_q_pe.view(),
@@ -88,59 +71,78 @@ pub fn attention_mla_decode_paged<'py>(
         kv_indptr: import_kv_indptr.view(),
         kv_indices: import_kv_indices.view(),
         kv_last_page_len: import_kv_last_page_len.view(),
-        sm_scale: sm_scale as f32,
-        return_lse: return_lse,
+        sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_MLA_DECODE_PAGED),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_MLA_DECODE_PAGED,
-        "output",
-        spec,
-        &mut given,
-        (q_nope, import_q_nope.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_MLA_DECODE_PAGED,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q_nope, import_q_nope.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_MLA_DECODE_PAGED)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[
+                                q_nope,
+                                q_pe,
+                                ckv_cache,
+                                kpe_cache,
+                                kv_indptr,
+                                kv_indices,
+                                kv_last_page_len,
+                            ],
+                            &[
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

@@ -3,76 +3,65 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
-///
-/// Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-/// For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-/// sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
-/// true. Over the keys that it sees:
-///
-///     z      = sm_scale * q[h,i] · k[g,j]
-///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     p[i,j] = exp(c) / Σ_l exp(c of key l)
-///     output[h,i] = Σ_j p[i,j] v[g,j]
-///     lse[h,i]    = log Σ_j exp(c)
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        q,
-        k,
-        v,
-        block_mask,
-        block_row_sizes,
-        block_col_sizes,
-        *,
-        soft_cap = None,
-        sm_scale = None,
-        return_lse = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_sparse_variable_block<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    block_mask: &Bound<'py, PyAny>,
-    block_row_sizes: &Bound<'py, PyAny>,
-    block_col_sizes: &Bound<'py, PyAny>,
-    soft_cap: Option<f64>,
-    sm_scale: Option<f64>,
-    return_lse: Option<bool>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let import_q = Import::new("attention.sparse.variable_block", "q", q)?;
-    let import_k = Import::new("attention.sparse.variable_block", "k", k)?;
-    let import_v = Import::new("attention.sparse.variable_block", "v", v)?;
-    let import_block_mask = Import::new(
-        "attention.sparse.variable_block",
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_sparse_variable_block",
+    c"attention_sparse_variable_block($module, /, q, k, v, block_mask, block_row_sizes, block_col_sizes, *, soft_cap=None, sm_scale=None, return_lse=None, out=None)\n--\n\nAttention over blocks of different sizes, chosen for each key head by a mask of blocks.\n\nQuery head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.\nFor each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of\nsizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is\ntrue. Over the keys that it sees:\n\n    z      = sm_scale * q[h,i] · k[g,j]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    p[i,j] = exp(c) / Σ_l exp(c of key l)\n    output[h,i] = Σ_j p[i,j] v[g,j]\n    lse[h,i]    = log Σ_j exp(c)\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.",
+    &[
+        "q",
+        "k",
+        "v",
         "block_mask",
-        block_mask,
-    )?;
-    let import_block_row_sizes = Import::new(
-        "attention.sparse.variable_block",
         "block_row_sizes",
-        block_row_sizes,
-    )?;
-    let import_block_col_sizes = Import::new(
-        "attention.sparse.variable_block",
         "block_col_sizes",
-        block_col_sizes,
-    )?;
+        "soft_cap",
+        "sm_scale",
+        "return_lse",
+        "out",
+    ],
+    6usize,
+    63u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
+    py: Python<'py>,
+    arguments: Arguments<'a, 'py, 10usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let [q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap, sm_scale,
+    return_lse, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_SPARSE_VARIABLE_BLOCK);
+    let import_q = frame.tensor("q", q)?;
+    let import_k = frame.tensor("k", k)?;
+    let import_v = frame.tensor("v", v)?;
+    let import_block_mask = frame.tensor("block_mask", block_mask)?;
+    let import_block_row_sizes = frame.tensor("block_row_sizes", block_row_sizes)?;
+    let import_block_col_sizes = frame.tensor("block_col_sizes", block_col_sizes)?;
     let args = AttentionSparseVariableBlock {
         q: import_q.view(),
         k: import_k.view(),
@@ -80,60 +69,72 @@ pub fn attention_sparse_variable_block<'py>(
         block_mask: import_block_mask.view(),
         block_row_sizes: import_block_row_sizes.view(),
         block_col_sizes: import_block_col_sizes.view(),
-        soft_cap: soft_cap.map(|value| value as f32),
-        sm_scale: sm_scale.map(|value| value as f32),
-        return_lse: return_lse,
+        soft_cap: frame.float32("soft_cap", soft_cap)?,
+        sm_scale: frame.float32("sm_scale", sm_scale)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_SPARSE_VARIABLE_BLOCK),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_SPARSE_VARIABLE_BLOCK,
-        "output",
-        spec,
-        &mut given,
-        (q, import_q.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_SPARSE_VARIABLE_BLOCK,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q, import_q.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_SPARSE_VARIABLE_BLOCK)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[q, k, v, block_mask, block_row_sizes, block_col_sizes],
+                            &[
+                                (soft_cap, Param::Float(f64::from(call.soft_cap))),
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

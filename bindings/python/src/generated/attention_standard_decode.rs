@@ -3,145 +3,151 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// One decode step of attention over contiguous keys and values.
-///
-/// With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-/// query's own place:
-///
-///     z    = sm_scale * q[b,h] · k[b,j,h]
-///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-///     p[j] = exp(s[j]) / Σ_l exp(s[l])
-///     output[b,h] = Σ_j p[j] v[b,j,h]
-///     lse[b,h]    = log Σ_j exp(s[j])
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        q,
-        k,
-        v,
-        kv_lens = None,
-        alibi_slopes = None,
-        *,
-        window_left = None,
-        soft_cap = None,
-        sm_scale = None,
-        return_lse = None,
-        layout = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_standard_decode<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_standard_decode",
+    c"attention_standard_decode($module, /, q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nOne decode step of attention over contiguous keys and values.\n\nWith L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the\nquery's own place:\n\n    z    = sm_scale * q[b,h] · k[b,j,h]\n    c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[j] = c + alibi_slopes[b,h] * (j - (L - 1))\n    p[j] = exp(s[j]) / Σ_l exp(s[l])\n    output[b,h] = Σ_j p[j] v[b,j,h]\n    lse[b,h]    = log Σ_j exp(s[j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nWith window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.",
+    &[
+        "q",
+        "k",
+        "v",
+        "kv_lens",
+        "alibi_slopes",
+        "window_left",
+        "soft_cap",
+        "sm_scale",
+        "return_lse",
+        "layout",
+        "out",
+    ],
+    5usize,
+    7u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    kv_lens: Option<&Bound<'py, PyAny>>,
-    alibi_slopes: Option<&Bound<'py, PyAny>>,
-    window_left: Option<i64>,
-    soft_cap: Option<f64>,
-    sm_scale: Option<f64>,
-    return_lse: Option<bool>,
-    layout: Option<&str>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 11usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_q = Import::new("attention.standard.decode", "q", q)?;
-    let import_k = Import::new("attention.standard.decode", "k", k)?;
-    let import_v = Import::new("attention.standard.decode", "v", v)?;
-    let import_kv_lens = kv_lens
-        .map(|object| Import::new("attention.standard.decode", "kv_lens", object))
-        .transpose()?;
-    let import_alibi_slopes = alibi_slopes
-        .map(|object| Import::new("attention.standard.decode", "alibi_slopes", object))
-        .transpose()?;
+    let [q, k, v, kv_lens, alibi_slopes, window_left, soft_cap, sm_scale, return_lse,
+    layout, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE);
+    let import_q = frame.tensor("q", q)?;
+    let import_k = frame.tensor("k", k)?;
+    let import_v = frame.tensor("v", v)?;
+    let import_kv_lens = frame.optional("kv_lens", kv_lens)?;
+    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
     let args = AttentionStandardDecode {
         q: import_q.view(),
         k: import_k.view(),
         v: import_v.view(),
         kv_lens: import_kv_lens.as_ref().map(Import::view),
         alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
-        window_left: window_left,
-        soft_cap: soft_cap.map(|value| value as f32),
-        sm_scale: sm_scale.map(|value| value as f32),
-        return_lse: return_lse,
-        layout: match layout {
-            Some(text) => {
-                AttentionStandardDecodeLayout::from_number(
-                    crate::call::case(
-                        py,
-                        &ATTENTION_STANDARD_DECODE,
-                        "layout",
-                        AttentionStandardDecodeLayout::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        window_left: frame.int("window_left", window_left)?,
+        soft_cap: frame.float32("soft_cap", soft_cap)?,
+        sm_scale: frame.float32("sm_scale", sm_scale)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
+        layout: frame
+            .case("layout", AttentionStandardDecodeLayout::NAMES, layout)?
+            .and_then(AttentionStandardDecodeLayout::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_STANDARD_DECODE),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_STANDARD_DECODE,
-        "output",
-        spec,
-        &mut given,
-        (q, import_q.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_STANDARD_DECODE,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q, import_q.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_STANDARD_DECODE)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[q, k, v, kv_lens, alibi_slopes],
+                            &[
+                                (window_left, Param::Int(call.window_left)),
+                                (soft_cap, Param::Float(f64::from(call.soft_cap))),
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                                (
+                                    layout,
+                                    Param::Text(
+                                        AttentionStandardDecodeLayout::NAMES
+                                            .get(call.layout as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

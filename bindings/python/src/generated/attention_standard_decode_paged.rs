@@ -3,101 +3,69 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// One decode step of attention over a paged cache.
-///
-/// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-/// j % page_size. Requests may share pages. Places beyond the length are never read.
-///
-/// With j over the L keys of the request, the last of which stands at the query's own place:
-///
-///     z    = sm_scale * q[b,h] · k[b,j,h]
-///     c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-///     p[j] = exp(s[j]) / Σ_l exp(s[l])
-///     output[b,h] = Σ_j p[j] v[b,j,h]
-///     lse[b,h]    = log Σ_j exp(s[j])
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        q,
-        k_cache,
-        v_cache,
-        kv_indptr,
-        kv_indices,
-        kv_last_page_len,
-        alibi_slopes = None,
-        *,
-        window_left = None,
-        soft_cap = None,
-        sm_scale = None,
-        return_lse = None,
-        layout = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_standard_decode_paged<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k_cache: &Bound<'py, PyAny>,
-    v_cache: &Bound<'py, PyAny>,
-    kv_indptr: &Bound<'py, PyAny>,
-    kv_indices: &Bound<'py, PyAny>,
-    kv_last_page_len: &Bound<'py, PyAny>,
-    alibi_slopes: Option<&Bound<'py, PyAny>>,
-    window_left: Option<i64>,
-    soft_cap: Option<f64>,
-    sm_scale: Option<f64>,
-    return_lse: Option<bool>,
-    layout: Option<&str>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let import_q = Import::new("attention.standard.decode.paged", "q", q)?;
-    let import_k_cache = Import::new(
-        "attention.standard.decode.paged",
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_standard_decode_paged",
+    c"attention_standard_decode_paged($module, /, q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nOne decode step of attention over a paged cache.\n\nRequest b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is\nL = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place\nj % page_size. Requests may share pages. Places beyond the length are never read.\n\nWith j over the L keys of the request, the last of which stands at the query's own place:\n\n    z    = sm_scale * q[b,h] · k[b,j,h]\n    c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[j] = c + alibi_slopes[b,h] * (j - (L - 1))\n    p[j] = exp(s[j]) / Σ_l exp(s[l])\n    output[b,h] = Σ_j p[j] v[b,j,h]\n    lse[b,h]    = log Σ_j exp(s[j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nWith window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.",
+    &[
+        "q",
         "k_cache",
-        k_cache,
-    )?;
-    let import_v_cache = Import::new(
-        "attention.standard.decode.paged",
         "v_cache",
-        v_cache,
-    )?;
-    let import_kv_indptr = Import::new(
-        "attention.standard.decode.paged",
         "kv_indptr",
-        kv_indptr,
-    )?;
-    let import_kv_indices = Import::new(
-        "attention.standard.decode.paged",
         "kv_indices",
-        kv_indices,
-    )?;
-    let import_kv_last_page_len = Import::new(
-        "attention.standard.decode.paged",
         "kv_last_page_len",
-        kv_last_page_len,
-    )?;
-    let import_alibi_slopes = alibi_slopes
-        .map(|object| Import::new(
-            "attention.standard.decode.paged",
-            "alibi_slopes",
-            object,
-        ))
-        .transpose()?;
+        "alibi_slopes",
+        "window_left",
+        "soft_cap",
+        "sm_scale",
+        "return_lse",
+        "layout",
+        "out",
+    ],
+    7usize,
+    63u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
+    py: Python<'py>,
+    arguments: Arguments<'a, 'py, 13usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let [q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes,
+    window_left, soft_cap, sm_scale, return_lse, layout, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE_PAGED);
+    let import_q = frame.tensor("q", q)?;
+    let import_k_cache = frame.tensor("k_cache", k_cache)?;
+    let import_v_cache = frame.tensor("v_cache", v_cache)?;
+    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
+    let import_kv_indices = frame.tensor("kv_indices", kv_indices)?;
+    let import_kv_last_page_len = frame.tensor("kv_last_page_len", kv_last_page_len)?;
+    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
     let args = AttentionStandardDecodePaged {
         q: import_q.view(),
         k_cache: import_k_cache.view(),
@@ -106,75 +74,94 @@ pub fn attention_standard_decode_paged<'py>(
         kv_indices: import_kv_indices.view(),
         kv_last_page_len: import_kv_last_page_len.view(),
         alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
-        window_left: window_left,
-        soft_cap: soft_cap.map(|value| value as f32),
-        sm_scale: sm_scale.map(|value| value as f32),
-        return_lse: return_lse,
-        layout: match layout {
-            Some(text) => {
-                AttentionStandardDecodePagedLayout::from_number(
-                    crate::call::case(
-                        py,
-                        &ATTENTION_STANDARD_DECODE_PAGED,
-                        "layout",
-                        AttentionStandardDecodePagedLayout::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        window_left: frame.int("window_left", window_left)?,
+        soft_cap: frame.float32("soft_cap", soft_cap)?,
+        sm_scale: frame.float32("sm_scale", sm_scale)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
+        layout: frame
+            .case("layout", AttentionStandardDecodePagedLayout::NAMES, layout)?
+            .and_then(AttentionStandardDecodePagedLayout::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_STANDARD_DECODE_PAGED),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_STANDARD_DECODE_PAGED,
-        "output",
-        spec,
-        &mut given,
-        (q, import_q.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_STANDARD_DECODE_PAGED,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q, import_q.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_STANDARD_DECODE_PAGED)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[
+                                q,
+                                k_cache,
+                                v_cache,
+                                kv_indptr,
+                                kv_indices,
+                                kv_last_page_len,
+                                alibi_slopes,
+                            ],
+                            &[
+                                (window_left, Param::Int(call.window_left)),
+                                (soft_cap, Param::Float(f64::from(call.soft_cap))),
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                                (
+                                    layout,
+                                    Param::Text(
+                                        AttentionStandardDecodePagedLayout::NAMES
+                                            .get(call.layout as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

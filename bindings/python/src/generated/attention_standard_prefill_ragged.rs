@@ -3,87 +3,68 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Attention of requests of different lengths that lie one after the other without padding.
-///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-/// numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
-///
-///     z      = sm_scale * q[i,h] · k[j,h]
-///     c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-///     s[i,j] = c + alibi_slopes[b,h] * (j - t)
-///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
-///     output[i,h] = Σ_j p[i,j] v[j,h]
-///     lse[i,h]    = log Σ_j exp(s[i,j])
-///
-/// in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-/// query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-/// makes the row NaN.
-///
-/// A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-/// window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-/// aligned at the end of each request; there is no offset to choose.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        q,
-        k,
-        v,
-        qo_indptr,
-        kv_indptr,
-        alibi_slopes = None,
-        *,
-        causal = None,
-        window_left = None,
-        window_right = None,
-        soft_cap = None,
-        sm_scale = None,
-        return_lse = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_standard_prefill_ragged<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    qo_indptr: &Bound<'py, PyAny>,
-    kv_indptr: &Bound<'py, PyAny>,
-    alibi_slopes: Option<&Bound<'py, PyAny>>,
-    causal: Option<bool>,
-    window_left: Option<i64>,
-    window_right: Option<i64>,
-    soft_cap: Option<f64>,
-    sm_scale: Option<f64>,
-    return_lse: Option<bool>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let import_q = Import::new("attention.standard.prefill.ragged", "q", q)?;
-    let import_k = Import::new("attention.standard.prefill.ragged", "k", k)?;
-    let import_v = Import::new("attention.standard.prefill.ragged", "v", v)?;
-    let import_qo_indptr = Import::new(
-        "attention.standard.prefill.ragged",
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_standard_prefill_ragged",
+    c"attention_standard_prefill_ragged($module, /, q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None)\n--\n\nAttention of requests of different lengths that lie one after the other without padding.\n\nRequest b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their\nnumbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:\n\n    z      = sm_scale * q[i,h] · k[j,h]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[i,j] = c + alibi_slopes[b,h] * (j - t)\n    p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request\n    output[i,h] = Σ_j p[i,j] v[j,h]\n    lse[i,h]    = log Σ_j exp(s[i,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nA score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with\nwindow_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus\naligned at the end of each request; there is no offset to choose.",
+    &[
+        "q",
+        "k",
+        "v",
         "qo_indptr",
-        qo_indptr,
-    )?;
-    let import_kv_indptr = Import::new(
-        "attention.standard.prefill.ragged",
         "kv_indptr",
-        kv_indptr,
-    )?;
-    let import_alibi_slopes = alibi_slopes
-        .map(|object| Import::new(
-            "attention.standard.prefill.ragged",
-            "alibi_slopes",
-            object,
-        ))
-        .transpose()?;
+        "alibi_slopes",
+        "causal",
+        "window_left",
+        "window_right",
+        "soft_cap",
+        "sm_scale",
+        "return_lse",
+        "out",
+    ],
+    6usize,
+    31u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
+    py: Python<'py>,
+    arguments: Arguments<'a, 'py, 13usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let [q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal, window_left, window_right,
+    soft_cap, sm_scale, return_lse, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_RAGGED);
+    let import_q = frame.tensor("q", q)?;
+    let import_k = frame.tensor("k", k)?;
+    let import_v = frame.tensor("v", v)?;
+    let import_qo_indptr = frame.tensor("qo_indptr", qo_indptr)?;
+    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
+    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
     let args = AttentionStandardPrefillRagged {
         q: import_q.view(),
         k: import_k.view(),
@@ -91,63 +72,78 @@ pub fn attention_standard_prefill_ragged<'py>(
         qo_indptr: import_qo_indptr.view(),
         kv_indptr: import_kv_indptr.view(),
         alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
-        causal: causal,
-        window_left: window_left,
-        window_right: window_right,
-        soft_cap: soft_cap.map(|value| value as f32),
-        sm_scale: sm_scale.map(|value| value as f32),
-        return_lse: return_lse,
+        causal: frame.bool("causal", causal)?,
+        window_left: frame.int("window_left", window_left)?,
+        window_right: frame.int("window_right", window_right)?,
+        soft_cap: frame.float32("soft_cap", soft_cap)?,
+        sm_scale: frame.float32("sm_scale", sm_scale)?,
+        return_lse: frame.bool("return_lse", return_lse)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_STANDARD_PREFILL_RAGGED),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_STANDARD_PREFILL_RAGGED,
-        "output",
-        spec,
-        &mut given,
-        (q, import_q.kind),
-    )?;
-    let mut place_lse = match call.lse_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &ATTENTION_STANDARD_PREFILL_RAGGED,
-                    "lse",
-                    spec,
-                    &mut given,
-                    (q, import_q.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.lse_spec().is_some() {
+            place_lse.take(&mut frame, &mut given, "lse")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_STANDARD_PREFILL_RAGGED)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_lse.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[q, k, v, qo_indptr, kv_indptr, alibi_slopes],
+                            &[
+                                (causal, Param::Bool(call.causal)),
+                                (window_left, Param::Int(call.window_left)),
+                                (window_right, Param::Int(call.window_right)),
+                                (soft_cap, Param::Float(f64::from(call.soft_cap))),
+                                (sm_scale, Param::Float(f64::from(call.sm_scale))),
+                                (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_lse {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

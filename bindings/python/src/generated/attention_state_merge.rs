@@ -3,85 +3,103 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Combines partial attention results over disjoint sets of keys into the result over all of them.
-///
-/// For each row and head h, with t over the states:
-///
-///     m      = max_t s[t,h]
-///     w[t]   = exp(s[t,h] - m)
-///     output = Σ_t w[t] v[t,h] / Σ_t w[t]
-///     lse    = m + log Σ_t w[t]
-///
-/// in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
-/// If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
-/// makes output and lse NaN. The logarithms are natural.
-#[pyfunction]
-#[pyo3(signature = (v, s, *, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn attention_state_merge<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"attention_state_merge",
+    c"attention_state_merge($module, /, v, s, *, out=None)\n--\n\nCombines partial attention results over disjoint sets of keys into the result over all of them.\n\nFor each row and head h, with t over the states:\n\n    m      = max_t s[t,h]\n    w[t]   = exp(s[t,h] - m)\n    output = Σ_t w[t] v[t,h] / Σ_t w[t]\n    lse    = m + log Σ_t w[t]\n\nin exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.\nIf no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,\nmakes output and lse NaN. The logarithms are natural.",
+    &["v", "s", "out"],
+    2usize,
+    3u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    v: &Bound<'py, PyAny>,
-    s: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 3usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_v = Import::new("attention.state.merge", "v", v)?;
-    let import_s = Import::new("attention.state.merge", "s", s)?;
+    let [v, s, out] = arguments;
+    let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE);
+    let import_v = frame.tensor("v", v)?;
+    let import_s = frame.tensor("s", s)?;
     let args = AttentionStateMerge {
         v: import_v.view(),
         s: import_s.view(),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_STATE_MERGE),
-            ),
-        );
-    };
-    let mut place_output = crate::output::place(
-        &ATTENTION_STATE_MERGE,
-        "output",
-        spec,
-        &mut given,
-        (v, import_v.kind),
-    )?;
-    let Some(spec) = call.lse_spec() else {
-        return Err(
-            crate::error::raise(
-                py,
-                &lz_core::check::disagreement(&ATTENTION_STATE_MERGE),
-            ),
-        );
-    };
-    let mut place_lse = crate::output::place(
-        &ATTENTION_STATE_MERGE,
-        "lse",
-        spec,
-        &mut given,
-        (v, import_v.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &ATTENTION_STATE_MERGE)?;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_lse = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        place_lse.take(&mut frame, &mut given, "lse")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_lse.must(&frame).map_err(|error| frame.raise(&error))?,
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.lse_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut(), place_lse.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted.run(frame, &[v, s], &[], out);
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_lse.allocate(&mut *frame, call.lse_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_lse.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    results.push(place_lse.object);
+    results.extend(place_output.into_object());
+    results.extend(place_lse.into_object());
     crate::output::returned(py, results)
 }

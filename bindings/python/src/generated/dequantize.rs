@@ -3,144 +3,164 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Turns values of a small integer or float format back into ordinary floats.
-///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
-/// of the group of element e.
-///
-/// **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
-///
-///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
-///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
-///     output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
-///
-/// This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
-///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
-/// high nibble is 0.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        quantized,
-        scale,
-        zero_point = None,
-        global_scale = None,
-        *,
-        format,
-        granularity,
-        block_size = None,
-        inner = None,
-        output_dtype = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn dequantize<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"dequantize",
+    c"dequantize($module, /, quantized, scale, zero_point=None, global_scale=None, *, format, granularity, block_size=None, inner=None, output_dtype=None, out=None)\n--\n\nTurns values of a small integer or float format back into ordinary floats.\n\n**Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where\nthe second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of\nblock_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point\nof the group of element e.\n\n**Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:\n\n    output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given\n    output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4\n    output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given\n\nThis undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.\n\n**Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a\nbyte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last\nhigh nibble is 0.",
+    &[
+        "quantized",
+        "scale",
+        "zero_point",
+        "global_scale",
+        "format",
+        "granularity",
+        "block_size",
+        "inner",
+        "output_dtype",
+        "out",
+    ],
+    4usize,
+    51u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    quantized: &Bound<'py, PyAny>,
-    scale: &Bound<'py, PyAny>,
-    zero_point: Option<&Bound<'py, PyAny>>,
-    global_scale: Option<&Bound<'py, PyAny>>,
-    format: &str,
-    granularity: &str,
-    block_size: Option<i64>,
-    inner: Option<i64>,
-    output_dtype: Option<&str>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_quantized = Import::new("dequantize", "quantized", quantized)?;
-    let import_scale = Import::new("dequantize", "scale", scale)?;
-    let import_zero_point = zero_point
-        .map(|object| Import::new("dequantize", "zero_point", object))
-        .transpose()?;
-    let import_global_scale = global_scale
-        .map(|object| Import::new("dequantize", "global_scale", object))
-        .transpose()?;
+    let [quantized, scale, zero_point, global_scale, format, granularity, block_size,
+    inner, output_dtype, out] = arguments;
+    let mut frame = Frame::new(py, &DEQUANTIZE);
+    let import_quantized = frame.tensor("quantized", quantized)?;
+    let import_scale = frame.tensor("scale", scale)?;
+    let import_zero_point = frame.optional("zero_point", zero_point)?;
+    let import_global_scale = frame.optional("global_scale", global_scale)?;
     let args = Dequantize {
         quantized: import_quantized.view(),
         scale: import_scale.view(),
         zero_point: import_zero_point.as_ref().map(Import::view),
         global_scale: import_global_scale.as_ref().map(Import::view),
-        format: match {
-            let text = format;
-            DequantizeFormat::from_number(
-                crate::call::case(
-                    py,
-                    &DEQUANTIZE,
-                    "format",
-                    DequantizeFormat::NAMES,
-                    text,
-                )?,
-            )
-        } {
-            Some(case) => case,
-            None => return Ok(py.None().into_bound(py)),
-        },
-        granularity: match {
-            let text = granularity;
-            DequantizeGranularity::from_number(
-                crate::call::case(
-                    py,
-                    &DEQUANTIZE,
-                    "granularity",
-                    DequantizeGranularity::NAMES,
-                    text,
-                )?,
-            )
-        } {
-            Some(case) => case,
-            None => return Ok(py.None().into_bound(py)),
-        },
-        block_size: block_size,
-        inner: inner,
-        output_dtype: match output_dtype {
-            Some(text) => {
-                DequantizeOutputDtype::from_number(
-                    crate::call::case(
-                        py,
-                        &DEQUANTIZE,
-                        "output_dtype",
-                        DequantizeOutputDtype::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        format: frame
+            .must(
+                "format",
+                frame
+                    .case("format", DequantizeFormat::NAMES, format)?
+                    .and_then(DequantizeFormat::from_number),
+            )?,
+        granularity: frame
+            .must(
+                "granularity",
+                frame
+                    .case("granularity", DequantizeGranularity::NAMES, granularity)?
+                    .and_then(DequantizeGranularity::from_number),
+            )?,
+        block_size: frame.int("block_size", block_size)?,
+        inner: frame.int("inner", inner)?,
+        output_dtype: frame
+            .case("output_dtype", DequantizeOutputDtype::NAMES, output_dtype)?
+            .and_then(DequantizeOutputDtype::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&DEQUANTIZE)));
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &DEQUANTIZE,
-        "output",
-        spec,
-        &mut given,
-        (quantized, import_quantized.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &DEQUANTIZE)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[quantized, scale, zero_point, global_scale],
+                            &[
+                                (
+                                    format,
+                                    Param::Text(
+                                        DequantizeFormat::NAMES
+                                            .get(call.format as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                                (
+                                    granularity,
+                                    Param::Text(
+                                        DequantizeGranularity::NAMES
+                                            .get(call.granularity as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                                (block_size, Param::Int(call.block_size)),
+                                (inner, Param::Int(call.inner)),
+                                (
+                                    output_dtype,
+                                    Param::Text(
+                                        DequantizeOutputDtype::NAMES
+                                            .get(call.output_dtype as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

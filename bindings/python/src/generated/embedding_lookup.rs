@@ -3,60 +3,93 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Copies the rows of a table that ids name.
-///
-/// For each id:
-///
-///     output[t, :] = table[ids[t], :]
-///
-/// bit for bit. Ids that are negative or not smaller than `vocab` are refused.
-#[pyfunction]
-#[pyo3(signature = (table, ids, *, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn embedding_lookup<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"embedding_lookup",
+    c"embedding_lookup($module, /, table, ids, *, out=None)\n--\n\nCopies the rows of a table that ids name.\n\nFor each id:\n\n    output[t, :] = table[ids[t], :]\n\nbit for bit. Ids that are negative or not smaller than `vocab` are refused.",
+    &["table", "ids", "out"],
+    2usize,
+    3u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    table: &Bound<'py, PyAny>,
-    ids: &Bound<'py, PyAny>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 3usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_table = Import::new("embedding.lookup", "table", table)?;
-    let import_ids = Import::new("embedding.lookup", "ids", ids)?;
+    let [table, ids, out] = arguments;
+    let mut frame = Frame::new(py, &EMBEDDING_LOOKUP);
+    let import_table = frame.tensor("table", table)?;
+    let import_ids = frame.tensor("ids", ids)?;
     let args = EmbeddingLookup {
         table: import_table.view(),
         ids: import_ids.view(),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&EMBEDDING_LOOKUP)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &EMBEDDING_LOOKUP,
-        "output",
-        spec,
-        &mut given,
-        (table, import_table.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &EMBEDDING_LOOKUP)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted.run(frame, &[table, ids], &[], out);
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

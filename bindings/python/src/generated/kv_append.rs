@@ -3,70 +3,101 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Writes the keys and values of new tokens into a paged cache, in place.
-///
-/// For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
-/// head h and feature d:
-///
-///     k_cache[page, place, h, d] ← round(k[t, h, d])
-///     v_cache[page, place, h, d] ← round(v[t, h, d])
-///
-/// round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
-/// saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
-/// same slot the later one wins. Nothing else in the caches changes.
-#[pyfunction]
-#[pyo3(signature = (k, v, k_cache, v_cache, slots, *, layout = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn kv_append<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"kv_append",
+    c"kv_append($module, /, k, v, k_cache, v_cache, slots, *, layout=None)\n--\n\nWrites the keys and values of new tokens into a paged cache, in place.\n\nFor each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each\nhead h and feature d:\n\n    k_cache[page, place, h, d] ← round(k[t, h, d])\n    v_cache[page, place, h, d] ← round(v[t, h, d])\n\nround is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities\nsaturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the\nsame slot the later one wins. Nothing else in the caches changes.",
+    &["k", "v", "k_cache", "v_cache", "slots", "layout"],
+    5usize,
+    31u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    k_cache: &Bound<'py, PyAny>,
-    v_cache: &Bound<'py, PyAny>,
-    slots: &Bound<'py, PyAny>,
-    layout: Option<&str>,
+    arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_k = Import::new("kv.append", "k", k)?;
-    let import_v = Import::new("kv.append", "v", v)?;
-    let mut import_k_cache = Import::writable("kv.append", "k_cache", k_cache)?;
-    #[allow(unused_variables, reason = "only needed where it is the first tensor")]
-    let kind_k_cache = import_k_cache.kind;
-    let mut import_v_cache = Import::writable("kv.append", "v_cache", v_cache)?;
-    #[allow(unused_variables, reason = "only needed where it is the first tensor")]
-    let kind_v_cache = import_v_cache.kind;
-    let import_slots = Import::new("kv.append", "slots", slots)?;
+    let [k, v, k_cache, v_cache, slots, layout] = arguments;
+    let mut frame = Frame::new(py, &KV_APPEND);
+    let import_k = frame.tensor("k", k)?;
+    let import_v = frame.tensor("v", v)?;
+    let import_k_cache = frame.writable("k_cache", k_cache)?;
+    let import_v_cache = frame.writable("v_cache", v_cache)?;
+    let import_slots = frame.tensor("slots", slots)?;
     let args = KvAppend {
         k: import_k.view(),
         v: import_v.view(),
-        k_cache: import_k_cache.view_mut(),
-        v_cache: import_v_cache.view_mut(),
+        k_cache: import_k_cache.lend(),
+        v_cache: import_v_cache.lend(),
         slots: import_slots.view(),
-        layout: match layout {
-            Some(text) => {
-                KvAppendLayout::from_number(
-                    crate::call::case(
-                        py,
-                        &KV_APPEND,
-                        "layout",
-                        KvAppendLayout::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        layout: frame
+            .case("layout", KvAppendLayout::NAMES, layout)?
+            .and_then(KvAppendLayout::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let work = i64::MAX;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+    let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
+    prepare(&mut frame)
+        .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let out = call.outputs().map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+        let made = call.outputs();
+        let mut ready = made.map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(&ready);
+        frame
+            .dispatch(
+                &context,
+                |frame, entry, run| {
+                    if let Some(hosted) = Hosted::of(entry) {
+                        return hosted
+                            .run(
+                                frame,
+                                &[k, v, k_cache, v_cache, slots],
+                                &[
+                                    (
+                                        layout,
+                                        Param::Text(
+                                            KvAppendLayout::NAMES
+                                                .get(call.layout as usize)
+                                                .copied()
+                                                .unwrap_or_default(),
+                                        ),
+                                    ),
+                                ],
+                                out,
+                            );
+                    }
+                    let out = ready.reborrow();
+                    frame.native(|| call.run_kernel(entry, out, run))
+                },
+            )?;
+    }
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
     crate::output::returned(py, results)

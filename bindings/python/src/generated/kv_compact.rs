@@ -3,64 +3,99 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Moves whole pages of a paged cache, in place.
-///
-/// For each move i, for keys and values alike, as if every source page were read before any target page is written:
-///
-///     cache[target[i], :, :, :] ← cache[source[i], :, :, :]
-///
-/// bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
-/// target do not change. The caller changes its page tables.
-#[pyfunction]
-#[pyo3(signature = (k_cache, v_cache, source, target, *, layout = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn kv_compact<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"kv_compact",
+    c"kv_compact($module, /, k_cache, v_cache, source, target, *, layout=None)\n--\n\nMoves whole pages of a paged cache, in place.\n\nFor each move i, for keys and values alike, as if every source page were read before any target page is written:\n\n    cache[target[i], :, :, :] ← cache[source[i], :, :, :]\n\nbit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no\ntarget do not change. The caller changes its page tables.",
+    &["k_cache", "v_cache", "source", "target", "layout"],
+    4usize,
+    15u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    k_cache: &Bound<'py, PyAny>,
-    v_cache: &Bound<'py, PyAny>,
-    source: &Bound<'py, PyAny>,
-    target: &Bound<'py, PyAny>,
-    layout: Option<&str>,
+    arguments: Arguments<'a, 'py, 5usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let mut import_k_cache = Import::writable("kv.compact", "k_cache", k_cache)?;
-    #[allow(unused_variables, reason = "only needed where it is the first tensor")]
-    let kind_k_cache = import_k_cache.kind;
-    let mut import_v_cache = Import::writable("kv.compact", "v_cache", v_cache)?;
-    #[allow(unused_variables, reason = "only needed where it is the first tensor")]
-    let kind_v_cache = import_v_cache.kind;
-    let import_source = Import::new("kv.compact", "source", source)?;
-    let import_target = Import::new("kv.compact", "target", target)?;
+    let [k_cache, v_cache, source, target, layout] = arguments;
+    let mut frame = Frame::new(py, &KV_COMPACT);
+    let import_k_cache = frame.writable("k_cache", k_cache)?;
+    let import_v_cache = frame.writable("v_cache", v_cache)?;
+    let import_source = frame.tensor("source", source)?;
+    let import_target = frame.tensor("target", target)?;
     let args = KvCompact {
-        k_cache: import_k_cache.view_mut(),
-        v_cache: import_v_cache.view_mut(),
+        k_cache: import_k_cache.lend(),
+        v_cache: import_v_cache.lend(),
         source: import_source.view(),
         target: import_target.view(),
-        layout: match layout {
-            Some(text) => {
-                KvCompactLayout::from_number(
-                    crate::call::case(
-                        py,
-                        &KV_COMPACT,
-                        "layout",
-                        KvCompactLayout::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        layout: frame
+            .case("layout", KvCompactLayout::NAMES, layout)?
+            .and_then(KvCompactLayout::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let work = i64::MAX;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+    let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
+    prepare(&mut frame)
+        .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let out = call.outputs().map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+        let made = call.outputs();
+        let mut ready = made.map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(&ready);
+        frame
+            .dispatch(
+                &context,
+                |frame, entry, run| {
+                    if let Some(hosted) = Hosted::of(entry) {
+                        return hosted
+                            .run(
+                                frame,
+                                &[k_cache, v_cache, source, target],
+                                &[
+                                    (
+                                        layout,
+                                        Param::Text(
+                                            KvCompactLayout::NAMES
+                                                .get(call.layout as usize)
+                                                .copied()
+                                                .unwrap_or_default(),
+                                        ),
+                                    ),
+                                ],
+                                out,
+                            );
+                    }
+                    let out = ready.reborrow();
+                    frame.native(|| call.run_kernel(entry, out, run))
+                },
+            )?;
+    }
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
     crate::output::returned(py, results)

@@ -3,97 +3,116 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// A gated feed-forward block in one step.
-///
-/// For row r, with m over the intermediate features:
-///
-///     g[r,m] = Σ_i x[r,i] * gate_weight[m,i]
-///     u[r,m] = Σ_i x[r,i] * up_weight[m,i]
-///     output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
-///
-/// The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
-/// the output is rounded once at the end. An empty sum is 0.
-/// The activations, with Φ the distribution function of the standard normal:
-///
-///     none(z) = z                       relu(z) = max(z, 0), NaN for NaN
-///     silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
-///     gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
-#[pyfunction]
-#[pyo3(
-    signature = (
-        x,
-        gate_weight,
-        up_weight,
-        down_weight,
-        *,
-        activation = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn mlp_fused<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"mlp_fused",
+    c"mlp_fused($module, /, x, gate_weight, up_weight, down_weight, *, activation=None, out=None)\n--\n\nA gated feed-forward block in one step.\n\nFor row r, with m over the intermediate features:\n\n    g[r,m] = Σ_i x[r,i] * gate_weight[m,i]\n    u[r,m] = Σ_i x[r,i] * up_weight[m,i]\n    output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]\n\nThe intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;\nthe output is rounded once at the end. An empty sum is 0.\nThe activations, with Φ the distribution function of the standard normal:\n\n    none(z) = z                       relu(z) = max(z, 0), NaN for NaN\n    silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))",
+    &["x", "gate_weight", "up_weight", "down_weight", "activation", "out"],
+    4usize,
+    15u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    gate_weight: &Bound<'py, PyAny>,
-    up_weight: &Bound<'py, PyAny>,
-    down_weight: &Bound<'py, PyAny>,
-    activation: Option<&str>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("mlp.fused", "x", x)?;
-    let import_gate_weight = Import::new("mlp.fused", "gate_weight", gate_weight)?;
-    let import_up_weight = Import::new("mlp.fused", "up_weight", up_weight)?;
-    let import_down_weight = Import::new("mlp.fused", "down_weight", down_weight)?;
+    let [x, gate_weight, up_weight, down_weight, activation, out] = arguments;
+    let mut frame = Frame::new(py, &MLP_FUSED);
+    let import_x = frame.tensor("x", x)?;
+    let import_gate_weight = frame.tensor("gate_weight", gate_weight)?;
+    let import_up_weight = frame.tensor("up_weight", up_weight)?;
+    let import_down_weight = frame.tensor("down_weight", down_weight)?;
     let args = MlpFused {
         x: import_x.view(),
         gate_weight: import_gate_weight.view(),
         up_weight: import_up_weight.view(),
         down_weight: import_down_weight.view(),
-        activation: match activation {
-            Some(text) => {
-                MlpFusedActivation::from_number(
-                    crate::call::case(
-                        py,
-                        &MLP_FUSED,
-                        "activation",
-                        MlpFusedActivation::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        activation: frame
+            .case("activation", MlpFusedActivation::NAMES, activation)?
+            .and_then(MlpFusedActivation::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&MLP_FUSED)));
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &MLP_FUSED,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &MLP_FUSED)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, gate_weight, up_weight, down_weight],
+                            &[
+                                (
+                                    activation,
+                                    Param::Text(
+                                        MlpFusedActivation::NAMES
+                                            .get(call.activation as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

@@ -3,122 +3,126 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Layer normalisation over the last dimension.
-///
-/// For each row r of x, in exact arithmetic, rounded once at the end:
-///
-///     mean[r]     = (1 / hidden) Σ_i x[r,i]
-///     var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²
-///     inv_std[r]  = 1 / sqrt(var[r] + eps)
-///     output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
-///
-/// Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        x,
-        weight = None,
-        bias = None,
-        *,
-        eps = None,
-        return_stats = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn norm_layer<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"norm_layer",
+    c"norm_layer($module, /, x, weight=None, bias=None, *, eps=None, return_stats=None, out=None)\n--\n\nLayer normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded once at the end:\n\n    mean[r]     = (1 / hidden) Σ_i x[r,i]\n    var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²\n    inv_std[r]  = 1 / sqrt(var[r] + eps)\n    output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]\n\nWithout `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.",
+    &["x", "weight", "bias", "eps", "return_stats", "out"],
+    3usize,
+    1u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    weight: Option<&Bound<'py, PyAny>>,
-    bias: Option<&Bound<'py, PyAny>>,
-    eps: Option<f64>,
-    return_stats: Option<bool>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("norm.layer", "x", x)?;
-    let import_weight = weight
-        .map(|object| Import::new("norm.layer", "weight", object))
-        .transpose()?;
-    let import_bias = bias
-        .map(|object| Import::new("norm.layer", "bias", object))
-        .transpose()?;
+    let [x, weight, bias, eps, return_stats, out] = arguments;
+    let mut frame = Frame::new(py, &NORM_LAYER);
+    let import_x = frame.tensor("x", x)?;
+    let import_weight = frame.optional("weight", weight)?;
+    let import_bias = frame.optional("bias", bias)?;
     let args = NormLayer {
         x: import_x.view(),
         weight: import_weight.as_ref().map(Import::view),
         bias: import_bias.as_ref().map(Import::view),
-        eps: eps.map(|value| value as f32),
-        return_stats: return_stats,
+        eps: frame.float32("eps", eps)?,
+        return_stats: frame.bool("return_stats", return_stats)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&NORM_LAYER)));
-    };
-    let mut place_output = crate::output::place(
-        &NORM_LAYER,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    let mut place_mean = match call.mean_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &NORM_LAYER,
-                    "mean",
-                    spec,
-                    &mut given,
-                    (x, import_x.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut place_mean = Place::EMPTY;
+    let mut place_inv_std = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        if call.mean_spec().is_some() {
+            place_mean.take(&mut frame, &mut given, "mean")?;
         }
-        None => None,
-    };
-    let mut place_inv_std = match call.inv_std_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &NORM_LAYER,
-                    "inv_std",
-                    spec,
-                    &mut given,
-                    (x, import_x.kind),
-                )?,
-            )
+        if call.inv_std_spec().is_some() {
+            place_inv_std.take(&mut frame, &mut given, "inv_std")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &NORM_LAYER)?;
-    }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.mean_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.inv_std_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_output.import.view_mut(),
-                place_mean.as_mut().map(|place| place.import.view_mut()),
-                place_inv_std.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_mean.lend(),
+                place_inv_std.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, weight, bias],
+                            &[
+                                (eps, Param::Float(f64::from(call.eps))),
+                                (return_stats, Param::Bool(call.return_stats)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    place_mean.allocate(&mut *frame, call.mean_spec())?;
+                    place_inv_std.allocate(&mut *frame, call.inv_std_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                            place_mean.lend(),
+                            place_inv_std.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    if let Some(place) = place_mean {
-        results.push(place.object);
-    }
-    if let Some(place) = place_inv_std {
-        results.push(place.object);
-    }
+    results.extend(place_output.into_object());
+    results.extend(place_mean.into_object());
+    results.extend(place_inv_std.into_object());
     crate::output::returned(py, results)
 }

@@ -3,67 +3,104 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Root-mean-square normalisation over the last dimension.
-///
-/// For each row r of x, in exact arithmetic, rounded to T once at the end:
-///
-///     ms[r]       = (1 / hidden) Σ_i x[r,i]²
-///     output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
-///
-/// Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
-/// weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
-/// infinity makes itself NaN and the rest of its row 0.
-#[pyfunction]
-#[pyo3(signature = (x, weight = None, *, eps = None, weight_offset = None, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn norm_rms<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"norm_rms",
+    c"norm_rms($module, /, x, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nRoot-mean-square normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded to T once at the end:\n\n    ms[r]       = (1 / hidden) Σ_i x[r,i]²\n    output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nWithout `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the\nweight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an\ninfinity makes itself NaN and the rest of its row 0.",
+    &["x", "weight", "eps", "weight_offset", "out"],
+    2usize,
+    1u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    weight: Option<&Bound<'py, PyAny>>,
-    eps: Option<f64>,
-    weight_offset: Option<f64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 5usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("norm.rms", "x", x)?;
-    let import_weight = weight
-        .map(|object| Import::new("norm.rms", "weight", object))
-        .transpose()?;
+    let [x, weight, eps, weight_offset, out] = arguments;
+    let mut frame = Frame::new(py, &NORM_RMS);
+    let import_x = frame.tensor("x", x)?;
+    let import_weight = frame.optional("weight", weight)?;
     let args = NormRms {
         x: import_x.view(),
         weight: import_weight.as_ref().map(Import::view),
-        eps: eps.map(|value| value as f32),
-        weight_offset: weight_offset.map(|value| value as f32),
+        eps: frame.float32("eps", eps)?,
+        weight_offset: frame.float32("weight_offset", weight_offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&NORM_RMS)));
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &NORM_RMS,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &NORM_RMS)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, weight],
+                            &[
+                                (eps, Param::Float(f64::from(call.eps))),
+                                (weight_offset, Param::Float(f64::from(call.weight_offset))),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

@@ -3,84 +3,106 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Adds to the residual stream in place and normalises the sum by its root mean square.
-///
-/// For each row r, with round_T the rounding to nearest even in the dtype T:
-///
-///     residual[r,i] ← round_T(x[r,i] + residual[r,i])
-///     ms[r]       = (1 / hidden) Σ_i residual[r,i]²
-///     output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
-///
-/// The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
-/// Without `weight` the last factor is 1, whatever `weight_offset` is.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        x,
-        residual,
-        weight = None,
-        *,
-        eps = None,
-        weight_offset = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn norm_rms_add<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"norm_rms_add",
+    c"norm_rms_add($module, /, x, residual, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nAdds to the residual stream in place and normalises the sum by its root mean square.\n\nFor each row r, with round_T the rounding to nearest even in the dtype T:\n\n    residual[r,i] ← round_T(x[r,i] + residual[r,i])\n    ms[r]       = (1 / hidden) Σ_i residual[r,i]²\n    output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nThe norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.\nWithout `weight` the last factor is 1, whatever `weight_offset` is.",
+    &["x", "residual", "weight", "eps", "weight_offset", "out"],
+    3usize,
+    3u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    residual: &Bound<'py, PyAny>,
-    weight: Option<&Bound<'py, PyAny>>,
-    eps: Option<f64>,
-    weight_offset: Option<f64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("norm.rms.add", "x", x)?;
-    let mut import_residual = Import::writable("norm.rms.add", "residual", residual)?;
-    #[allow(unused_variables, reason = "only needed where it is the first tensor")]
-    let kind_residual = import_residual.kind;
-    let import_weight = weight
-        .map(|object| Import::new("norm.rms.add", "weight", object))
-        .transpose()?;
+    let [x, residual, weight, eps, weight_offset, out] = arguments;
+    let mut frame = Frame::new(py, &NORM_RMS_ADD);
+    let import_x = frame.tensor("x", x)?;
+    let import_residual = frame.writable("residual", residual)?;
+    let import_weight = frame.optional("weight", weight)?;
     let args = NormRmsAdd {
         x: import_x.view(),
-        residual: import_residual.view_mut(),
+        residual: import_residual.lend(),
         weight: import_weight.as_ref().map(Import::view),
-        eps: eps.map(|value| value as f32),
-        weight_offset: weight_offset.map(|value| value as f32),
+        eps: frame.float32("eps", eps)?,
+        weight_offset: frame.float32("weight_offset", weight_offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&NORM_RMS_ADD)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &NORM_RMS_ADD,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &NORM_RMS_ADD)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, residual, weight],
+                            &[
+                                (eps, Param::Float(f64::from(call.eps))),
+                                (weight_offset, Param::Float(f64::from(call.weight_offset))),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

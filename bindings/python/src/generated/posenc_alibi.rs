@@ -3,63 +3,100 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Adds the linear position bias of ALiBi to attention scores.
-///
-/// For query i and key j of head h:
-///
-///     output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
-///
-/// computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
-/// place, negative before it and positive after it (which causality hides).
-#[pyfunction]
-#[pyo3(signature = (scores, slopes, *, causal_offset = None, out = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn posenc_alibi<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"posenc_alibi",
+    c"posenc_alibi($module, /, scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).",
+    &["scores", "slopes", "causal_offset", "out"],
+    2usize,
+    3u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    scores: &Bound<'py, PyAny>,
-    slopes: &Bound<'py, PyAny>,
-    causal_offset: Option<i64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_scores = Import::new("posenc.alibi", "scores", scores)?;
-    let import_slopes = Import::new("posenc.alibi", "slopes", slopes)?;
+    let [scores, slopes, causal_offset, out] = arguments;
+    let mut frame = Frame::new(py, &POSENC_ALIBI);
+    let import_scores = frame.tensor("scores", scores)?;
+    let import_slopes = frame.tensor("slopes", slopes)?;
     let args = PosencAlibi {
         scores: import_scores.view(),
         slopes: import_slopes.view(),
-        causal_offset: causal_offset,
+        causal_offset: frame.int("causal_offset", causal_offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&POSENC_ALIBI)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &POSENC_ALIBI,
-        "output",
-        spec,
-        &mut given,
-        (scores, import_scores.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &POSENC_ALIBI)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[scores, slopes],
+                            &[(causal_offset, Param::Int(call.causal_offset))],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

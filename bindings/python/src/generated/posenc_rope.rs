@@ -3,98 +3,118 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Rotary position encoding of queries or keys by tables of cosines and sines.
-///
-/// With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
-/// g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
-///
-///     y[a]  = x[a]  * c - x[a'] * g
-///     y[a'] = x[a'] * c + x[a]  * g
-///
-/// `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
-/// 2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
-/// hold whatever the model prescribes, scaling of long contexts included.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        x,
-        cos,
-        sin,
-        positions = None,
-        *,
-        interleaved = None,
-        layout = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn posenc_rope<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"posenc_rope",
+    c"posenc_rope($module, /, x, cos, sin, positions=None, *, interleaved=None, layout=None, out=None)\n--\n\nRotary position encoding of queries or keys by tables of cosines and sines.\n\nWith H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and\ng = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:\n\n    y[a]  = x[a]  * c - x[a'] * g\n    y[a'] = x[a'] * c + x[a]  * g\n\n`interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs\n2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables\nhold whatever the model prescribes, scaling of long contexts included.",
+    &["x", "cos", "sin", "positions", "interleaved", "layout", "out"],
+    4usize,
+    7u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    cos: &Bound<'py, PyAny>,
-    sin: &Bound<'py, PyAny>,
-    positions: Option<&Bound<'py, PyAny>>,
-    interleaved: Option<bool>,
-    layout: Option<&str>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 7usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("posenc.rope", "x", x)?;
-    let import_cos = Import::new("posenc.rope", "cos", cos)?;
-    let import_sin = Import::new("posenc.rope", "sin", sin)?;
-    let import_positions = positions
-        .map(|object| Import::new("posenc.rope", "positions", object))
-        .transpose()?;
+    let [x, cos, sin, positions, interleaved, layout, out] = arguments;
+    let mut frame = Frame::new(py, &POSENC_ROPE);
+    let import_x = frame.tensor("x", x)?;
+    let import_cos = frame.tensor("cos", cos)?;
+    let import_sin = frame.tensor("sin", sin)?;
+    let import_positions = frame.optional("positions", positions)?;
     let args = PosencRope {
         x: import_x.view(),
         cos: import_cos.view(),
         sin: import_sin.view(),
         positions: import_positions.as_ref().map(Import::view),
-        interleaved: interleaved,
-        layout: match layout {
-            Some(text) => {
-                PosencRopeLayout::from_number(
-                    crate::call::case(
-                        py,
-                        &POSENC_ROPE,
-                        "layout",
-                        PosencRopeLayout::NAMES,
-                        text,
-                    )?,
-                )
-            }
-            None => None,
-        },
+        interleaved: frame.bool("interleaved", interleaved)?,
+        layout: frame
+            .case("layout", PosencRopeLayout::NAMES, layout)?
+            .and_then(PosencRopeLayout::from_number),
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.output_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&POSENC_ROPE)));
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_output = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_output.take(&mut frame, &mut given, "output")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_output = crate::output::place(
-        &POSENC_ROPE,
-        "output",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &POSENC_ROPE)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, cos, sin, positions],
+                            &[
+                                (interleaved, Param::Bool(call.interleaved)),
+                                (
+                                    layout,
+                                    Param::Text(
+                                        PosencRopeLayout::NAMES
+                                            .get(call.layout as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_output.allocate(&mut *frame, call.output_spec())?;
+                    let made = call
+                        .outputs(
+                            place_output.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.output_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_output.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_output.object);
-    crate::output::returned(py, results)
+    Ok(place_output.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

@@ -3,155 +3,159 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Rounds a tensor to a small integer or float format with scales.
-///
-/// **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-/// the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-/// block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
-/// of the group of element e.
-///
-/// **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
-///
-///     r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
-///     r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
-///     q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
-///     q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
-///            value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
-///
-/// The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
-/// quotient counts as 0.
-///
-/// **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
-/// group (NaN if one of its elements is NaN), each step rounded to f32:
-///
-///     int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
-///     mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
-///     nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
-///
-/// A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
-/// dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
-///
-/// **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-/// byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
-/// high nibble is 0.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        x,
-        scale = None,
-        zero_point = None,
-        global_scale = None,
-        *,
-        format,
-        granularity,
-        block_size = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn quantize<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"quantize",
+    c"quantize($module, /, x, scale=None, zero_point=None, global_scale=None, *, format, granularity, block_size=None, out=None)\n--\n\nRounds a tensor to a small integer or float format with scales.\n\n**Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where\nthe second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of\nblock_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point\nof the group of element e.\n\n**Values.** x is converted to f32 exactly; each operation below is rounded to f32:\n\n    r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4\n    r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given\n    q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given\n    q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite\n           value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)\n\nThe sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its\nquotient counts as 0.\n\n**Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the\ngroup (NaN if one of its elements is NaN), each step rounded to f32:\n\n    int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344\n    mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)\n    nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448\n\nA = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's\ndtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.\n\n**Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a\nbyte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last\nhigh nibble is 0.",
+    &[
+        "x",
+        "scale",
+        "zero_point",
+        "global_scale",
+        "format",
+        "granularity",
+        "block_size",
+        "out",
+    ],
+    4usize,
+    49u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    x: &Bound<'py, PyAny>,
-    scale: Option<&Bound<'py, PyAny>>,
-    zero_point: Option<&Bound<'py, PyAny>>,
-    global_scale: Option<&Bound<'py, PyAny>>,
-    format: &str,
-    granularity: &str,
-    block_size: Option<i64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 8usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_x = Import::new("quantize", "x", x)?;
-    let import_scale = scale
-        .map(|object| Import::new("quantize", "scale", object))
-        .transpose()?;
-    let import_zero_point = zero_point
-        .map(|object| Import::new("quantize", "zero_point", object))
-        .transpose()?;
-    let import_global_scale = global_scale
-        .map(|object| Import::new("quantize", "global_scale", object))
-        .transpose()?;
+    let [x, scale, zero_point, global_scale, format, granularity, block_size, out] = arguments;
+    let mut frame = Frame::new(py, &QUANTIZE);
+    let import_x = frame.tensor("x", x)?;
+    let import_scale = frame.optional("scale", scale)?;
+    let import_zero_point = frame.optional("zero_point", zero_point)?;
+    let import_global_scale = frame.optional("global_scale", global_scale)?;
     let args = Quantize {
         x: import_x.view(),
         scale: import_scale.as_ref().map(Import::view),
         zero_point: import_zero_point.as_ref().map(Import::view),
         global_scale: import_global_scale.as_ref().map(Import::view),
-        format: match {
-            let text = format;
-            QuantizeFormat::from_number(
-                crate::call::case(py, &QUANTIZE, "format", QuantizeFormat::NAMES, text)?,
-            )
-        } {
-            Some(case) => case,
-            None => return Ok(py.None().into_bound(py)),
-        },
-        granularity: match {
-            let text = granularity;
-            QuantizeGranularity::from_number(
-                crate::call::case(
-                    py,
-                    &QUANTIZE,
-                    "granularity",
-                    QuantizeGranularity::NAMES,
-                    text,
-                )?,
-            )
-        } {
-            Some(case) => case,
-            None => return Ok(py.None().into_bound(py)),
-        },
-        block_size: block_size,
+        format: frame
+            .must(
+                "format",
+                frame
+                    .case("format", QuantizeFormat::NAMES, format)?
+                    .and_then(QuantizeFormat::from_number),
+            )?,
+        granularity: frame
+            .must(
+                "granularity",
+                frame
+                    .case("granularity", QuantizeGranularity::NAMES, granularity)?
+                    .and_then(QuantizeGranularity::from_number),
+            )?,
+        block_size: frame.int("block_size", block_size)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.quantized_spec() else {
-        return Err(crate::error::raise(py, &lz_core::check::disagreement(&QUANTIZE)));
-    };
-    let mut place_quantized = crate::output::place(
-        &QUANTIZE,
-        "quantized",
-        spec,
-        &mut given,
-        (x, import_x.kind),
-    )?;
-    let mut place_scale_out = match call.scale_out_spec() {
-        Some(spec) => {
-            Some(
-                crate::output::place(
-                    &QUANTIZE,
-                    "scale_out",
-                    spec,
-                    &mut given,
-                    (x, import_x.kind),
-                )?,
-            )
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_quantized = Place::EMPTY;
+    let mut place_scale_out = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_quantized.take(&mut frame, &mut given, "quantized")?;
+        if call.scale_out_spec().is_some() {
+            place_scale_out.take(&mut frame, &mut given, "scale_out")?;
         }
-        None => None,
-    };
-    if let Some(given) = &given {
-        given.finish(py, &QUANTIZE)?;
-    }
-    let work = 0
-        + call.quantized_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.scale_out_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
+        given.finish(&frame)?;
+        let made = call
             .outputs(
-                place_quantized.import.view_mut(),
-                place_scale_out.as_mut().map(|place| place.import.view_mut()),
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_quantized.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_scale_out.lend(),
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[x, scale, zero_point, global_scale],
+                            &[
+                                (
+                                    format,
+                                    Param::Text(
+                                        QuantizeFormat::NAMES
+                                            .get(call.format as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                                (
+                                    granularity,
+                                    Param::Text(
+                                        QuantizeGranularity::NAMES
+                                            .get(call.granularity as usize)
+                                            .copied()
+                                            .unwrap_or_default(),
+                                    ),
+                                ),
+                                (block_size, Param::Int(call.block_size)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_quantized.allocate(&mut *frame, call.quantized_spec())?;
+                    place_scale_out.allocate(&mut *frame, call.scale_out_spec())?;
+                    let made = call
+                        .outputs(
+                            place_quantized.must(frame).map_err(KernelError::invalid)?,
+                            place_scale_out.lend(),
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_quantized.object);
-    if let Some(place) = place_scale_out {
-        results.push(place.object);
-    }
+    results.extend(place_quantized.into_object());
+    results.extend(place_scale_out.into_object());
     crate::output::returned(py, results)
 }

@@ -3,133 +3,136 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
-///
-/// For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
-///
-///     for i in 0 … D - 1, in order:
-///         accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
-///         else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
-///     if all were accepted, emit a token drawn with weights p[D,t]
-///
-/// in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
-/// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
-/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
-/// those are all 0 too, the emitted token is -1.
-///
-/// **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
-///
-///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i
-///
-/// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
-/// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-/// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
-/// none, the last one of positive weight.
-///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        draft_probs,
-        draft_tokens,
-        target_probs,
-        seed_tensor = None,
-        offset_tensor = None,
-        *,
-        seed = None,
-        offset = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn sampling_speculative<'py>(
-    py: Python<'py>,
-    draft_probs: &Bound<'py, PyAny>,
-    draft_tokens: &Bound<'py, PyAny>,
-    target_probs: &Bound<'py, PyAny>,
-    seed_tensor: Option<&Bound<'py, PyAny>>,
-    offset_tensor: Option<&Bound<'py, PyAny>>,
-    seed: Option<i64>,
-    offset: Option<i64>,
-    out: Option<&Bound<'py, PyAny>>,
-) -> PyResult<Bound<'py, PyAny>> {
-    let import_draft_probs = Import::new(
-        "sampling.speculative",
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"sampling_speculative",
+    c"sampling_speculative($module, /, draft_probs, draft_tokens, target_probs, seed_tensor=None, offset_tensor=None, *, seed=None, offset=None, out=None)\n--\n\nVerifies a chain of draft tokens so that the result is distributed as the target model's own tokens.\n\nFor request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:\n\n    for i in 0 … D - 1, in order:\n        accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]\n        else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop\n    if all were accepted, emit a token drawn with weights p[D,t]\n\nin f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is\nthe number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A\nprobability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if\nthose are all 0 too, the emitted token is -1.\n\n**The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with\n\n    key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words\n    counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i\n\nIts words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each\nas ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the\nlast such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves\nnone, the last one of positive weight.\n\nKernels of ours agree token for token; those of other libraries are judged by the distribution.",
+    &[
         "draft_probs",
-        draft_probs,
-    )?;
-    let import_draft_tokens = Import::new(
-        "sampling.speculative",
         "draft_tokens",
-        draft_tokens,
-    )?;
-    let import_target_probs = Import::new(
-        "sampling.speculative",
         "target_probs",
-        target_probs,
-    )?;
-    let import_seed_tensor = seed_tensor
-        .map(|object| Import::new("sampling.speculative", "seed_tensor", object))
-        .transpose()?;
-    let import_offset_tensor = offset_tensor
-        .map(|object| Import::new("sampling.speculative", "offset_tensor", object))
-        .transpose()?;
+        "seed_tensor",
+        "offset_tensor",
+        "seed",
+        "offset",
+        "out",
+    ],
+    5usize,
+    7u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
+    py: Python<'py>,
+    arguments: Arguments<'a, 'py, 8usize>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let [draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed,
+    offset, out] = arguments;
+    let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE);
+    let import_draft_probs = frame.tensor("draft_probs", draft_probs)?;
+    let import_draft_tokens = frame.tensor("draft_tokens", draft_tokens)?;
+    let import_target_probs = frame.tensor("target_probs", target_probs)?;
+    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
+    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
     let args = SamplingSpeculative {
         draft_probs: import_draft_probs.view(),
         draft_tokens: import_draft_tokens.view(),
         target_probs: import_target_probs.view(),
         seed_tensor: import_seed_tensor.as_ref().map(Import::view),
         offset_tensor: import_offset_tensor.as_ref().map(Import::view),
-        seed: seed,
-        offset: offset,
+        seed: frame.int("seed", seed)?,
+        offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.tokens_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&SAMPLING_SPECULATIVE)),
-        );
-    };
-    let mut place_tokens = crate::output::place(
-        &SAMPLING_SPECULATIVE,
-        "tokens",
-        spec,
-        &mut given,
-        (draft_probs, import_draft_probs.kind),
-    )?;
-    let Some(spec) = call.accepted_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&SAMPLING_SPECULATIVE)),
-        );
-    };
-    let mut place_accepted = crate::output::place(
-        &SAMPLING_SPECULATIVE,
-        "accepted",
-        spec,
-        &mut given,
-        (draft_probs, import_draft_probs.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &SAMPLING_SPECULATIVE)?;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_tokens = Place::EMPTY;
+    let mut place_accepted = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_tokens.take(&mut frame, &mut given, "tokens")?;
+        place_accepted.take(&mut frame, &mut given, "accepted")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(
+                place_tokens.must(&frame).map_err(|error| frame.raise(&error))?,
+                place_accepted.must(&frame).map_err(|error| frame.raise(&error))?,
+            );
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
     }
-    let work = 0
-        + call.tokens_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0))
-        + call.accepted_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_tokens.import.view_mut(), place_accepted.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
+    };
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[
+                                draft_probs,
+                                draft_tokens,
+                                target_probs,
+                                seed_tensor,
+                                offset_tensor,
+                            ],
+                            &[
+                                (seed, Param::Int(call.seed)),
+                                (offset, Param::Int(call.offset)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
+                    place_accepted.allocate(&mut *frame, call.accepted_spec())?;
+                    let made = call
+                        .outputs(
+                            place_tokens.must(frame).map_err(KernelError::invalid)?,
+                            place_accepted.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_tokens.object);
-    results.push(place_accepted.object);
+    results.extend(place_tokens.into_object());
+    results.extend(place_accepted.into_object());
     crate::output::returned(py, results)
 }

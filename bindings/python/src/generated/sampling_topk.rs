@@ -3,108 +3,123 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Draws one token a row among the k most likely.
-///
-/// **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
-/// largest logit of the row that is not NaN, the weight of token t in f64 is
-///
-///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
-///
-/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
-/// first among equals.
-///
-/// **Kept** are the first k candidates, or all of them where k is larger than their number.
-///
-/// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
-///
-///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
-///
-/// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-/// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-/// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
-///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        logits,
-        k_tensor = None,
-        seed_tensor = None,
-        offset_tensor = None,
-        *,
-        k,
-        temperature = None,
-        seed = None,
-        offset = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn sampling_topk<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"sampling_topk",
+    c"sampling_topk($module, /, logits, k_tensor=None, seed_tensor=None, offset_tensor=None, *, k, temperature=None, seed=None, offset=None, out=None)\n--\n\nDraws one token a row among the k most likely.\n\n**Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the\nlargest logit of the row that is not NaN, the weight of token t in f64 is\n\n    w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0\n\n(0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index\nfirst among equals.\n\n**Kept** are the first k candidates, or all of them where k is larger than their number.\n\n**The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with\n\n    key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words\n    counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)\n\nwhose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of\ntheir index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one\nwhose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.\n\nKernels of ours agree token for token; those of other libraries are judged by the distribution.",
+    &[
+        "logits",
+        "k_tensor",
+        "seed_tensor",
+        "offset_tensor",
+        "k",
+        "temperature",
+        "seed",
+        "offset",
+        "out",
+    ],
+    4usize,
+    17u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    logits: &Bound<'py, PyAny>,
-    k_tensor: Option<&Bound<'py, PyAny>>,
-    seed_tensor: Option<&Bound<'py, PyAny>>,
-    offset_tensor: Option<&Bound<'py, PyAny>>,
-    k: i64,
-    temperature: Option<f64>,
-    seed: Option<i64>,
-    offset: Option<i64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 9usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_logits = Import::new("sampling.topk", "logits", logits)?;
-    let import_k_tensor = k_tensor
-        .map(|object| Import::new("sampling.topk", "k_tensor", object))
-        .transpose()?;
-    let import_seed_tensor = seed_tensor
-        .map(|object| Import::new("sampling.topk", "seed_tensor", object))
-        .transpose()?;
-    let import_offset_tensor = offset_tensor
-        .map(|object| Import::new("sampling.topk", "offset_tensor", object))
-        .transpose()?;
+    let [logits, k_tensor, seed_tensor, offset_tensor, k, temperature, seed, offset, out,
+    ] = arguments;
+    let mut frame = Frame::new(py, &SAMPLING_TOPK);
+    let import_logits = frame.tensor("logits", logits)?;
+    let import_k_tensor = frame.optional("k_tensor", k_tensor)?;
+    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
+    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
     let args = SamplingTopk {
         logits: import_logits.view(),
         k_tensor: import_k_tensor.as_ref().map(Import::view),
         seed_tensor: import_seed_tensor.as_ref().map(Import::view),
         offset_tensor: import_offset_tensor.as_ref().map(Import::view),
-        k: k,
-        temperature: temperature.map(|value| value as f32),
-        seed: seed,
-        offset: offset,
+        k: frame.must("k", frame.int("k", k)?)?,
+        temperature: frame.float32("temperature", temperature)?,
+        seed: frame.int("seed", seed)?,
+        offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.tokens_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&SAMPLING_TOPK)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_tokens = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_tokens.take(&mut frame, &mut given, "tokens")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_tokens.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_tokens = crate::output::place(
-        &SAMPLING_TOPK,
-        "tokens",
-        spec,
-        &mut given,
-        (logits, import_logits.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &SAMPLING_TOPK)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[logits, k_tensor, seed_tensor, offset_tensor],
+                            &[
+                                (k, Param::Int(call.k)),
+                                (temperature, Param::Float(f64::from(call.temperature))),
+                                (seed, Param::Int(call.seed)),
+                                (offset, Param::Int(call.offset)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
+                    let made = call
+                        .outputs(
+                            place_tokens.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.tokens_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_tokens.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_tokens.object);
-    crate::output::returned(py, results)
+    Ok(place_tokens.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

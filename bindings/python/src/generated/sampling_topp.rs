@@ -3,113 +3,126 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Draws one token a row among the most likely ones that together reach probability p.
-///
-/// **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
-/// largest logit of the row that is not NaN, the weight of token t in f64 is
-///
-///     w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
-///
-/// (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
-/// first among equals.
-///
-/// **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
-/// sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
-/// ≥ p * all is kept.
-///
-/// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
-///
-///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
-///
-/// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-/// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-/// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
-///
-/// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-#[pyfunction]
-#[pyo3(
-    signature = (
-        logits,
-        p_tensor = None,
-        seed_tensor = None,
-        offset_tensor = None,
-        *,
-        p,
-        top_k = None,
-        temperature = None,
-        seed = None,
-        offset = None,
-        out = None
-    )
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn sampling_topp<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"sampling_topp",
+    c"sampling_topp($module, /, logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, top_k=None, temperature=None, seed=None, offset=None, out=None)\n--\n\nDraws one token a row among the most likely ones that together reach probability p.\n\n**Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the\nlargest logit of the row that is not NaN, the weight of token t in f64 is\n\n    w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0\n\n(0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index\nfirst among equals.\n\n**Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in\nsorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is\n≥ p * all is kept.\n\n**The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with\n\n    key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words\n    counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)\n\nwhose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of\ntheir index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one\nwhose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.\n\nKernels of ours agree token for token; those of other libraries are judged by the distribution.",
+    &[
+        "logits",
+        "p_tensor",
+        "seed_tensor",
+        "offset_tensor",
+        "p",
+        "top_k",
+        "temperature",
+        "seed",
+        "offset",
+        "out",
+    ],
+    4usize,
+    17u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    logits: &Bound<'py, PyAny>,
-    p_tensor: Option<&Bound<'py, PyAny>>,
-    seed_tensor: Option<&Bound<'py, PyAny>>,
-    offset_tensor: Option<&Bound<'py, PyAny>>,
-    p: f64,
-    top_k: Option<i64>,
-    temperature: Option<f64>,
-    seed: Option<i64>,
-    offset: Option<i64>,
-    out: Option<&Bound<'py, PyAny>>,
+    arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_logits = Import::new("sampling.topp", "logits", logits)?;
-    let import_p_tensor = p_tensor
-        .map(|object| Import::new("sampling.topp", "p_tensor", object))
-        .transpose()?;
-    let import_seed_tensor = seed_tensor
-        .map(|object| Import::new("sampling.topp", "seed_tensor", object))
-        .transpose()?;
-    let import_offset_tensor = offset_tensor
-        .map(|object| Import::new("sampling.topp", "offset_tensor", object))
-        .transpose()?;
+    let [logits, p_tensor, seed_tensor, offset_tensor, p, top_k, temperature, seed,
+    offset, out] = arguments;
+    let mut frame = Frame::new(py, &SAMPLING_TOPP);
+    let import_logits = frame.tensor("logits", logits)?;
+    let import_p_tensor = frame.optional("p_tensor", p_tensor)?;
+    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
+    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
     let args = SamplingTopp {
         logits: import_logits.view(),
         p_tensor: import_p_tensor.as_ref().map(Import::view),
         seed_tensor: import_seed_tensor.as_ref().map(Import::view),
         offset_tensor: import_offset_tensor.as_ref().map(Import::view),
-        p: p as f32,
-        top_k: top_k,
-        temperature: temperature.map(|value| value as f32),
-        seed: seed,
-        offset: offset,
+        p: frame.must("p", frame.float32("p", p)?)?,
+        top_k: frame.int("top_k", top_k)?,
+        temperature: frame.float32("temperature", temperature)?,
+        seed: frame.int("seed", seed)?,
+        offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = crate::output::Given::new(out)?;
-    let Some(spec) = call.tokens_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&SAMPLING_TOPP)),
-        );
+    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut place_tokens = Place::EMPTY;
+    let mut ready = None;
+    let mut given = Out::new(out);
+    if given.is_given() {
+        place_tokens.take(&mut frame, &mut given, "tokens")?;
+        given.finish(&frame)?;
+        let made = call
+            .outputs(place_tokens.must(&frame).map_err(|error| frame.raise(&error))?);
+        ready = Some(made.map_err(|error| frame.raise(&error))?);
+    }
+    let context = match &ready {
+        Some(out) => call.context_with(out),
+        None => call.context(),
     };
-    let mut place_tokens = crate::output::place(
-        &SAMPLING_TOPP,
-        "tokens",
-        spec,
-        &mut given,
-        (logits, import_logits.kind),
-    )?;
-    if let Some(given) = &given {
-        given.finish(py, &SAMPLING_TOPP)?;
+    frame
+        .dispatch(
+            &context,
+            |frame, entry, run| {
+                if let Some(hosted) = Hosted::of(entry) {
+                    return hosted
+                        .run(
+                            frame,
+                            &[logits, p_tensor, seed_tensor, offset_tensor],
+                            &[
+                                (p, Param::Float(f64::from(call.p))),
+                                (top_k, Param::Int(call.top_k)),
+                                (temperature, Param::Float(f64::from(call.temperature))),
+                                (seed, Param::Int(call.seed)),
+                                (offset, Param::Int(call.offset)),
+                            ],
+                            out,
+                        );
+                }
+                if ready.is_none() {
+                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
+                    let made = call
+                        .outputs(
+                            place_tokens.must(frame).map_err(KernelError::invalid)?,
+                        );
+                    ready = Some(made.map_err(KernelError::invalid)?);
+                }
+                let Some(out) = &mut ready else {
+                    return Err(KernelError::invalid(frame.disagreement()))
+                };
+                let out = out.reborrow();
+                frame.native(|| call.run_kernel(entry, out, run))
+            },
+        )?;
+    drop(ready);
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
-    let work = 0
-        + call.tokens_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
-    {
-        let out = call
-            .outputs(place_tokens.import.view_mut())
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
-    }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.push(place_tokens.object);
-    crate::output::returned(py, results)
+    Ok(place_tokens.into_object().unwrap_or_else(|| py.None().into_bound(py)))
 }

@@ -3,52 +3,88 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Turns token ids back into texts.
-///
-/// Text b is what the tokenizer's own decoder makes of the ids
-///
-///     tokens[indptr[b] … indptr[b+1] - 1]
-///
-/// taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
-/// not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
-/// as in the tokenizer's decoder. An empty range gives an empty text.
-#[pyfunction]
-#[pyo3(signature = (tokens, indptr, tokenizer, *, skip_special_tokens = None))]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn tokenize_decode<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"tokenize_decode",
+    c"tokenize_decode($module, /, tokens, indptr, tokenizer, *, skip_special_tokens=None)\n--\n\nTurns token ids back into texts.\n\nText b is what the tokenizer's own decoder makes of the ids\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\ntaken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does\nnot have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,\nas in the tokenizer's decoder. An empty range gives an empty text.",
+    &["tokens", "indptr", "tokenizer", "skip_special_tokens"],
+    3usize,
+    7u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    tokens: &Bound<'py, PyAny>,
-    indptr: &Bound<'py, PyAny>,
-    tokenizer: &Bound<'py, PyAny>,
-    skip_special_tokens: Option<bool>,
+    arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_tokens = Import::new("tokenize.decode", "tokens", tokens)?;
-    let import_indptr = Import::new("tokenize.decode", "indptr", indptr)?;
-    let import_tokenizer = crate::text::tokenizer(
-        "tokenize.decode",
-        "tokenizer",
-        tokenizer,
-    )?;
+    let [tokens, indptr, tokenizer, skip_special_tokens] = arguments;
+    let mut frame = Frame::new(py, &TOKENIZE_DECODE);
+    let import_tokens = frame.tensor("tokens", tokens)?;
+    let import_indptr = frame.tensor("indptr", indptr)?;
+    let import_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
     let args = TokenizeDecode {
         tokens: import_tokens.view(),
         indptr: import_indptr.view(),
         tokenizer: &*import_tokenizer,
-        skip_special_tokens: skip_special_tokens,
+        skip_special_tokens: frame.bool("skip_special_tokens", skip_special_tokens)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
     let mut place_texts = None;
-    let work = i64::MAX;
+    let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+    let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
+    prepare(&mut frame)
+        .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let out = call
-            .outputs(&mut place_texts)
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+        let made = call.outputs(&mut place_texts);
+        let mut ready = made.map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(&ready);
+        frame
+            .dispatch(
+                &context,
+                |frame, entry, run| {
+                    if let Some(hosted) = Hosted::of(entry) {
+                        return hosted
+                            .run(
+                                frame,
+                                &[tokens, indptr, tokenizer],
+                                &[
+                                    (skip_special_tokens, Param::Bool(call.skip_special_tokens)),
+                                ],
+                                out,
+                            );
+                    }
+                    let out = ready.reborrow();
+                    frame.native(|| call.run_kernel(entry, out, run))
+                },
+            )?;
+    }
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
     if let Some(value) = place_texts {

@@ -3,82 +3,105 @@
 #![allow(
     unused_imports,
     unused_mut,
+    unused_variables,
     clippy::all,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what the interpreter calls with"
+)]
+use lz_core::KernelError;
 use lz_ops::*;
 use pyo3::prelude::*;
-use crate::import::Import;
-/// Turns texts into token ids.
-///
-/// Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
-/// normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
-/// post-processor are applied. Nothing is truncated or padded. The ids of text b are
-///
-///     tokens[indptr[b] … indptr[b+1] - 1]
-///
-/// An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
-/// half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-/// came from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
-#[pyfunction]
-#[pyo3(
-    signature = (texts, tokenizer, *, add_special_tokens = None, return_offsets = None)
-)]
-#[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
-pub fn tokenize_encode<'py>(
+use pyo3::{Borrowed, ffi};
+use crate::call::Frame;
+use crate::fastcall::{Arguments, Signature, enter};
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place};
+use crate::tensor::Import;
+/// What it takes.
+pub static SIGNATURE: Signature = Signature::new(
+    c"tokenize_encode",
+    c"tokenize_encode($module, /, texts, tokenizer, *, add_special_tokens=None, return_offsets=None)\n--\n\nTurns texts into token ids.\n\nEvery text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the\nnormaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the\npost-processor are applied. Nothing is truncated or padded. The ids of text b are\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\nAn empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the\nhalf-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that\ncame from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.",
+    &["texts", "tokenizer", "add_special_tokens", "return_offsets"],
+    2usize,
+    3u64,
+);
+/// # Safety
+/// For the interpreter to call.
+pub unsafe extern "C" fn entry(
+    _module: *mut ffi::PyObject,
+    arguments: *const *mut ffi::PyObject,
+    count: ffi::Py_ssize_t,
+    keywords: *mut ffi::PyObject,
+) -> *mut ffi::PyObject {
+    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+}
+fn call<'a, 'py>(
     py: Python<'py>,
-    texts: &Bound<'py, PyAny>,
-    tokenizer: &Bound<'py, PyAny>,
-    add_special_tokens: Option<bool>,
-    return_offsets: Option<bool>,
+    arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let import_texts = crate::text::Texts::new("tokenize.encode", "texts", texts)?;
+    let [texts, tokenizer, add_special_tokens, return_offsets] = arguments;
+    let mut frame = Frame::new(py, &TOKENIZE_ENCODE);
+    let import_texts = frame.texts("texts", texts)?;
     let import_texts = import_texts.as_strs();
-    let import_tokenizer = crate::text::tokenizer(
-        "tokenize.encode",
-        "tokenizer",
-        tokenizer,
-    )?;
+    let import_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
     let args = TokenizeEncode {
         texts: &import_texts,
         tokenizer: &*import_tokenizer,
-        add_special_tokens: add_special_tokens,
-        return_offsets: return_offsets,
+        add_special_tokens: frame.bool("add_special_tokens", add_special_tokens)?,
+        return_offsets: frame.bool("return_offsets", return_offsets)?,
     };
-    let call = args.check().map_err(|error| crate::error::raise(py, &error))?;
-    let mut given = None;
+    let call = args.check().map_err(|error| frame.raise(&error))?;
     let mut place_tokens = None;
-    let Some(spec) = call.indptr_spec() else {
-        return Err(
-            crate::error::raise(py, &lz_core::check::disagreement(&TOKENIZE_ENCODE)),
-        );
-    };
-    let mut place_indptr = crate::output::place(
-        &TOKENIZE_ENCODE,
-        "indptr",
-        spec,
-        &mut given,
-        (texts, crate::import::Kind::Numpy),
-    )?;
+    let mut place_indptr = Place::EMPTY;
     let mut place_offsets = None;
-    let wants_offsets = call.wants_offsets();
-    let work = 0
-        + call.indptr_spec().map_or(0, |(sizes, _)| sizes.product().unwrap_or(0));
+    let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+    let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> {
+        place_indptr.allocate(&mut *frame, call.indptr_spec())?;
+        Ok(())
+    };
+    prepare(&mut frame)
+        .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let out = call
+        let made = call
             .outputs(
                 &mut place_tokens,
-                place_indptr.import.view_mut(),
-                if wants_offsets { Some(&mut place_offsets) } else { None },
-            )
-            .map_err(|error| crate::error::raise(py, &error))?;
-        crate::call::run(py, work, |engine| call.run(engine, out))?;
+                place_indptr.must(&frame).map_err(|error| frame.raise(&error))?,
+                call.wants_offsets().then_some(&mut place_offsets),
+            );
+        let mut ready = made.map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(&ready);
+        frame
+            .dispatch(
+                &context,
+                |frame, entry, run| {
+                    if let Some(hosted) = Hosted::of(entry) {
+                        return hosted
+                            .run(
+                                frame,
+                                &[texts, tokenizer],
+                                &[
+                                    (add_special_tokens, Param::Bool(call.add_special_tokens)),
+                                    (return_offsets, Param::Bool(call.return_offsets)),
+                                ],
+                                out,
+                            );
+                    }
+                    let out = ready.reborrow();
+                    frame.native(|| call.run_kernel(entry, out, run))
+                },
+            )?;
+    }
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
     }
     let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
     if let Some(value) = place_tokens {
         results.push(crate::output::dynamic(py, &value)?);
     }
-    results.push(place_indptr.object);
+    results.extend(place_indptr.into_object());
     if let Some(value) = place_offsets {
         results.push(crate::output::dynamic(py, &value)?);
     }

@@ -86,7 +86,7 @@ def test_every_operation_is_there():
 
 
 def test_tokens_and_back():
-    path = Path(__file__).parents[3] / "lz-ops/tests/data/byte_level_bpe.json"
+    path = Path(__file__).parents[4] / "lz-ops/tests/data/byte_level_bpe.json"
     tokenizer = lz.Tokenizer.from_file(path)
     assert len(tokenizer.digest) == 64
     texts = ["hello world", "", "héllo"]

@@ -80,3 +80,22 @@ pub struct DLManagedTensorVersioned {
 
 /// The flag of memory that may not be written.
 pub const FLAG_READ_ONLY: u64 = 1;
+
+/// The functions of a framework that lends its tensors without a capsule each, from version 1.3 of the specification.
+#[repr(C)]
+pub struct DLPackExchangeAPI {
+    /// Version.
+    pub version: DLPackVersion,
+    /// The table of an earlier version, or null.
+    pub previous: *const DLPackExchangeAPI,
+    /// Allocates; not used here, because its memory cannot be resized.
+    pub allocate: *const c_void,
+    /// An owned tensor from an object.
+    pub managed_from_object: *const c_void,
+    /// An object from an owned tensor.
+    pub object_from_managed: *const c_void,
+    /// A borrowed tensor from an object, valid while the object is; may be null.
+    pub borrow: Option<unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> std::ffi::c_int>,
+    /// The stream that the framework works on.
+    pub stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> std::ffi::c_int>,
+}

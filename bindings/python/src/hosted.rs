@@ -1,0 +1,185 @@
+//! Kernels that are Python functions. They get the caller's own objects, and what they return goes to the caller untouched.
+
+use std::any::Any;
+
+use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
+use pyo3::Borrowed;
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::call::{Frame, Given};
+use crate::output::Out;
+
+/// A kernel in Python.
+pub struct Hosted {
+    function: Py<PyAny>,
+    /// Whether it can write into places that the caller gives.
+    takes_out: bool,
+    /// Names of the params, then `out`.
+    names: Py<PyTuple>,
+    names_with_out: Py<PyTuple>,
+}
+
+/// A param with its value filled in, for functions that the caller did not give it to.
+#[derive(Clone, Copy)]
+pub enum Param {
+    /// A number.
+    Float(f64),
+    /// A whole number.
+    Int(i64),
+    /// A truth value.
+    Bool(bool),
+    /// A case of an enum.
+    Text(&'static str),
+}
+
+unsafe extern "C" {
+    /// Part of the limited interface from Python 3.12 on, and exported with the same meaning before.
+    fn PyObject_Vectorcall(
+        callable: *mut ffi::PyObject,
+        arguments: *const *mut ffi::PyObject,
+        count: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+}
+
+/// More arguments than any operation has.
+const ROOM: usize = 48;
+
+impl Hosted {
+    /// A kernel of an operation with these params.
+    pub fn new<'p>(
+        function: &Bound<'_, PyAny>,
+        takes_out: bool,
+        params: impl Iterator<Item = &'p str>,
+    ) -> PyResult<Hosted> {
+        let py = function.py();
+        let mut names: Vec<Bound<'_, PyString>> = params.map(|name| PyString::intern(py, name)).collect();
+        let without = PyTuple::new(py, &names)?.unbind();
+        names.push(PyString::intern(py, "out"));
+        let with = PyTuple::new(py, names)?.unbind();
+        Ok(Hosted { function: function.clone().unbind(), takes_out, names: without, names_with_out: with })
+    }
+
+    /// The Python kernel behind an entry, if it is one.
+    #[inline]
+    pub fn of(entry: &KernelEntry) -> Option<&Hosted> {
+        entry.kernel.as_any().downcast_ref()
+    }
+
+    /// Runs it: inputs by position, params by name with their values filled in, `out=` if it was given and can be taken.
+    pub fn run<'py>(
+        &self,
+        frame: &mut Frame<'_, 'py>,
+        inputs: &[Given<'_, 'py>],
+        params: &[(Given<'_, 'py>, Param)],
+        out: Given<'_, 'py>,
+    ) -> Result<(), KernelError> {
+        match self.call(frame.py, inputs, params, out) {
+            Ok(result) => {
+                match out {
+                    None => frame.keep_result(result),
+                    Some(_) if self.takes_out => {}
+                    Some(out) => {
+                        if let Err(error) = copy_into(out, &result) {
+                            return Err(frame.failed(error));
+                        }
+                    }
+                }
+                Ok(())
+            }
+            Err(error) => {
+                let declined = error.is_instance_of::<pyo3::exceptions::PyNotImplementedError>(frame.py);
+                let failure = frame.failed(error);
+                Err(if declined { failure.before_writing() } else { failure })
+            }
+        }
+    }
+
+    fn call<'py>(
+        &self,
+        py: Python<'py>,
+        inputs: &[Given<'_, 'py>],
+        params: &[(Given<'_, 'py>, Param)],
+        out: Given<'_, 'py>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let mut arguments = [std::ptr::null_mut::<ffi::PyObject>(); ROOM];
+        if inputs.len() + params.len() + 1 > ROOM {
+            return Err(PyValueError::new_err("more arguments than a kernel in Python can take"));
+        }
+        // SAFETY: None is immortal.
+        let none = unsafe { ffi::Py_None() };
+        for (place, input) in arguments.iter_mut().zip(inputs) {
+            *place = input.map_or(none, |object| object.as_ptr());
+        }
+        let mut made: [Option<Bound<'py, PyAny>>; ROOM] = [const { None }; ROOM];
+        for (number, (given, value)) in params.iter().enumerate() {
+            arguments[inputs.len() + number] = match given {
+                Some(object) => object.as_ptr(),
+                None => made[number].insert(value.into_object(py)?).as_ptr(),
+            };
+        }
+        let passes_out = self.takes_out && out.is_some();
+        if let (true, Some(out)) = (passes_out, out) {
+            arguments[inputs.len() + params.len()] = out.as_ptr();
+        }
+        let names = if passes_out { &self.names_with_out } else { &self.names };
+        // SAFETY: as many arguments as inputs and names; all are alive during the call; a new reference comes back, or null
+        // with an exception.
+        unsafe {
+            let result =
+                PyObject_Vectorcall(self.function.as_ptr(), arguments.as_ptr(), inputs.len(), names.as_ptr());
+            Bound::from_owned_ptr_or_err(py, result)
+        }
+    }
+}
+
+impl Param {
+    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        Ok(match self {
+            Param::Float(value) => value.into_pyobject(py)?.into_any(),
+            Param::Int(value) => value.into_pyobject(py)?.into_any(),
+            Param::Bool(value) => value.into_pyobject(py)?.to_owned().into_any(),
+            Param::Text(text) => PyString::intern(py, text).into_any(),
+        })
+    }
+}
+
+/// Writes what a kernel returned into the caller's places.
+fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    let mut places = Out::new(Some(out));
+    let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
+        Ok(several) => several.iter().collect(),
+        Err(_) => vec![result.clone()],
+    };
+    for one in results {
+        let Some(place) = places.take() else {
+            return Err(PyValueError::new_err("the kernel returned more tensors than out= has places"));
+        };
+        if place.hasattr("copy_")? {
+            place.call_method1("copy_", (one,))?;
+        } else {
+            place.set_item(place.py().Ellipsis(), one)?;
+        }
+    }
+    Ok(())
+}
+
+impl Kernel for Hosted {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn run(
+        &self,
+        _args: &mut [Arg<'_>],
+        _outputs: &mut [OutArg<'_>],
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let message =
+            "a kernel in Python works on the caller's own objects, and this call did not come from Python";
+        Err(KernelError::failed(message).before_writing())
+    }
+}

@@ -1,0 +1,85 @@
+//! Plain memory through the buffer protocol: memoryviews, `array.array`, bytes. What a machine without numpy has.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+
+use lz_core::DType;
+use lz_core::tensor::{Dims, Layout, Place};
+use pyo3::Borrowed;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyTuple};
+
+use super::{Import, Kind, Owner, Problem, byte_layout, unsupported};
+
+/// Borrows memory.
+pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+    let mut buffer = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
+    // SAFETY: the object is alive, the buffer is zeroed memory of the right type.
+    if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), buffer.as_mut_ptr(), ffi::PyBUF_FULL_RO) } != 0 {
+        return Err(Problem::Python(PyErr::fetch(object.py())));
+    }
+    // SAFETY: filled by the successful call above.
+    let buffer = unsafe { Box::from_raw(Box::into_raw(buffer).cast::<ffi::Py_buffer>()) };
+    let mut import = Import {
+        data: buffer.buf.cast(),
+        layout: Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST },
+        read_only: buffer.readonly != 0,
+        kind: Kind::Buffer,
+        owner: Owner::Buffer(buffer),
+    };
+    // From here on dropping the import gives the buffer back.
+    let Owner::Buffer(buffer) = &import.owner else { return Ok(import) };
+    let format = if buffer.format.is_null() {
+        "B".to_owned()
+    } else {
+        // SAFETY: the exporter gives a terminated string that lives as long as the buffer.
+        unsafe { CStr::from_ptr(buffer.format) }.to_string_lossy().into_owned()
+    };
+    let dtype = dtype(&format, buffer.itemsize as usize)?;
+    // SAFETY: PyBUF_FULL_RO makes the exporter fill both arrays with `ndim` entries.
+    let layout = unsafe { byte_layout(buffer.ndim.max(0) as usize, buffer.shape, buffer.strides, dtype)? };
+    import.layout = layout;
+    Ok(import)
+}
+
+fn dtype(format: &str, size: usize) -> Result<DType, Problem> {
+    let body = format.trim_start_matches(['<', '=', '@', '|']);
+    Ok(match (body, size) {
+        ("f", 4) => DType::F32,
+        ("d", 8) => DType::F64,
+        ("e", 2) => DType::F16,
+        ("?", 1) => DType::Bool,
+        ("b" | "c", 1) => DType::I8,
+        ("B", 1) => DType::U8,
+        ("h", 2) => DType::I16,
+        ("H", 2) => DType::U16,
+        ("i" | "l", 4) => DType::I32,
+        ("I" | "L", 4) => DType::U32,
+        ("l" | "q", 8) => DType::I64,
+        ("L" | "Q", 8) => DType::U64,
+        _ => return Err(unsupported(format)),
+    })
+}
+
+/// A memoryview of new memory.
+pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
+    let letter = match dtype {
+        DType::F64 => "d",
+        DType::F32 => "f",
+        DType::F16 => "e",
+        DType::I64 => "q",
+        DType::I32 => "i",
+        DType::I16 => "h",
+        DType::I8 => "b",
+        DType::U64 => "Q",
+        DType::U32 => "I",
+        DType::U16 => "H",
+        DType::Bool => "?",
+        _ => "B",
+    };
+    let bytes = sizes.product().unwrap_or(0).max(0) as usize * dtype.size();
+    let memory = PyByteArray::new_with(py, bytes, |_| Ok(()))?;
+    let view = py.import("builtins")?.getattr("memoryview")?.call1((memory,))?;
+    view.call_method1("cast", (letter, PyTuple::new(py, sizes.iter())?))
+}

@@ -1,0 +1,132 @@
+//! Anything with `__dlpack__`.
+
+use lz_core::device::Platform;
+use lz_core::tensor::{Dims, Layout, MAX_RANK, Place};
+use lz_core::{DType, Reason, ReasonCode};
+use pyo3::Borrowed;
+use pyo3::exceptions::{PyBufferError, PyTypeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyCapsule, PyDict, PyTuple};
+
+use super::layout::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY};
+use super::{Import, Kind, Owner, Problem, too_many_dimensions, unsupported};
+
+/// Borrows through a capsule.
+pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+    read_as(object, Kind::Other)
+}
+
+/// Borrows through a capsule of a library that we know.
+pub fn read_as(object: Borrowed<'_, '_, PyAny>, kind: Kind) -> Result<Import, Problem> {
+    let py = object.py();
+    let keywords = PyDict::new(py);
+    keywords.set_item("max_version", PyTuple::new(py, [1, 0])?)?;
+    let capsule = match object.call_method("__dlpack__", (), Some(&keywords)) {
+        Ok(capsule) => capsule,
+        // Exporters from before version 1.0 do not know the keyword.
+        Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
+        Err(error) => return Err(refused(py, error)),
+    };
+    let capsule = capsule.cast::<PyCapsule>().map_err(PyErr::from)?;
+    // SAFETY: the capsule is checked for its name, its pointer is of the type that the name promises, and renaming it takes
+    // over the duty to call the deleter.
+    unsafe {
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor_versioned".as_ptr()) != 0 {
+            let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor_versioned".as_ptr());
+            let tensor = pointer.cast::<DLManagedTensorVersioned>();
+            if (*tensor).version.major > 1 {
+                return Err(unsupported("DLPack of a later major version"));
+            }
+            let (data, layout) = describe(&(*tensor).dl_tensor)?;
+            ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor_versioned".as_ptr());
+            let read_only = (*tensor).flags & FLAG_READ_ONLY != 0;
+            return Ok(Import { data, layout, read_only, kind, owner: Owner::DlPackVersioned(tensor) });
+        }
+        if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor".as_ptr()) == 0 {
+            return Err(unsupported("a capsule that is not a tensor"));
+        }
+        let tensor =
+            ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()).cast::<DLManagedTensor>();
+        let (data, layout) = describe(&(*tensor).dl_tensor)?;
+        ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor".as_ptr());
+        Ok(Import { data, layout, read_only: false, kind, owner: Owner::DlPack(tensor) })
+    }
+}
+
+/// An exporter that says no says why; that becomes our reason. Other exceptions stay what they are.
+pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
+    if !error.is_instance_of::<PyBufferError>(py) {
+        return Problem::Python(error);
+    }
+    Reason::new(ReasonCode::ArgumentKind)
+        .required("memory that DLPack can describe".to_owned())
+        .found(error.value(py).to_string())
+        .into()
+}
+
+/// # Safety
+/// The tensor comes from an exporter that keeps DLPack's rules.
+#[inline]
+pub unsafe fn describe(tensor: &DLTensor) -> Result<(*mut u8, Layout), Problem> {
+    let rank = tensor.ndim as usize;
+    if rank > MAX_RANK {
+        return Err(too_many_dimensions(rank));
+    }
+    let mut shape = Dims::EMPTY;
+    for position in 0..rank {
+        // SAFETY: DLPack promises `ndim` sizes, and as many strides where there are any.
+        let fits = shape.push(unsafe { *tensor.shape.add(position) });
+        debug_assert!(fits, "the rank was looked at");
+    }
+    let strides = if tensor.strides.is_null() {
+        shape.contiguous_strides()
+    } else {
+        let mut strides = Dims::EMPTY;
+        for position in 0..rank {
+            // SAFETY: as above.
+            let fits = strides.push(unsafe { *tensor.strides.add(position) });
+            debug_assert!(fits, "the rank was looked at");
+        }
+        strides
+    };
+    let dtype = dtype(tensor.dtype)?;
+    let platform = match tensor.device.device_type {
+        1 | 3 => Platform::Cpu,
+        2 | 13 => Platform::Cuda,
+        10 => Platform::Rocm,
+        8 => Platform::Metal,
+        other => return Err(unsupported(&format!("a tensor on DLPack device type {other}"))),
+    };
+    let index =
+        if platform == Platform::Cpu { 0 } else { u16::try_from(tensor.device.device_id).unwrap_or(0) };
+    let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
+    Ok((data, Layout { shape, strides, dtype, place: Place { platform, index } }))
+}
+
+#[inline]
+fn dtype(dtype: DLDataType) -> Result<DType, Problem> {
+    Ok(match (dtype.code, dtype.bits, dtype.lanes) {
+        (2, 64, 1) => DType::F64,
+        (2, 32, 1) => DType::F32,
+        (2, 16, 1) => DType::F16,
+        (4, 16, 1) => DType::BF16,
+        (0, 64, 1) => DType::I64,
+        (0, 32, 1) => DType::I32,
+        (0, 16, 1) => DType::I16,
+        (0, 8, 1) => DType::I8,
+        (1, 64, 1) => DType::U64,
+        (1, 32, 1) => DType::U32,
+        (1, 16, 1) => DType::U16,
+        (1, 8, 1) => DType::U8,
+        (6, 8, 1) => DType::Bool,
+        (10, 8, 1) => DType::F8E4M3,
+        (12, 8, 1) => DType::F8E5M2,
+        (14, 8, 1) => DType::F8E8M0,
+        (17, 4, 2) => DType::F4E2M1x2,
+        (5, ..) => return Err(unsupported("complex numbers")),
+        (code, bits, lanes) => {
+            return Err(unsupported(&format!("DLPack type code {code}, {bits} bits, {lanes} lanes")));
+        }
+    })
+}

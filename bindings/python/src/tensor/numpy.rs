@@ -1,0 +1,178 @@
+//! numpy's arrays, by their struct, which numpy's C interface has kept the same for as long as there is one.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use lz_core::DType;
+use lz_core::tensor::{Dims, Layout, Place};
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+use pyo3::{Borrowed, intern};
+
+use super::{Import, Kind, Owner, Problem, byte_layout, types, unsupported};
+
+/// `PyArrayObject_fields`.
+#[repr(C)]
+struct ArrayObject {
+    head: ffi::PyObject,
+    data: *mut u8,
+    rank: c_int,
+    shape: *mut isize,
+    strides: *mut isize,
+    base: *mut ffi::PyObject,
+    descriptor: *mut Descriptor,
+    flags: c_int,
+}
+
+/// The front of `PyArray_Descr`.
+#[repr(C)]
+struct Descriptor {
+    head: ffi::PyObject,
+    class: *mut ffi::PyTypeObject,
+    kind: u8,
+    letter: u8,
+    byte_order: u8,
+    flags: u8,
+    number: c_int,
+}
+
+const WRITEABLE: c_int = 0x0400;
+
+/// # Safety
+/// The object is an array: its type is `numpy.ndarray` or a subclass of it.
+#[inline]
+pub unsafe fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+    // SAFETY: promised by the caller; the array and its descriptor live as long as the object.
+    unsafe {
+        let array = &*object.as_ptr().cast::<ArrayObject>();
+        let dtype = dtype_of(object, array.descriptor)?;
+        let layout = byte_layout(array.rank as usize, array.shape, array.strides, dtype)?;
+        Ok(Import {
+            data: array.data,
+            layout,
+            read_only: array.flags & WRITEABLE == 0,
+            kind: Kind::Numpy,
+            owner: Owner::Caller,
+        })
+    }
+}
+
+/// # Safety
+/// The descriptor is the array's own.
+#[inline]
+unsafe fn dtype_of(array: Borrowed<'_, '_, PyAny>, descriptor: *mut Descriptor) -> Result<DType, Problem> {
+    // SAFETY: promised by the caller.
+    let descriptor = unsafe { &*descriptor };
+    if matches!(descriptor.byte_order, b'>' | b's') {
+        return Err(unsupported("a byte order that is not this machine's"));
+    }
+    let long =
+        if size_of::<std::ffi::c_long>() == 8 { (DType::I64, DType::U64) } else { (DType::I32, DType::U32) };
+    Ok(match descriptor.number {
+        0 => DType::Bool,
+        1 => DType::I8,
+        2 => DType::U8,
+        3 => DType::I16,
+        4 => DType::U16,
+        5 => DType::I32,
+        6 => DType::U32,
+        7 => long.0,
+        8 => long.1,
+        9 => DType::I64,
+        10 => DType::U64,
+        11 => DType::F32,
+        12 => DType::F64,
+        23 => DType::F16,
+        _ => return dtype_by_name(array),
+    })
+}
+
+/// Types that numpy does not number the same in each process: those of ml_dtypes.
+fn dtype_by_name(array: Borrowed<'_, '_, PyAny>) -> Result<DType, Problem> {
+    let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
+    DType::parse(&name).ok_or_else(|| unsupported(&name))
+}
+
+type Empty = unsafe extern "C" fn(c_int, *const isize, *mut c_void, c_int) -> *mut ffi::PyObject;
+
+/// `PyArray_Empty`, and the dtype objects that it was asked for so far.
+struct Interface {
+    empty: Empty,
+    dtypes: [AtomicPtr<ffi::PyObject>; DType::ALL.len() + 1],
+}
+
+static INTERFACE: PyOnceLock<Interface> = PyOnceLock::new();
+
+/// Where `PyArray_Empty` stands in numpy's table of functions.
+const EMPTY: usize = 184;
+
+/// Remembers `numpy.ndarray`.
+pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
+    types::NUMPY.learn(module.getattr("ndarray")?.cast::<PyType>()?);
+    Ok(())
+}
+
+fn interface(py: Python<'_>) -> PyResult<&'static Interface> {
+    INTERFACE.get_or_try_init(py, || {
+        let numpy = py.import("numpy")?;
+        learn(&numpy)?;
+        let version: String = numpy.getattr("__version__")?.extract()?;
+        let inner = if version.starts_with("1.") { "numpy.core" } else { "numpy._core" };
+        let capsule = py.import(format!("{inner}._multiarray_umath"))?.getattr("_ARRAY_API")?;
+        // SAFETY: numpy's capsule has no name and holds the table of its functions; the entry has had this number and type
+        // since numpy 1.0.
+        unsafe {
+            let table = ffi::PyCapsule_GetPointer(capsule.as_ptr(), ptr::null()).cast::<*const c_void>();
+            if table.is_null() {
+                return Err(PyErr::fetch(py));
+            }
+            let empty = *table.add(EMPTY);
+            if empty.is_null() {
+                return Err(PyRuntimeError::new_err("numpy's table of functions lacks PyArray_Empty"));
+            }
+            let empty = std::mem::transmute::<*const c_void, Empty>(empty);
+            Ok(Interface { empty, dtypes: [const { AtomicPtr::new(ptr::null_mut()) }; DType::ALL.len() + 1] })
+        }
+    })
+}
+
+/// A new array; its content is whatever was there.
+pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(Bound<'py, PyAny>, Import)> {
+    let interface = interface(py)?;
+    let kept = &interface.dtypes[dtype as usize];
+    let mut descriptor = kept.load(Ordering::Relaxed);
+    if descriptor.is_null() {
+        descriptor = dtype_object(py, dtype)?.into_ptr();
+        kept.store(descriptor, Ordering::Relaxed);
+    }
+    let mut shape = [0isize; lz_core::tensor::MAX_RANK];
+    for (place, &size) in shape.iter_mut().zip(sizes.iter()) {
+        *place = size as isize;
+    }
+    // SAFETY: the function takes over one reference to the dtype, and gives a new array or null with an exception, whose
+    // struct is that of every array.
+    unsafe {
+        ffi::Py_INCREF(descriptor);
+        let object = (interface.empty)(sizes.len() as c_int, shape.as_ptr(), descriptor.cast(), 0);
+        let object = Bound::from_owned_ptr_or_err(py, object)?;
+        let data = (*object.as_ptr().cast::<ArrayObject>()).data;
+        let layout = Layout { shape: *sizes, strides: sizes.contiguous_strides(), dtype, place: Place::HOST };
+        Ok((object, Import::fresh(data, layout, Kind::Numpy)))
+    }
+}
+
+/// The numpy dtype; those that numpy lacks come from ml_dtypes, and packed nibbles are bytes.
+pub fn dtype_object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    let numpy = py.import(intern!(py, "numpy"))?;
+    match dtype {
+        DType::BF16 | DType::F8E4M3 | DType::F8E5M2 | DType::F8E8M0 => {
+            numpy.call_method1("dtype", (py.import("ml_dtypes")?.getattr(dtype.long_name())?,))
+        }
+        DType::F4E2M1x2 => numpy.call_method1("dtype", ("uint8",)),
+        _ => numpy.call_method1("dtype", (dtype.long_name(),)),
+    }
+}

@@ -1,0 +1,94 @@
+//! Two facts about a tensor that torch tells only through attributes, each of which costs as much as a whole call of ours:
+//! whether its values are still to be negated, and whether it can want a gradient.
+//!
+//! Where these facts are in memory is not promised by torch. So it is not assumed: it is learned from tensors of the running
+//! torch, and where what is found is not exactly what must be there, nothing is looked at and the attributes are asked.
+
+use pyo3::Borrowed;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+/// Where the two facts are.
+pub struct Peek {
+    /// Word of a tensor's record that is 0 if nothing of autograd is known of it.
+    autograd: usize,
+    /// Word of the record that holds its dispatch keys.
+    keys: usize,
+    /// The key of views that are still to be negated.
+    negative: u64,
+}
+
+/// Words of a tensor's record that are looked through; the record has not been smaller in any torch 2.
+const WORDS: usize = 22;
+
+/// The words of a tensor's record. The first field of the object behind its head points there, which is checked.
+fn record(tensor: &Bound<'_, PyAny>) -> Option<[u64; WORDS]> {
+    let told: usize = tensor.getattr("_cdata").ok()?.extract().ok()?;
+    // SAFETY: a tensor object is larger than its head and one pointer; torch itself tells what the pointer must be; the record
+    // behind it has at least this many words.
+    unsafe {
+        let found = *tensor.as_ptr().byte_add(size_of::<ffi::PyObject>()).cast::<usize>();
+        (found == told && told != 0).then(|| *std::ptr::with_exposed_provenance::<[u64; WORDS]>(told))
+    }
+}
+
+impl Peek {
+    /// Learns from tensors where to look.
+    pub fn learn(torch: &Bound<'_, PyAny>) -> Option<Peek> {
+        let py = torch.py();
+        let make = |sizes: (i64, i64), dtype: &str, wants: bool| -> PyResult<Bound<'_, PyAny>> {
+            let keywords = PyDict::new(py);
+            keywords.set_item("dtype", torch.getattr(dtype)?)?;
+            keywords.set_item("requires_grad", wants)?;
+            torch.call_method("empty", (sizes,), Some(&keywords))
+        };
+        let mut autograd = (0..WORDS).collect::<Vec<_>>();
+        let mut keys: Vec<(usize, u64)> = Vec::new();
+        for (round, (sizes, dtype)) in [((2, 3), "float32"), ((4, 1), "float64")].into_iter().enumerate() {
+            let plain_tensor = make(sizes, dtype, false).ok()?;
+            let wanting_tensor = make(sizes, dtype, true).ok()?;
+            let negated_tensor = torch.call_method1("_neg_view", (&plain_tensor,)).ok()?;
+            let detached_tensor = wanting_tensor.call_method0("detach").ok()?;
+            let plain = record(&plain_tensor)?;
+            let wanting = record(&wanting_tensor)?;
+            let negated = record(&negated_tensor)?;
+            let detached = record(&detached_tensor)?;
+            autograd.retain(|&word| plain[word] == 0 && detached[word] == 0 && wanting[word] != 0);
+            let differs = |word: usize| (word, plain[word] ^ negated[word]);
+            // One bit that only the negated one has, in a word that is otherwise the same for all four.
+            let found: Vec<(usize, u64)> = (0..WORDS)
+                .map(differs)
+                .filter(|&(word, bit)| {
+                    bit.count_ones() == 1
+                        && plain[word] & bit == 0
+                        && plain[word] == wanting[word]
+                        && plain[word] == detached[word]
+                        && plain[word] != 0
+                })
+                .collect();
+            if round == 0 {
+                keys = found;
+            } else {
+                keys.retain(|one| found.contains(one));
+            }
+        }
+        match (autograd.as_slice(), keys.as_slice()) {
+            (&[autograd], &[(keys, negative)]) => Some(Peek { autograd, keys, negative }),
+            _ => None,
+        }
+    }
+
+    /// Whether a tensor's values are still to be negated, and whether it can want a gradient.
+    ///
+    /// # Safety
+    /// The object is a tensor of the torch that was learned from.
+    #[inline]
+    pub unsafe fn look(&self, tensor: Borrowed<'_, '_, PyAny>) -> (bool, bool) {
+        // SAFETY: every tensor object has this form; it was checked on several.
+        unsafe {
+            let record = *tensor.as_ptr().byte_add(size_of::<ffi::PyObject>()).cast::<*const u64>();
+            (*record.add(self.keys) & self.negative != 0, *record.add(self.autograd) != 0)
+        }
+    }
+}

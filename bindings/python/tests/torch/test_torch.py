@@ -1,0 +1,174 @@
+"""Torch tensors: results of their own kind, `out=`, and every tensor that must not reach a kernel."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+
+
+def reference(x, weight=None, eps=1e-6):
+    return F.rms_norm(x, (x.shape[-1],), weight, eps)
+
+
+def tensors():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(4, 64, generator=generator), torch.randn(64, generator=generator)
+
+
+def refused(code, *arguments, **keywords):
+    with pytest.raises(lz.ValidationError, match=code) as caught:
+        lz.ops.norm_rms(*arguments, **keywords)
+    return caught.value
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_results_are_torch_tensors_of_the_same_dtype(dtype):
+    x, w = (tensor.to(dtype) for tensor in tensors())
+    y = lz.ops.norm_rms(x, w)
+    assert type(y) is torch.Tensor and y.dtype == dtype and y.shape == x.shape and y.is_contiguous()
+    torch.testing.assert_close(y.float(), reference(x.float(), w.float()), rtol=1e-2, atol=1e-2)
+
+
+def test_a_result_can_be_resized_and_outlives_its_inputs():
+    x, w = tensors()
+    y = lz.ops.norm_rms(x, w)
+    expected = reference(x, w)
+    del x, w
+    torch.testing.assert_close(y, expected)
+    y.resize_(8, 64)
+
+
+def test_out_is_written_and_returned():
+    x, w = tensors()
+    out = torch.zeros_like(x)
+    assert lz.ops.norm_rms(x, w, out=out) is out
+    torch.testing.assert_close(out, reference(x, w))
+    assert lz.ops.norm_rms(x, w, out=(out,)) is out
+
+
+def test_strided_views_are_read_in_place():
+    base = torch.randn(8, 6, 4)
+    for x in (base[::2], base.permute(2, 1, 0), base[..., 1:3], base[:1].expand(8, 6, 4)):
+        torch.testing.assert_close(lz.ops.norm_rms(x), reference(x))
+
+
+def test_overlapping_out_is_refused():
+    x, w = tensors()
+    refused("OUTPUT_OVERLAP", x, w, out=x)
+    refused("OUTPUT_OVERLAP", x[1:], w, out=x[:3])
+
+
+def test_parameters_and_inference():
+    x, w = tensors()
+    parameter = torch.nn.Parameter(w)
+    expected = reference(x, w)
+    error = refused("requires grad", x, parameter)
+    assert error.reasons[0].argument == "weight" and error.reasons[0].code == "ARGUMENT_KIND"
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            torch.testing.assert_close(lz.ops.norm_rms(x, parameter), expected)
+    frozen = torch.nn.Parameter(w, requires_grad=False)
+    torch.testing.assert_close(lz.ops.norm_rms(x, frozen), expected)
+
+
+def test_what_requires_grad_is_refused_only_while_gradients_are_recorded():
+    x, w = tensors()
+    x.requires_grad_()
+    assert refused("requires grad", x, w).reasons[0].argument == "x"
+    assert refused("requires grad", x[:2] * 2, w).reasons[0].argument == "x"
+    torch.testing.assert_close(lz.ops.norm_rms(x.detach(), w), reference(x, w).detach())
+    with torch.no_grad():
+        torch.testing.assert_close(lz.ops.norm_rms(x, w), reference(x, w))
+        torch.testing.assert_close(lz.ops.norm_rms(x[:2], w), reference(x[:2], w))
+
+
+def test_fake_tensors_never_reach_a_kernel():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    x, w = tensors()
+    with FakeTensorMode() as mode:
+        fake = mode.from_tensor(x)
+        assert refused("ARGUMENT_KIND", fake, mode.from_tensor(w)).reasons[0].argument == "x"
+        y = lz.ops.norm_rms(x, w)
+    # Real tensors have real results, whatever the mode.
+    assert type(y) is torch.Tensor
+    torch.testing.assert_close(y, reference(x, w))
+    assert refused("ARGUMENT_KIND", x, w, out=fake).reasons[0].argument == "output"
+
+
+def test_negated_and_conjugated_views_are_refused():
+    z = torch.complex(torch.randn(4, 64), torch.randn(4, 64))
+    negated = z.conj().imag
+    assert negated.is_neg()
+    assert "resolve_neg" in str(refused("ARGUMENT_KIND", negated))
+    torch.testing.assert_close(lz.ops.norm_rms(negated.resolve_neg()), reference(negated.resolve_neg()))
+    refused("DTYPE_UNSUPPORTED", z)
+    refused("DTYPE_UNSUPPORTED", z.conj())
+    refused("DTYPE_UNSUPPORTED", torch.zeros(4, dtype=torch.complex64))
+
+
+def test_tensors_without_plain_memory_are_refused():
+    refused("ARGUMENT_KIND", torch.zeros(2, 4, device="meta"))
+    refused("ARGUMENT_KIND", torch.eye(4).to_sparse())
+    with pytest.raises(lz.ValidationError, match="NESTED_TENSOR_UNSUPPORTED|ARGUMENT_KIND"):
+        lz.ops.norm_rms(torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]))
+    refused("NULL_DATA", torch._efficientzerotensor((2, 4)))
+
+
+def test_subclasses_are_tensors_unless_they_compute_by_dispatch():
+    class Named(torch.Tensor):
+        pass
+
+    x, w = tensors()
+    torch.testing.assert_close(lz.ops.norm_rms(x.as_subclass(Named), w), reference(x, w))
+
+    class Wrapping(torch.Tensor):
+        @classmethod
+        def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+            raise AssertionError("a kernel must not get here")
+
+    wrapping = torch.Tensor._make_wrapper_subclass(Wrapping, (4, 64))
+    refused("__torch_dispatch__", wrapping, w)
+
+
+def test_mixed_kinds_are_refused_by_name():
+    x, w = tensors()
+    assert refused("numpy array", x, w.numpy()).reasons[0].argument == "weight"
+    assert refused("torch tensor", x.numpy(), w).reasons[0].argument == "weight"
+    assert refused("numpy array", x, w, out=x.numpy().copy()).reasons[0].argument == "output"
+
+
+def test_small_formats_come_and_go():
+    x = torch.randn(4, 64)
+    values, *scales = lz.ops.quantize(x, format="fp8_e4m3", granularity="tensor")
+    assert values.dtype == torch.float8_e4m3fn and all(type(scale) is torch.Tensor for scale in scales)
+
+
+def test_attention_agrees_with_sdpa():
+    q, k, v = (torch.randn(2, 5, 4, 16) for _ in range(3))
+    y = lz.ops.attention_standard_prefill(q, k, v, causal=True)
+    expected = F.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+    torch.testing.assert_close(y, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
+
+
+def test_several_results_and_their_places():
+    q, k, v = (torch.randn(2, 5, 4, 16) for _ in range(3))
+    y, lse = lz.ops.attention_standard_prefill(q, k, v, return_lse=True)
+    places = (torch.empty_like(y), torch.empty_like(lse))
+    result = lz.ops.attention_standard_prefill(q, k, v, return_lse=True, out=places)
+    assert result[0] is places[0] and result[1] is places[1]
+    torch.testing.assert_close(places, (y, lse))
+    with pytest.raises(lz.ValidationError, match="OUTPUT_MISSING"):
+        lz.ops.attention_standard_prefill(q, k, v, return_lse=True, out=places[0])
+    with pytest.raises(lz.ValidationError, match="OUTPUT_UNEXPECTED"):
+        lz.ops.attention_standard_prefill(q, k, v, out=places)
+
+
+def test_in_place_update_of_a_cache():
+    cache = torch.zeros(2, 4, 1, 2)
+    values = torch.ones(3, 1, 2)
+    other = cache.clone()
+    assert lz.ops.kv_append(values, values * 2, cache, other, torch.tensor([0, 5, -1])) is None
+    assert cache.sum() == 4 and other.sum() == 8
