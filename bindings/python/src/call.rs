@@ -53,11 +53,6 @@ impl<'a, 'py> Frame<'a, 'py> {
         }
     }
 
-    /// Borrows an object by itself.
-    pub fn borrow(&self, name: &str, object: Borrowed<'_, 'py, PyAny>) -> PyResult<Import> {
-        Import::new(object).map_err(|problem| self.refuse_problem(name, problem))
-    }
-
     /// Borrows a tensor that is read.
     #[inline]
     pub fn tensor(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Import> {
@@ -300,8 +295,9 @@ impl<'a, 'py> Frame<'a, 'py> {
         refuse(self.py, &self.operation.name, reason)
     }
 
+    /// A place that cannot be written.
     #[cold]
-    fn refuse_read_only(&self, name: &str) -> PyErr {
+    pub fn refuse_read_only(&self, name: &str) -> PyErr {
         let reason = Reason::new(ReasonCode::ReadOnlyOutput)
             .argument(name)
             .message(format!("{name} is read-only, but must be written"));

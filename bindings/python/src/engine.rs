@@ -21,10 +21,35 @@ pub fn engine() -> &'static Engine {
 /// Names of all operations.
 #[pyfunction]
 fn list_operations() -> Vec<&'static str> {
-    lz_ops::OPERATIONS.iter().map(|operation| operation.name.as_ref()).collect()
+    engine().registry().operations().map(|operation| operation.name.as_ref()).collect()
+}
+
+/// The devices of this machine and the health of the engine, as JSON.
+#[pyfunction]
+fn state() -> PyResult<String> {
+    let found = lz_core::device::discover();
+    let health = engine().health().summary();
+    let devices = serde_json::to_value(&found.devices).map_err(|error| {
+        pyo3::exceptions::PyValueError::new_err(format!("devices cannot be written as JSON: {error}"))
+    })?;
+    let answer = serde_json::json!({
+        "devices": devices,
+        "absent": found.absent.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "health": {
+            "level": format!("{:?}", health.level),
+            "score": health.score,
+            "circuits_tracked": health.tracked,
+            "circuits_open": health.blocking,
+        },
+        "fallbacks": engine().fallbacks(),
+        "cached_decisions": engine().cached_decisions(),
+        "generation": engine().generation(),
+    });
+    Ok(answer.to_string())
 }
 
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(list_operations, module)?)
+    module.add_function(wrap_pyfunction!(list_operations, module)?)?;
+    module.add_function(wrap_pyfunction!(state, module)?)
 }

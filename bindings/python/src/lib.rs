@@ -1,6 +1,7 @@
 //! The native half of the Python package. It turns Python objects into views, calls the engine, and turns answers back;
 //! what an operation is comes from generated code, what a kernel does from backends.
 
+mod arguments;
 mod call;
 mod engine;
 mod error;
@@ -10,6 +11,8 @@ mod generated;
 mod hosted;
 mod inspect;
 mod output;
+mod register;
+mod runtime;
 mod tensor;
 mod text;
 
@@ -22,6 +25,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     error::add(module)?;
     engine::add(module)?;
     inspect::add(module)?;
+    register::add(module)?;
+    runtime::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;
     generated::add(&ops)?;

@@ -1,4 +1,5 @@
-"""Every operation of the catalogue as a function; `ops.pyi` has their types."""
+"""Every operation of the catalogue as a function; `ops.pyi` has their types. Operations that a program registers come in
+here as well."""
 
 from layerzero._native import ops as _ops
 
@@ -7,4 +8,4 @@ globals().update({name: getattr(_ops, name) for name in __all__})
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return list(__all__)

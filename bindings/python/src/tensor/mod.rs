@@ -136,12 +136,6 @@ impl Import {
         unsafe { TensorView::from_raw(self.data, self.layout) }
     }
 
-    /// For a question about a call that is not made: looks writable, and nobody writes.
-    pub fn described(&self) -> TensorMut<'_> {
-        // SAFETY: checks read the metadata alone, and no kernel gets this view.
-        unsafe { TensorMut::from_raw(self.data, self.layout) }
-    }
-
     /// To write. Generated functions lend each place once, and hold the import until the call is over.
     #[inline]
     pub fn lend<'a>(&self) -> TensorMut<'a> {

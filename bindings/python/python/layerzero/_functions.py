@@ -1,0 +1,371 @@
+"""The functions people call by their everyday names. Each picks an operation of `layerzero.ops` and calls it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+from layerzero import _native, ops
+from layerzero._typing import Tensor
+
+_T = TypeVar("_T", bound=Tensor)
+
+
+def _heads(operation: str, q: Any, k: Any, axis_q: int, axis_k: int) -> Callable[..., Any]:
+    """The `standard` operation where keys have as many heads as queries, else the one for grouped queries."""
+    same = q.shape[axis_q] == k.shape[axis_k]
+    function: Callable[..., Any] = getattr(ops, f"attention_{'standard' if same else 'gqa'}_{operation}")
+    return function
+
+
+def attention(
+    q: _T,
+    k: Tensor,
+    v: Tensor,
+    mask: Tensor | None = None,
+    *,
+    kv_lens: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    causal: bool = False,
+    causal_offset: int | None = None,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    return_lse: bool = False,
+    layout: Literal["BSHD", "BHSD"] = "BSHD",
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> Any:
+    """Attention over contiguous keys and values.
+
+    Queries of rank 4 are a prefill, of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer heads of keys than of
+    queries mean grouped queries. The layout is what ``layout`` says and is never inferred from sizes: ``[B, 8, 32, D]`` is
+    valid both ways.
+    """
+    rank = len(q.shape)
+    if rank not in (3, 4) or len(k.shape) != 4:
+        raise ValueError(
+            f"q has {rank} dimensions and k {len(k.shape)}; attention takes q of rank 4 (prefill) or 3 (one decode step), "
+            "and k of rank 4"
+        )
+    axis = 2 if layout == "BSHD" else 1
+    if rank == 4:
+        if kv_lens is not None:
+            raise ValueError("kv_lens belongs to a decode step; a prefill says with mask which keys are visible")
+        return _heads("prefill", q, k, axis, axis)(
+            q,
+            k,
+            v,
+            mask,
+            alibi_slopes,
+            causal=causal,
+            causal_offset=causal_offset,
+            window_left=window_left,
+            window_right=window_right,
+            soft_cap=soft_cap,
+            sm_scale=sm_scale,
+            return_lse=return_lse,
+            layout=layout,
+            out=out,
+        )
+    # The one query of a decode step stands at the last key, so causality hides nothing from it.
+    for name, value in (("mask", mask), ("causal_offset", causal_offset), ("window_right", window_right)):
+        if value is not None:
+            raise ValueError(f"{name} has no meaning for a decode step, whose one query stands at the last key")
+    return _heads("decode", q, k, 1, axis)(
+        q,
+        k,
+        v,
+        kv_lens,
+        alibi_slopes,
+        window_left=window_left,
+        soft_cap=soft_cap,
+        sm_scale=sm_scale,
+        return_lse=return_lse,
+        layout=layout,
+        out=out,
+    )
+
+
+def paged_attention(
+    q: _T,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    *,
+    block_tables: Tensor | None = None,
+    context_lens: Tensor | None = None,
+    kv_indptr: Tensor | None = None,
+    kv_indices: Tensor | None = None,
+    kv_last_page_len: Tensor | None = None,
+    qo_indptr: Tensor | None = None,
+    alibi_slopes: Tensor | None = None,
+    causal: bool | None = None,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    soft_cap: float | None = None,
+    sm_scale: float | None = None,
+    return_lse: bool = False,
+    layout: Literal["NHD", "HND"] = "NHD",
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> Any:
+    """Attention over a paged cache.
+
+    Pages come as block tables (``block_tables`` with ``context_lens``) or as CSR (``kv_indptr``, ``kv_indices``,
+    ``kv_last_page_len``). With ``qo_indptr`` it is a prefill of several queries a request, without it one decode step.
+    """
+    csr = (kv_indptr, kv_indices, kv_last_page_len)
+    if block_tables is not None and context_lens is not None:
+        if any(part is not None for part in csr):
+            raise ValueError("pages come as block_tables and context_lens, or as CSR, not as both")
+        page_size = k_cache.shape[1 if layout == "NHD" else 2]
+        csr = _block_tables_to_csr(block_tables, context_lens, int(page_size))
+    elif any(part is None for part in csr):
+        raise ValueError(
+            "pages are missing: give block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len"
+        )
+    shared = {
+        "window_left": window_left,
+        "soft_cap": soft_cap,
+        "sm_scale": sm_scale,
+        "return_lse": return_lse,
+        "layout": layout,
+        "out": out,
+    }
+    axis = 2 if layout == "NHD" else 1
+    if qo_indptr is None:
+        if window_right is not None or causal is False:
+            raise ValueError("a decode step is causal; window_right and causal=False need qo_indptr")
+        return _heads("decode_paged", q, k_cache, 1, axis)(q, k_cache, v_cache, *csr, alibi_slopes, **shared)
+    return _heads("prefill_paged", q, k_cache, 1, axis)(
+        q, k_cache, v_cache, qo_indptr, *csr, alibi_slopes, causal=causal, window_right=window_right, **shared
+    )
+
+
+def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any, Any, Any]:
+    """Block tables as CSR, on the tensors' own device. On an accelerator nothing waits for it."""
+    if type(tables).__module__.split(".")[0] == "torch":
+        import torch
+
+        pages = (lengths + page_size - 1) // page_size
+        indptr = torch.zeros(len(pages) + 1, dtype=torch.int32, device=pages.device)
+        indptr[1:] = pages.cumsum(0)
+        last = (lengths - (pages - 1).clamp(min=0) * page_size).to(torch.int32)
+        used = torch.arange(tables.shape[1], device=tables.device) < pages[:, None]
+        if tables.device.type == "cpu":
+            return indptr, tables[used].to(torch.int32), last
+        # Choosing by a mask would have to wait for its size. Instead every entry is written where it belongs, those that
+        # are not used behind the end.
+        place = indptr[:-1, None].long() + torch.arange(tables.shape[1], device=tables.device)
+        place = torch.where(used, place, tables.numel())
+        indices = torch.zeros(tables.numel() + 1, dtype=torch.int32, device=tables.device)
+        indices.scatter_(0, place.flatten(), tables.flatten().to(torch.int32))
+        return indptr, indices[:-1], last
+    import numpy
+
+    tables, lengths = numpy.asarray(tables), numpy.asarray(lengths)
+    pages = (lengths + page_size - 1) // page_size
+    indptr = numpy.concatenate([[0], numpy.cumsum(pages)]).astype(numpy.int32)
+    last = (lengths - numpy.maximum(pages - 1, 0) * page_size).astype(numpy.int32)
+    used = numpy.arange(tables.shape[1]) < pages[:, None]
+    return indptr, tables[used].astype(numpy.int32), last
+
+
+def rms_norm(
+    x: _T,
+    weight: Tensor | None = None,
+    eps: float = 1e-6,
+    *,
+    weight_offset: float | None = None,
+    out: Tensor | None = None,
+) -> _T:
+    """Root-mean-square normalisation over the last dimension."""
+    return ops.norm_rms(x, weight, eps=eps, weight_offset=weight_offset, out=out)
+
+
+def layer_norm(
+    x: _T,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+    *,
+    out: Tensor | None = None,
+) -> _T:
+    """Layer normalisation over the last dimension."""
+    result: Any = ops.norm_layer(x, weight, bias, eps=eps, out=out)
+    y: _T = result
+    return y
+
+
+def rope(
+    x: _T,
+    cos: Tensor,
+    sin: Tensor,
+    positions: Tensor | None = None,
+    *,
+    interleaved: bool = False,
+    layout: Literal["BSHD", "BHSD"] = "BSHD",
+    out: Tensor | None = None,
+) -> _T:
+    """Rotary position embedding of queries or keys."""
+    return ops.posenc_rope(x, cos, sin, positions, interleaved=interleaved, layout=layout, out=out)
+
+
+def sample_topk(
+    logits: _T,
+    k: int,
+    *,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    out: Tensor | None = None,
+) -> _T:
+    """Draws one token a row from the `k` likeliest. The same seed and offset give the same tokens."""
+    return ops.sampling_topk(logits, k=k, temperature=temperature, seed=seed, offset=offset, out=out)
+
+
+def sample_topp(
+    logits: _T,
+    p: float,
+    *,
+    top_k: int = 0,
+    temperature: float = 1.0,
+    seed: int = 0,
+    offset: int = 0,
+    out: Tensor | None = None,
+) -> _T:
+    """Draws one token a row from the fewest that reach probability `p` together."""
+    return ops.sampling_topp(
+        logits, p=p, top_k=top_k, temperature=temperature, seed=seed, offset=offset, out=out
+    )
+
+
+_TOKENIZERS: dict[str, _native.Tokenizer] = {}
+
+
+def _tokenizer(tokenizer: str | os.PathLike[str] | _native.Tokenizer) -> _native.Tokenizer:
+    if isinstance(tokenizer, _native.Tokenizer):
+        return tokenizer
+    # A file that was written anew is another tokenizer, so its age and size are part of what it is remembered by.
+    path = os.path.abspath(os.fspath(tokenizer))
+    status = os.stat(path)
+    key = f"{path}:{status.st_mtime_ns}:{status.st_size}"
+    known = _TOKENIZERS.get(key)
+    if known is None:
+        known = _TOKENIZERS[key] = _native.Tokenizer.from_file(path)
+    return known
+
+
+def tokenize(
+    texts: str | Sequence[str],
+    tokenizer: str | os.PathLike[str] | _native.Tokenizer,
+    *,
+    add_special_tokens: bool = True,
+    return_offsets: bool = False,
+) -> Any:
+    """Token ids of texts: one list for one text, a list of lists for several.
+
+    `tokenizer` is a path to a ``tokenizer.json`` or a `Tokenizer`. With `return_offsets`, the byte ranges of the tokens
+    come as a second result.
+    """
+    results = ops.tokenize_encode(
+        texts, _tokenizer(tokenizer), add_special_tokens=add_special_tokens, return_offsets=return_offsets
+    )
+    bounds = [int(bound) for bound in results[1]]
+    spans = list(zip(bounds, bounds[1:], strict=False))
+
+    def split(flat: Any) -> Any:
+        values = flat.tolist() if hasattr(flat, "tolist") else list(flat)
+        parts = [values[start:end] for start, end in spans]
+        return parts[0] if isinstance(texts, str) else parts
+
+    tokens = split(results[0])
+    return (tokens, split(results[2])) if return_offsets else tokens
+
+
+def detokenize(
+    tokens: Sequence[int] | Sequence[Sequence[int]],
+    tokenizer: str | os.PathLike[str] | _native.Tokenizer,
+    *,
+    skip_special_tokens: bool = True,
+) -> Any:
+    """Texts of token ids: one string for one list of ids, a list of strings for several."""
+    import array
+
+    ids: list[Any] = [one.tolist() if hasattr(one, "tolist") else one for one in tokens]
+    several = bool(ids) and not isinstance(ids[0], int)
+    rows: list[list[int]] = [list(row) for row in ids] if several else [ids]
+    indptr = array.array("q", [0])
+    for row in rows:
+        indptr.append(indptr[-1] + len(row))
+    flat = array.array("i", [token for row in rows for token in row])
+    texts = ops.tokenize_decode(
+        _as_tensor(flat), _as_tensor(indptr), _tokenizer(tokenizer), skip_special_tokens=skip_special_tokens
+    )
+    return texts if several else texts[0]
+
+
+def _as_tensor(values: Any) -> Any:
+    """An `array.array` is memory that the engine can read; this only says so to the type checker."""
+    return values
+
+
+_Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"]
+_Granularity = Literal["tensor", "channel", "head", "block"]
+
+
+def quantize(
+    x: _T,
+    format: _Format = "int8",
+    *,
+    granularity: _Granularity | None = None,
+    block_size: int | None = None,
+    scale: Tensor | None = None,
+    zero_point: Tensor | None = None,
+    global_scale: Tensor | None = None,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> Any:
+    """Quantises a tensor; without `scale`, the scales are computed and come as a second result.
+
+    The 4-bit floating formats are always by block; the others are per tensor unless `granularity` says otherwise.
+    """
+    by_block = format in ("mxfp4", "nvfp4")
+    return ops.quantize(
+        x,
+        scale,
+        zero_point,
+        global_scale,
+        format=format,
+        granularity=granularity or ("block" if by_block else "tensor"),
+        block_size=block_size,
+        out=out,
+    )
+
+
+def dequantize(
+    quantized: _T,
+    scale: Tensor,
+    format: _Format = "int8",
+    *,
+    granularity: _Granularity | None = None,
+    block_size: int | None = None,
+    inner: int | None = None,
+    zero_point: Tensor | None = None,
+    global_scale: Tensor | None = None,
+    output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+    out: Tensor | None = None,
+) -> _T:
+    """The inverse of `quantize`, up to what quantisation lost."""
+    by_block = format in ("mxfp4", "nvfp4")
+    return ops.dequantize(
+        quantized,
+        scale,
+        zero_point,
+        global_scale,
+        format=format,
+        granularity=granularity or ("block" if by_block else "tensor"),
+        block_size=block_size,
+        inner=inner,
+        output_dtype=output_dtype,
+        out=out,
+    )

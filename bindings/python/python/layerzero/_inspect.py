@@ -1,0 +1,211 @@
+"""What there is, what would be chosen and why, and whether everything is well. Nothing here runs a kernel."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from layerzero import _native
+from layerzero._report import Report, table
+
+__all__ = [
+    "Explanation",
+    "Plan",
+    "Report",
+    "doctor",
+    "explain",
+    "list_kernels",
+    "list_operations",
+    "readiness_check",
+    "validate",
+    "which",
+]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What would run a call."""
+
+    kernel_id: str
+    score: float
+    workspace_bytes: int
+    fallbacks: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As a plain dictionary."""
+        return {**vars(self), "fallbacks": list(self.fallbacks)}
+
+
+def which(operation: str, /, *args: Any, **keywords: Any) -> Plan:
+    """The kernel that would run a call of `operation` with these arguments, and who is next if it fails."""
+    found = _native.which(operation, *args, **keywords)
+    return Plan(found["kernel_id"], found["score"], found["workspace_bytes"], tuple(found["fallbacks"]))
+
+
+class Explanation(Report):
+    """Every candidate for a call with its score or its reasons."""
+
+
+def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
+    """Why a kernel would run a call: every candidate with its score, or with every reason against it."""
+    native = _native.explain(operation, *args, **keywords)
+    data: dict[str, Any] = native.to_dict()
+    plan = data.get("plan") or {}
+    rows = []
+    for candidate in data.get("candidates", []):
+        score = candidate.get("score") or {}
+        total = score.get("total") if isinstance(score, dict) else score
+        reasons = candidate.get("reasons") or []
+        why = "; ".join(
+            f"{reason['code']}: {reason.get('message') or reason.get('sentence') or ''}".rstrip(": ")
+            for reason in reasons
+        )
+        kernel = candidate.get("kernel") or candidate.get("id")
+        rows.append((kernel, kernel == plan.get("kernel"), total, why))
+    title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
+    return Explanation((table(title, ("kernel", "chosen", "score", "against it"), rows),), data)
+
+
+def list_operations() -> list[str]:
+    """Names of all operations, those that a program registered among them."""
+    return _native.list_operations()
+
+
+def list_kernels(operation: str | None = None, *, backend: str | None = None) -> list[dict[str, Any]]:
+    """Every kernel as a dictionary, of one operation or backend if that is said."""
+    return _native.kernels(operation, backend)
+
+
+def validate(operation: str, /, *args: Any, **keywords: Any) -> list[_native.Reason]:
+    """Everything that is wrong with a call, without making it; an empty list if nothing is."""
+    try:
+        _native.which(operation, *args, **keywords)
+    except _native.LayerZeroError as error:
+        return list(error.reasons)
+    return []
+
+
+# Packages that backends come from, and what each is for. Looked for by name; nothing is imported.
+_PACKAGES = (
+    ("torch", "tensors, SDPA and norms"),
+    ("numpy", "arrays"),
+    ("ml_dtypes", "bfloat16 and float8 arrays"),
+    ("flashinfer-python", "attention, sampling and norms on NVIDIA GPUs"),
+    ("flash-attn", "attention on NVIDIA GPUs"),
+    ("xformers", "attention on GPUs"),
+    ("liger-kernel", "Triton kernels"),
+    ("tokenizers", "tokenisation"),
+    ("tiktoken", "tokenisation"),
+    ("sentencepiece", "tokenisation"),
+    ("kernels", "kernels of the Hugging Face hub"),
+)
+
+
+def doctor() -> Report:
+    """What this machine and this process have, and what should be done about what they lack."""
+    import platform
+    from importlib import metadata
+
+    state = json.loads(_native.state())
+    backends = _native.backends()
+    packages = []
+    for name, purpose in _PACKAGES:
+        try:
+            packages.append({"name": name, "version": metadata.version(name), "purpose": purpose})
+        except metadata.PackageNotFoundError:
+            packages.append({"name": name, "version": None, "purpose": purpose})
+    variables = {name: value for name, value in sorted(os.environ.items()) if name.startswith("LAYERZERO_")}
+    data = {
+        "layerzero": _native.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        **state,
+        "backends": backends,
+        "packages": packages,
+        "environment": variables,
+    }
+    tables = [
+        table(
+            "layerzero",
+            ("what", "value"),
+            [
+                ("version", data["layerzero"]),
+                ("python", data["python"]),
+                ("platform", data["platform"]),
+                ("health", state["health"]["level"]),
+                ("kernels", sum(backend["kernels"] for backend in backends)),
+                *variables.items(),
+            ],
+        ),
+        table(
+            "devices",
+            ("device", "state", "what"),
+            [
+                *((device["name"], "ok", device["uuid"][:16]) for device in state["devices"]),
+                *((absent.split(":")[0], "–", absent.partition(":")[2].strip()) for absent in state["absent"]),
+            ],
+        ),
+        table(
+            "backends",
+            ("backend", "state", "version", "kernels", "what to do"),
+            [
+                (
+                    backend["name"],
+                    "ok" if backend["available"] else "problem",
+                    backend["version"] or None,
+                    backend["kernels"],
+                    backend["reason"],
+                )
+                for backend in backends
+            ],
+        ),
+        table(
+            "packages",
+            ("package", "version", "for"),
+            [(package["name"], package["version"], package["purpose"]) for package in packages],
+        ),
+    ]
+    return Report(tuple(tables), data)
+
+
+def readiness_check() -> Report:
+    """Whether calls can be served: every operation has a kernel, the engine is healthy, no backend is broken."""
+    state = json.loads(_native.state())
+    covered = {kernel["operation"] for kernel in _native.kernels()}
+    without = [name for name in _native.list_operations() if name not in covered]
+    broken = [backend for backend in _native.backends() if not backend["available"]]
+    level = state["health"]["level"]
+    checks = [
+        ("kernels", not without, f"no kernel: {', '.join(without)}" if without else "every operation has one"),
+        ("health", level == "Full", level),
+        (
+            "backends",
+            not broken,
+            "; ".join(f"{backend['name']}: {backend['reason']}" for backend in broken) or "all that are registered work",
+        ),
+        (
+            "circuits",
+            state["health"]["circuits_open"] == 0,
+            f"{state['health']['circuits_open']} open of {state['health']['circuits_tracked']}",
+        ),
+    ]
+    ready = all(good for _, good, _ in checks)
+    data = {
+        "ready": ready,
+        "checks": [{"name": name, "ok": good, "detail": detail} for name, good, detail in checks],
+    }
+    rows = [(name, "ok" if good else "problem", detail) for name, good, detail in checks]
+    title = "ready" if ready else "not ready"
+    return Report((table(title, ("check", "state", "detail"), rows),), data)
+
+
+def _print(report: Report, as_json: bool) -> None:
+    """Prints a report as the command line does."""
+    if as_json:
+        json.dump(report.to_dict(), sys.stdout, indent=2, default=str)
+        print()
+    else:
+        print(report)

@@ -1,0 +1,181 @@
+//! Kernels that Python registers, and what is registered.
+
+use lz_core::device::Platform;
+use lz_core::spec::{Limit, StrideNeeds};
+use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList};
+
+use crate::arguments::signature_order;
+use crate::engine::engine;
+use crate::error::raise;
+use crate::hosted::Hosted;
+use crate::inspect::operation;
+
+/// What a decorated function is: read out of the decorator's keywords.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+struct Description {
+    operation: String,
+    id: String,
+    backend: String,
+    version: String,
+    platform: String,
+    dtypes: Vec<(String, Vec<String>)>,
+    limits: Vec<(String, String)>,
+    layouts: Vec<String>,
+    strides: String,
+    priority: u8,
+    deterministic: bool,
+    cuda_graph_safe: bool,
+    reduced_precision: bool,
+    writes_into_output: bool,
+}
+
+fn wrong(what: &str, found: &str, allowed: &str) -> PyErr {
+    PyValueError::new_err(format!("{found:?} is not a {what}; there are {allowed}"))
+}
+
+/// Registers a Python function as a kernel.
+#[pyfunction]
+fn register_kernel(py: Python<'_>, function: &Bound<'_, PyAny>, description: &Bound<'_, PyDict>) -> PyResult<()> {
+    let said: Description = description.extract()?;
+    let info = operation(&said.operation)?;
+    let platforms = [Platform::Cpu, Platform::Cuda, Platform::Rocm, Platform::Hpu, Platform::Xpu, Platform::Metal];
+    let platform =
+        platforms.into_iter().find(|platform| platform.to_string() == said.platform).ok_or_else(|| {
+            wrong("platform", &said.platform, &platforms.map(|platform| platform.to_string()).join(", "))
+        })?;
+    let mut spec = KernelSpec::new(&said.id, &info.name, &said.backend, &said.version, platform);
+    for (variable, names) in &said.dtypes {
+        let mut dtypes = Vec::new();
+        for name in names {
+            let all = || DType::ALL.map(DType::long_name).join(", ");
+            dtypes.push(DType::parse(name).ok_or_else(|| wrong("dtype", name, &all()))?);
+        }
+        spec = spec.dtype(variable, &dtypes);
+    }
+    for (check, code) in said.limits {
+        let code = ReasonCode::parse(&code)
+            .ok_or_else(|| PyValueError::new_err(format!("{code:?} is not a reason code of layerzero")))?;
+        spec.limits.push(Limit { check, code });
+    }
+    spec.strides = match said.strides.as_str() {
+        "any" => StrideNeeds::Any,
+        "last_dense" => StrideNeeds::LastDense,
+        "contiguous" => StrideNeeds::Contiguous,
+        other => return Err(wrong("need of strides", other, "any, last_dense, contiguous")),
+    };
+    spec.layouts = said.layouts;
+    spec.priority = said.priority;
+    spec.deterministic = said.deterministic;
+    spec.cuda_graph_safe = said.cuda_graph_safe;
+    spec.reduced_precision = said.reduced_precision;
+    spec.writes_into_output = said.writes_into_output;
+    let params = info.schema().params.iter().map(|param| param.name.as_str());
+    let hosted = Hosted::new(function, said.writes_into_output, params)?;
+    let entry = KernelEntry::new(spec, hosted).of(info);
+    engine().register([entry]).map_err(|error| raise(py, &error))
+}
+
+/// Takes a backend and its kernels away.
+#[pyfunction]
+fn unregister_backend(backend: &str) {
+    engine().unregister_backend(backend);
+}
+
+/// What a kernel of an operation is called with: inputs by position, params by name, and whether it can be given `out`.
+#[pyfunction]
+fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'static str>, bool)> {
+    let schema = operation(operation_name)?.schema();
+    let inputs = signature_order(schema).into_iter().map(|at| schema.inputs[at].name.as_str()).collect();
+    let params = schema.params.iter().map(|param| param.name.as_str()).collect();
+    let takes_out =
+        !schema.outputs.is_empty() && schema.outputs.iter().all(|output| !output.is_dynamic(schema));
+    Ok((inputs, params, takes_out))
+}
+
+/// Names of the dtype variables of an operation.
+#[pyfunction]
+fn dtype_variables(operation_name: &str) -> PyResult<Vec<&'static str>> {
+    Ok(operation(operation_name)?.schema().types.iter().map(|variable| variable.name.as_str()).collect())
+}
+
+/// Every kernel as a dictionary, in the order of registration.
+#[pyfunction]
+#[pyo3(signature = (operation_name = None, backend = None))]
+fn kernels<'py>(
+    py: Python<'py>,
+    operation_name: Option<&str>,
+    backend: Option<&str>,
+) -> PyResult<Bound<'py, PyList>> {
+    if let Some(name) = operation_name {
+        operation(name)?;
+    }
+    let registry = engine().registry();
+    let all = PyList::empty(py);
+    for entry in registry.kernels() {
+        let spec = &entry.spec;
+        if operation_name.is_some_and(|name| name != spec.operation)
+            || backend.is_some_and(|name| name != spec.backend)
+        {
+            continue;
+        }
+        let one = PyDict::new(py);
+        one.set_item("id", &spec.id)?;
+        one.set_item("operation", &spec.operation)?;
+        one.set_item("backend", &spec.backend)?;
+        one.set_item("version", &spec.version)?;
+        one.set_item("platform", spec.platform.to_string())?;
+        one.set_item("priority", spec.priority)?;
+        let dtypes = PyDict::new(py);
+        for (variable, names) in &spec.dtypes {
+            dtypes.set_item(variable, names.iter().map(|dtype| dtype.long_name()).collect::<Vec<_>>())?;
+        }
+        one.set_item("dtypes", dtypes)?;
+        one.set_item("limits", spec.limits.iter().map(|limit| limit.check.as_str()).collect::<Vec<_>>())?;
+        one.set_item("deterministic", spec.deterministic)?;
+        one.set_item("cuda_graph_safe", spec.cuda_graph_safe)?;
+        one.set_item("jit", spec.jit)?;
+        one.set_item("hosted", Hosted::of(entry).is_some())?;
+        all.append(one)?;
+    }
+    Ok(all)
+}
+
+/// Backends with their version and, if one cannot be used, why.
+#[pyfunction]
+fn backends(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
+    let registry = engine().registry();
+    let all = PyList::empty(py);
+    for (name, backend) in registry.backends() {
+        let one = PyDict::new(py);
+        one.set_item("name", name)?;
+        one.set_item("version", &backend.version)?;
+        let count = registry.kernels().filter(|entry| entry.spec.backend == name).count();
+        one.set_item("kernels", count)?;
+        match &backend.state {
+            lz_core::registry::BackendState::Available => {
+                one.set_item("available", true)?;
+                one.set_item("reason", py.None())?;
+            }
+            lz_core::registry::BackendState::Disabled(reason) => {
+                one.set_item("available", false)?;
+                one.set_item("reason", reason.to_string())?;
+            }
+        }
+        all.append(one)?;
+    }
+    Ok(all)
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(register_kernel, module)?)?;
+    module.add_function(wrap_pyfunction!(unregister_backend, module)?)?;
+    module.add_function(wrap_pyfunction!(kernel_signature, module)?)?;
+    module.add_function(wrap_pyfunction!(dtype_variables, module)?)?;
+    module.add_function(wrap_pyfunction!(kernels, module)?)?;
+    module.add_function(wrap_pyfunction!(backends, module)?)
+}

@@ -1,0 +1,189 @@
+//! Operations that were read at run time: the same language, checks and selection, callable at once.
+
+use lz_core::expr::Value;
+use lz_core::{OperationInfo, OutArg, check, dynamic};
+use lz_schema::model::ParamType;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::arguments::{Lent, as_args, lend, matched, signature_order, texts};
+use crate::call::{Frame, Given};
+use crate::engine::engine;
+use crate::error::raise;
+use crate::hosted::{Hosted, Param};
+use crate::output::{Out, Place, dynamic as dynamic_result, returned};
+
+/// An operation that was read at run time, as a function.
+#[pyclass(name = "Operation", module = "layerzero", frozen)]
+pub struct PyOperation {
+    info: &'static OperationInfo,
+}
+
+#[pymethods]
+impl PyOperation {
+    /// The dotted name.
+    #[getter]
+    fn operation(&self) -> &str {
+        &self.info.name
+    }
+
+    #[getter]
+    fn __name__(&self) -> String {
+        self.info.name.replace('.', "_")
+    }
+
+    #[getter]
+    fn __doc__(&self) -> String {
+        let schema = self.info.schema();
+        format!("{}\n\n{}", schema.summary, schema.doc.trim_end())
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<operation {}>", self.info.name)
+    }
+
+    #[pyo3(signature = (*arguments, **keywords))]
+    fn __call__<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: &Bound<'py, PyTuple>,
+        keywords: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        call(py, self.info, arguments, keywords)
+    }
+}
+
+/// Calls any operation with arguments as Python passes them.
+pub fn call<'py>(
+    py: Python<'py>,
+    info: &'static OperationInfo,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let schema = info.schema();
+    let (objects, out) = matched(py, info, arguments, keywords)?;
+    let mut frame = Frame::new(py, info);
+    let lent = lend(&mut frame, &objects)?;
+    for (at, input) in schema.inputs.iter().enumerate().filter(|(_, input)| input.read_write) {
+        if let Some(Lent::Tensor(import)) = lent.get(at)
+            && import.is_read_only()
+        {
+            return Err(frame.refuse_read_only(&input.name));
+        }
+    }
+    let strings = texts(&lent);
+    let mut args = as_args(schema, &lent, &strings);
+    let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
+    let specs = check::infer_outputs(schema, &bound).map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
+    let mut places: Vec<Place<'py>> = specs.iter().map(|_| Place::EMPTY).collect();
+    let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
+    if given.is_given() {
+        for ((spec, place), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {
+            if matches!(spec, check::OutputSpec::Tensor(..)) {
+                place.take(&mut frame, &mut given, &output.name)?;
+            }
+        }
+        given.finish(&frame)?;
+    }
+    let mut tensors: Vec<Option<lz_core::Tensor>> = specs.iter().map(|_| None).collect();
+    let mut strings_out: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
+    let context = {
+        let outs = given.is_given().then(|| out_args(&specs, &places, &mut tensors, &mut strings_out));
+        if let Some(outs) = &outs {
+            check::check_call(schema, &args, Some(outs)).map_err(|error| frame.raise(&error))?;
+        }
+        dynamic::context(schema, &bound, &args, outs.as_deref()).map_err(|error| frame.raise(&error))?
+    };
+    // Kernels get every param, so that none computes a default of its own.
+    let values: Vec<Value> = bound.values.iter().skip(schema.axes.len()).take(schema.params.len()).copied().collect();
+    for (arg, value) in args.iter_mut().skip(schema.inputs.len()).zip(&values) {
+        *arg = lz_core::Arg::Value(*value);
+    }
+    let order = signature_order(schema);
+    let inputs: Vec<Given<'_, 'py>> =
+        order.iter().map(|&at| objects.get(at)?.as_ref().map(Bound::as_borrowed)).collect();
+    let params: Vec<(Given<'_, 'py>, Param)> = schema
+        .params
+        .iter()
+        .zip(&values)
+        .enumerate()
+        .map(|(number, (param, value))| {
+            let object = objects.get(schema.inputs.len() + number).and_then(Option::as_ref);
+            (object.map(Bound::as_borrowed), hosted_param(&param.ty, *value))
+        })
+        .collect();
+    frame.dispatch(&context, |frame, entry, run| {
+        if let Some(hosted) = Hosted::of(entry) {
+            return hosted.run(frame, &inputs, &params, out.as_ref().map(Bound::as_borrowed));
+        }
+        for (spec, place) in specs.iter().zip(&mut places) {
+            if let check::OutputSpec::Tensor(sizes, dtype) = spec {
+                place.allocate(frame, Some((*sizes, *dtype)))?;
+            }
+        }
+        let mut outs = out_args(&specs, &places, &mut tensors, &mut strings_out);
+        frame.native(|| entry.kernel.run(&mut args, &mut outs, run))
+    })?;
+    if let Some(result) = frame.take_result() {
+        return Ok(result);
+    }
+    let mut results = Vec::new();
+    for ((place, tensor), strings) in places.into_iter().zip(tensors).zip(strings_out) {
+        results.extend(place.into_object());
+        if let Some(tensor) = tensor {
+            results.push(dynamic_result(py, &tensor)?);
+        }
+        if let Some(strings) = strings {
+            results.push(strings.into_pyobject(py)?.into_any());
+        }
+    }
+    returned(py, results)
+}
+
+fn out_args<'o>(
+    specs: &[check::OutputSpec],
+    places: &[Place<'_>],
+    tensors: &'o mut [Option<lz_core::Tensor>],
+    strings: &'o mut [Option<Vec<String>>],
+) -> Vec<OutArg<'o>> {
+    let slots = places.iter().zip(tensors.iter_mut().zip(strings.iter_mut()));
+    specs
+        .iter()
+        .zip(slots)
+        .map(|(spec, (place, (tensor, text)))| match (spec, place.lend()) {
+            (check::OutputSpec::Absent, _) => OutArg::Absent,
+            (check::OutputSpec::Text, _) => OutArg::Text(text),
+            (check::OutputSpec::Tensor(..), Some(place)) => OutArg::Tensor(place),
+            _ => OutArg::Dynamic(tensor),
+        })
+        .collect()
+}
+
+fn hosted_param(ty: &'static ParamType, value: Value) -> Param {
+    match (ty, value) {
+        (ParamType::Enum(cases), Value::Enum(case)) => {
+            Param::Text(cases.get(case as usize).map_or("", String::as_str))
+        }
+        (_, Value::Int(value)) => Param::Int(value),
+        (_, Value::Float(value)) => Param::Float(value),
+        (_, Value::Bool(value)) => Param::Bool(value),
+        (_, Value::Enum(case)) => Param::Int(i64::from(case)),
+    }
+}
+
+/// Reads an operation from the text of its schema and makes it known to the engine.
+#[pyfunction]
+fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
+    Python::attach(|py| {
+        let info = dynamic::read_operation(path, yaml).map_err(|error| raise(py, &error))?;
+        engine().register_operations([info]).map_err(|error| raise(py, &error))?;
+        Ok(PyOperation { info })
+    })
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(read_operation, module)?)?;
+    module.add_class::<PyOperation>()
+}
+

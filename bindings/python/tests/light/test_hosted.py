@@ -1,0 +1,189 @@
+"""Kernels that are Python functions, and operations that are read at run time."""
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+
+SCALE = """
+operation: test.scale
+version: 1
+summary: Multiplies by a number.
+doc: |
+  output = factor x
+axes:
+  dims: { role: data, pack: true, select: ignored, doc: "Every dimension." }
+types: { T: [f32, f64] }
+inputs:
+  x: { shape: [dims...], dtype: T, doc: "What is multiplied." }
+params:
+  factor: { type: f32, default: 2, doc: "The factor." }
+outputs:
+  output: { shape: [dims...], dtype: T, doc: "The product." }
+equivalence: { close: { f32: { rtol: 1e-6, atol: 1e-6 }, f64: { rtol: 1e-6, atol: 1e-6 } } }
+"""
+
+
+@pytest.fixture
+def kernels():
+    """Registers kernels of a backend that goes away after the test."""
+    yield lambda **about: lz.register_kernel(backend="test", **{"priority": 100, **about})
+    lz.unregister_backend("test")
+
+
+def norm(x, weight, eps):
+    y = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
+    return y if weight is None else y * weight
+
+
+def test_the_function_gets_the_callers_own_objects(kernels):
+    seen = []
+
+    @kernels(operation="norm.rms", id="test.norm.rms")
+    def rms(x, weight, *, eps, weight_offset):
+        seen.append((x, weight, eps, weight_offset))
+        return norm(x, weight, eps)
+
+    x, w = np.ones((2, 4), np.float32), np.full(4, 3, np.float32)
+    assert lz.which("norm.rms", x, w).kernel_id == "test.norm.rms"
+    y = lz.ops.norm_rms(x, w)
+    assert seen[0][0] is x and seen[0][1] is w
+    assert seen[0][2] == pytest.approx(1e-6) and seen[0][3] == 0.0
+    np.testing.assert_allclose(y, 3, rtol=1e-5)
+    lz.ops.norm_rms(x, eps=0.5)
+    assert seen[1][1] is None and seen[1][2] == 0.5
+
+
+def test_what_it_returns_is_what_the_caller_gets(kernels):
+    result = np.zeros((2, 4), np.float32)
+
+    @kernels(operation="norm.rms", id="test.norm.rms")
+    def rms(x, weight, *, eps, weight_offset):
+        return result
+
+    assert lz.ops.norm_rms(np.ones((2, 4), np.float32)) is result
+
+
+def test_out_is_handed_on_or_copied_into(kernels):
+    x, out = np.ones((2, 4), np.float32), np.zeros((2, 4), np.float32)
+
+    @kernels(operation="norm.rms", id="test.copied", priority=99)
+    def copied(x, weight, *, eps, weight_offset):
+        return x * 5
+
+    assert lz.ops.norm_rms(x, out=out) is out and out[0, 0] == 5
+
+    @kernels(operation="norm.rms", id="test.handed")
+    def handed(x, weight, *, eps, weight_offset, out=None):
+        if out is None:
+            return x * 7
+        out[...] = x * 7
+        return out
+
+    assert lz.ops.norm_rms(x, out=out) is out and out[0, 0] == 7
+    assert lz.ops.norm_rms(x)[0, 0] == 7
+
+
+def test_limits_and_dtypes_restrict_it(kernels):
+    @kernels(operation="norm.rms", id="test.norm.rms", dtypes=["float32"], limits=["hidden % 8 == 0"])
+    def rms(x, weight, *, eps, weight_offset):
+        return norm(x, weight, eps)
+
+    assert lz.which("norm.rms", np.ones((2, 8), np.float32)).kernel_id == "test.norm.rms"
+    assert lz.which("norm.rms", np.ones((2, 4), np.float32)).kernel_id != "test.norm.rms"
+    assert lz.which("norm.rms", np.ones((2, 8), np.float16)).kernel_id != "test.norm.rms"
+    assert "AXIS_LIMIT" in str(lz.explain("norm.rms", np.ones((2, 4), np.float32)).to_dict())
+
+
+def test_a_function_that_cannot_be_called_so_is_refused():
+    with pytest.raises(lz.ConfigurationError, match="norm.rms is called with"):
+        lz.register_kernel(operation="norm.rms", id="test.wrong")(lambda x: x)
+    with pytest.raises(KeyError, match="did you mean"):
+        lz.register_kernel(operation="norm.rm", id="test.wrong")(lambda x: x)
+
+
+def test_one_that_fails_gives_way_and_keeps_its_exception(kernels):
+    @kernels(operation="norm.rms", id="test.failing")
+    def failing(x, weight, *, eps, weight_offset):
+        raise RuntimeError("out of paper")
+
+    x = np.full((2, 4), 2, np.float32)
+    np.testing.assert_allclose(lz.ops.norm_rms(x), 1, rtol=1e-5)
+
+
+def test_interrupts_are_not_swallowed(kernels):
+    @kernels(operation="norm.rms", id="test.interrupted")
+    def interrupted(x, weight, *, eps, weight_offset):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lz.ops.norm_rms(np.ones((3, 4), np.float32))
+
+
+def test_it_may_call_operations_itself(kernels):
+    @kernels(operation="norm.rms", id="test.nested")
+    def nested(x, weight, *, eps, weight_offset):
+        return lz.ops.activation_relu(x)
+
+    x = np.array([[-1.0, 2.0]], np.float32)
+    assert lz.ops.norm_rms(x).tolist() == [[0.0, 2.0]]
+
+
+def test_an_operation_of_ones_own(tmp_path, kernels):
+    path = tmp_path / "scale.yaml"
+    path.write_text(SCALE)
+    scale = lz.register_operation(path)
+    assert lz.ops.test_scale is scale and "test_scale" in dir(lz.ops)
+    assert "test.scale" in lz.list_operations() and "Multiplies" in scale.__doc__
+    x = np.ones((2, 3), np.float32)
+    with pytest.raises(lz.NoKernelFoundError):
+        scale(x)
+
+    @kernels(operation="test.scale", id="test.scale.numpy")
+    def kernel(x, *, factor):
+        return x * np.float32(factor)
+
+    assert lz.ops.test_scale(x).tolist() == (x * 2).tolist()
+    out = np.empty_like(x)
+    assert lz.ops.test_scale(x=x, factor=4, out=out) is out and out[0, 0] == 4
+    with pytest.raises(lz.ValidationError, match="OUTPUT_OVERLAP"):
+        scale(x, out=x)
+    with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
+        scale(x, factors=4)
+    with pytest.raises(lz.ValidationError, match="DTYPE"):
+        scale(x.astype(np.float16))
+
+
+def test_an_exception_of_the_only_kernel_is_the_cause(kernels):
+    if "test.scale" not in lz.list_operations():
+        lz.register_operation(SCALE)
+
+    @kernels(operation="test.scale", id="test.scale.failing")
+    def failing(x, *, factor):
+        raise RuntimeError("out of paper")
+
+    with pytest.raises(lz.KernelExecutionError, match="out of paper") as caught:
+        lz.ops.test_scale(np.ones(3, np.float32))
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_a_wrong_schema_is_told_with_its_place():
+    with pytest.raises(lz.ConfigurationError, match="shape"):
+        lz.register_operation(SCALE.replace("[dims...]", "[dim...]").replace("test.scale", "test.wrong"))
+
+
+def test_nothing_is_leaked(kernels):
+    @kernels(operation="norm.rms", id="test.norm.rms")
+    def rms(x, weight, *, eps, weight_offset):
+        return norm(x, weight, eps)
+
+    x = np.ones((2, 4), np.float32)
+    lz.ops.norm_rms(x)
+    gc.collect()
+    before = sys.getrefcount(x)
+    for _ in range(1000):
+        lz.ops.norm_rms(x, eps=1e-3)
+    assert sys.getrefcount(x) == before
