@@ -113,6 +113,10 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         rust_file(every, emit::python::index(&operations)),
     );
     files.insert("bindings/python/python/layerzero/ops.pyi".to_owned(), emit::stub::file(&operations));
+    files.insert(
+        "bindings/python/python/layerzero/protocols.py".to_owned(),
+        emit::protocol::file(&operations),
+    );
     files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalogue::tokens(sources)));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
     files.insert(

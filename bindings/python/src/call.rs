@@ -206,13 +206,14 @@ impl<'a, 'py> Frame<'a, 'py> {
         context: &Context,
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
-        let stream = if self.device.is_host() { 0 } else { torch::stream(self.py, self.device) };
+        // Kernels run on the stream that the caller's library works on.
+        let _stream =
+            (!self.device.is_host()).then(|| lz_core::run::on_stream(torch::stream(self.py, self.device)));
         let operation = self.operation;
         let outcome = crate::engine::engine().dispatch(operation, context, &mut |entry, run| {
             if self.stopped {
                 return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
             }
-            run.stream = stream;
             run_one(self, entry, run)
         });
         match outcome {

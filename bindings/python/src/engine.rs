@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use lz_core::Engine;
+use lz_core::{Engine, Error, Reason, ReasonCode};
 use pyo3::prelude::*;
 
 /// The engine of this process; made on first use.
@@ -14,8 +14,37 @@ pub fn engine() -> &'static Engine {
         if let Err(error) = engine.register(lz_cpu::kernels()) {
             eprintln!("layerzero: the cpu backend is off: {error}");
         }
+        if let Err(error) = follow_environment(&engine) {
+            eprintln!("layerzero: {error}");
+            PROBLEMS.get_or_init(|| error.to_string());
+        }
         engine
     })
+}
+
+/// What was wrong with the environment when the engine was made.
+static PROBLEMS: OnceLock<String> = OnceLock::new();
+
+/// Reads `LAYERZERO_*`, and the file that it names. An engine with a wrong environment works, and says what is wrong.
+fn follow_environment(engine: &Engine) -> Result<(), Error> {
+    if !std::env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with("LAYERZERO_")) {
+        return Ok(());
+    }
+    let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
+    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
+    let environment = lz_core::policy::env::read(variables, &engine.vocabulary()).map_err(|report| {
+        let reason = Reason::new(ReasonCode::PolicyInvalid).message(report.to_string());
+        Error::Configuration {
+            subject: "environment".to_owned(),
+            message: report.to_string(),
+            reasons: vec![reason],
+        }
+    })?;
+    engine.settings().set_environment(&environment);
+    match &environment.config {
+        Some(path) => engine.load_config(std::path::Path::new(path)),
+        None => Ok(()),
+    }
 }
 
 /// Names of all operations.
@@ -41,6 +70,7 @@ fn state() -> PyResult<String> {
             "circuits_tracked": health.tracked,
             "circuits_open": health.blocking,
         },
+        "problems": PROBLEMS.get(),
         "fallbacks": engine().fallbacks(),
         "cached_decisions": engine().cached_decisions(),
         "generation": engine().generation(),

@@ -3,6 +3,7 @@
 
 mod arguments;
 mod call;
+mod control;
 mod engine;
 mod error;
 mod fastcall;
@@ -26,6 +27,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     engine::add(module)?;
     inspect::add(module)?;
     register::add(module)?;
+    control::add(module)?;
     runtime::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;

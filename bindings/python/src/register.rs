@@ -39,10 +39,15 @@ fn wrong(what: &str, found: &str, allowed: &str) -> PyErr {
 
 /// Registers a Python function as a kernel.
 #[pyfunction]
-fn register_kernel(py: Python<'_>, function: &Bound<'_, PyAny>, description: &Bound<'_, PyDict>) -> PyResult<()> {
+fn register_kernel(
+    py: Python<'_>,
+    function: &Bound<'_, PyAny>,
+    description: &Bound<'_, PyDict>,
+) -> PyResult<()> {
     let said: Description = description.extract()?;
     let info = operation(&said.operation)?;
-    let platforms = [Platform::Cpu, Platform::Cuda, Platform::Rocm, Platform::Hpu, Platform::Xpu, Platform::Metal];
+    let platforms =
+        [Platform::Cpu, Platform::Cuda, Platform::Rocm, Platform::Hpu, Platform::Xpu, Platform::Metal];
     let platform =
         platforms.into_iter().find(|platform| platform.to_string() == said.platform).ok_or_else(|| {
             wrong("platform", &said.platform, &platforms.map(|platform| platform.to_string()).join(", "))

@@ -74,7 +74,8 @@ pub fn call<'py>(
     let strings = texts(&lent);
     let mut args = as_args(schema, &lent, &strings);
     let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
-    let specs = check::infer_outputs(schema, &bound).map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
+    let specs = check::infer_outputs(schema, &bound)
+        .map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
     let mut places: Vec<Place<'py>> = specs.iter().map(|_| Place::EMPTY).collect();
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
     if given.is_given() {
@@ -95,7 +96,8 @@ pub fn call<'py>(
         dynamic::context(schema, &bound, &args, outs.as_deref()).map_err(|error| frame.raise(&error))?
     };
     // Kernels get every param, so that none computes a default of its own.
-    let values: Vec<Value> = bound.values.iter().skip(schema.axes.len()).take(schema.params.len()).copied().collect();
+    let values: Vec<Value> =
+        bound.values.iter().skip(schema.axes.len()).take(schema.params.len()).copied().collect();
     for (arg, value) in args.iter_mut().skip(schema.inputs.len()).zip(&values) {
         *arg = lz_core::Arg::Value(*value);
     }
@@ -181,9 +183,15 @@ fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
     })
 }
 
+/// A whole operation to start from, the one that `cargo xtask new-op` writes.
+#[pyfunction]
+fn operation_template(name: &str) -> String {
+    include_str!("../../../xtask/src/new_op/schema.yaml").replace("{name}", name).replace("{up}", "")
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_operation, module)?)?;
+    module.add_function(wrap_pyfunction!(operation_template, module)?)?;
     module.add_class::<PyOperation>()
 }
-

@@ -9,6 +9,7 @@ pub mod expressions;
 pub mod index;
 pub mod kernel;
 pub mod op;
+pub mod protocol;
 pub mod python;
 pub mod reasons;
 pub mod spec;

@@ -1,6 +1,7 @@
 """LayerZero: which kernel runs this operation, on this hardware, for these tensors, right now, and why."""
 
 from layerzero import ops
+from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._functions import (
     attention,
     dequantize,
@@ -41,6 +42,7 @@ from layerzero._native import (
 from layerzero._register import register_kernel, register_operation, unregister_backend
 
 __all__ = [
+    "Config",
     "ConfigurationError",
     "CudaGraphUnsafeError",
     "Explanation",
@@ -55,15 +57,21 @@ __all__ = [
     "ValidationError",
     "__version__",
     "attention",
+    "config",
+    "configure",
     "dequantize",
     "detokenize",
+    "disabled",
     "doctor",
     "explain",
     "layer_norm",
     "list_kernels",
     "list_operations",
+    "load_config",
+    "lock",
     "ops",
     "paged_attention",
+    "prefer",
     "quantize",
     "readiness_check",
     "register_kernel",
@@ -73,6 +81,7 @@ __all__ = [
     "sample_topk",
     "sample_topp",
     "tokenize",
+    "unlock",
     "unregister_backend",
     "validate",
     "which",

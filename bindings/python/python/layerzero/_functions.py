@@ -114,7 +114,7 @@ def paged_attention(
     Pages come as block tables (``block_tables`` with ``context_lens``) or as CSR (``kv_indptr``, ``kv_indices``,
     ``kv_last_page_len``). With ``qo_indptr`` it is a prefill of several queries a request, without it one decode step.
     """
-    csr = (kv_indptr, kv_indices, kv_last_page_len)
+    csr: tuple[Any, Any, Any] = (kv_indptr, kv_indices, kv_last_page_len)
     if block_tables is not None and context_lens is not None:
         if any(part is not None for part in csr):
             raise ValueError("pages come as block_tables and context_lens, or as CSR, not as both")
@@ -144,6 +144,7 @@ def paged_attention(
 
 def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any, Any, Any]:
     """Block tables as CSR, on the tensors' own device. On an accelerator nothing waits for it."""
+    pages: Any
     if type(tables).__module__.split(".")[0] == "torch":
         import torch
 
@@ -165,10 +166,10 @@ def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any
 
     tables, lengths = numpy.asarray(tables), numpy.asarray(lengths)
     pages = (lengths + page_size - 1) // page_size
-    indptr = numpy.concatenate([[0], numpy.cumsum(pages)]).astype(numpy.int32)
-    last = (lengths - numpy.maximum(pages - 1, 0) * page_size).astype(numpy.int32)
+    bounds = numpy.concatenate([[0], numpy.cumsum(pages)]).astype(numpy.int32)
+    last_page = (lengths - numpy.maximum(pages - 1, 0) * page_size).astype(numpy.int32)
     used = numpy.arange(tables.shape[1]) < pages[:, None]
-    return indptr, tables[used].astype(numpy.int32), last
+    return bounds, tables[used].astype(numpy.int32), last_page
 
 
 def rms_norm(
@@ -268,7 +269,7 @@ def tokenize(
     `tokenizer` is a path to a ``tokenizer.json`` or a `Tokenizer`. With `return_offsets`, the byte ranges of the tokens
     come as a second result.
     """
-    results = ops.tokenize_encode(
+    results: Any = ops.tokenize_encode(
         texts, _tokenizer(tokenizer), add_special_tokens=add_special_tokens, return_offsets=return_offsets
     )
     bounds = [int(bound) for bound in results[1]]

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import sys
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from layerzero import _native
 from layerzero._report import Report, table
@@ -25,8 +23,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """What would run a call."""
 
     kernel_id: str
@@ -36,7 +33,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """As a plain dictionary."""
-        return {**vars(self), "fallbacks": list(self.fallbacks)}
+        return {**self._asdict(), "fallbacks": list(self.fallbacks)}
 
 
 def which(operation: str, /, *args: Any, **keywords: Any) -> Plan:
@@ -55,16 +52,9 @@ def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
     data: dict[str, Any] = native.to_dict()
     plan = data.get("plan") or {}
     rows = []
-    for candidate in data.get("candidates", []):
-        score = candidate.get("score") or {}
-        total = score.get("total") if isinstance(score, dict) else score
-        reasons = candidate.get("reasons") or []
-        why = "; ".join(
-            f"{reason['code']}: {reason.get('message') or reason.get('sentence') or ''}".rstrip(": ")
-            for reason in reasons
-        )
-        kernel = candidate.get("kernel") or candidate.get("id")
-        rows.append((kernel, kernel == plan.get("kernel"), total, why))
+    for candidate in data["candidates"]:
+        why = "; ".join(f"{reason['code']}: {reason['sentence']}" for reason in candidate["reasons"])
+        rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], why or None))
     title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
     return Explanation((table(title, ("kernel", "chosen", "score", "against it"), rows),), data)
 
@@ -111,7 +101,7 @@ def doctor() -> Report:
 
     state = json.loads(_native.state())
     backends = _native.backends()
-    packages = []
+    packages: list[dict[str, str | None]] = []
     for name, purpose in _PACKAGES:
         try:
             packages.append({"name": name, "version": metadata.version(name), "purpose": purpose})
@@ -137,6 +127,7 @@ def doctor() -> Report:
                 ("platform", data["platform"]),
                 ("health", state["health"]["level"]),
                 ("kernels", sum(backend["kernels"] for backend in backends)),
+                *([("problem", state["problems"])] if state["problems"] else []),
                 *variables.items(),
             ],
         ),
@@ -192,6 +183,8 @@ def readiness_check() -> Report:
             f"{state['health']['circuits_open']} open of {state['health']['circuits_tracked']}",
         ),
     ]
+    if state["problems"]:
+        checks.append(("environment", False, state["problems"]))
     ready = all(good for _, good, _ in checks)
     data = {
         "ready": ready,
@@ -200,12 +193,3 @@ def readiness_check() -> Report:
     rows = [(name, "ok" if good else "problem", detail) for name, good, detail in checks]
     title = "ready" if ready else "not ready"
     return Report((table(title, ("check", "state", "detail"), rows),), data)
-
-
-def _print(report: Report, as_json: bool) -> None:
-    """Prints a report as the command line does."""
-    if as_json:
-        json.dump(report.to_dict(), sys.stdout, indent=2, default=str)
-        print()
-    else:
-        print(report)

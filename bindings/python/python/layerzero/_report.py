@@ -5,14 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 _MARKS = {"ok": "32", "warning": "33", "problem": "31"}
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """A title, columns and rows. A cell may be a word of `_MARKS`, which is coloured in a terminal."""
 
     title: str
@@ -46,12 +44,12 @@ class Table:
         return f"<h4>{escape(self.title)}</h4><table>{line(self.columns, 'th')}{body}</table>"
 
 
-@dataclass(frozen=True)
 class Report:
     """What was found: tables for people and the same as data."""
 
-    tables: tuple[Table, ...]
-    data: dict[str, Any] = field(repr=False)
+    def __init__(self, tables: tuple[Table, ...], data: dict[str, Any]) -> None:
+        self.tables = tables
+        self.data = data
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain dictionaries and lists."""

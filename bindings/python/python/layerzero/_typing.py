@@ -11,9 +11,3 @@ class Tensor(Protocol):
     @property
     def dtype(self) -> Any: ...
 
-
-class Tokenizer(Protocol):
-    """A tokenizer that LayerZero made, ``layerzero.Tokenizer``."""
-
-    @property
-    def digest(self) -> str: ...

@@ -2,9 +2,58 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from layerzero._typing import Tensor, Tokenizer
+from layerzero._native import Tokenizer
+from layerzero._typing import Tensor
 
 _T = TypeVar("_T", bound=Tensor)
+
+__all__ = [
+    "activation_gelu",
+    "activation_gelu_mul",
+    "activation_relu",
+    "activation_relu_squared",
+    "activation_silu",
+    "activation_silu_mul",
+    "attention_cross_decode",
+    "attention_cross_prefill",
+    "attention_gqa_decode",
+    "attention_gqa_decode_paged",
+    "attention_gqa_prefill",
+    "attention_gqa_prefill_paged",
+    "attention_gqa_prefill_ragged",
+    "attention_mla_decode",
+    "attention_mla_decode_paged",
+    "attention_mla_prefill",
+    "attention_sparse_block",
+    "attention_sparse_variable_block",
+    "attention_standard_decode",
+    "attention_standard_decode_paged",
+    "attention_standard_prefill",
+    "attention_standard_prefill_paged",
+    "attention_standard_prefill_ragged",
+    "attention_state_merge",
+    "dequantize",
+    "embedding_lookup",
+    "kv_append",
+    "kv_compact",
+    "mlp_fused",
+    "mlp_linear",
+    "norm_layer",
+    "norm_rms",
+    "norm_rms_add",
+    "posenc_alibi",
+    "posenc_rope",
+    "quantize",
+    "sampling_speculative",
+    "sampling_topk",
+    "sampling_topp",
+    "tokenize_decode",
+    "tokenize_encode",
+]
+
+def __dir__() -> list[str]: ...
+def __getattr__(name: str) -> Any:
+    """An operation that the program registered."""
 
 def activation_gelu(
     x: _T,

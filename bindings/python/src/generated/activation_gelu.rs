@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_gelu",
-    c"activation_gelu($module, /, x, *, approximate=None, out=None)\n--\n\nThe Gaussian error linear unit.\n\nFor each element:\n\n    output = gelu(x, approximate)\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.\nThe limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.",
+    c"activation_gelu(x, *, approximate=None, out=None)\n--\n\nThe Gaussian error linear unit.\n\nFor each element:\n\n    output = gelu(x, approximate)\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.\nThe limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.",
     &["x", "approximate", "out"],
     1usize,
     1u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_gelu_mul",
-    c"activation_gelu_mul($module, /, gate, up, *, approximate=None, out=None)\n--\n\nThe gate of GeGLU, the Gaussian error linear unit of one tensor times another.\n\nFor each element:\n\n    output = gelu(gate, approximate) * up\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
+    c"activation_gelu_mul(gate, up, *, approximate=None, out=None)\n--\n\nThe gate of GeGLU, the Gaussian error linear unit of one tensor times another.\n\nFor each element:\n\n    output = gelu(gate, approximate) * up\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
     &["gate", "up", "approximate", "out"],
     2usize,
     3u64,

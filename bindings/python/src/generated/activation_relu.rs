@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_relu",
-    c"activation_relu($module, /, x, *, out=None)\n--\n\nThe rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)\n\nand NaN for NaN.",
+    c"activation_relu(x, *, out=None)\n--\n\nThe rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)\n\nand NaN for NaN.",
     &["x", "out"],
     1usize,
     1u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_relu_squared",
-    c"activation_relu_squared($module, /, x, *, out=None)\n--\n\nThe square of the rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)²\n\nin exact arithmetic, rounded to T once, and NaN for NaN.",
+    c"activation_relu_squared(x, *, out=None)\n--\n\nThe square of the rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)²\n\nin exact arithmetic, rounded to T once, and NaN for NaN.",
     &["x", "out"],
     1usize,
     1u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_silu",
-    c"activation_silu($module, /, x, *, alpha=None, out=None)\n--\n\nThe sigmoid-weighted linear unit, also called swish.\n\nFor each element:\n\n    output = x / (1 + exp(-alpha * x))\n\nin exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a\npositive alpha; alpha = 0 halves x.",
+    c"activation_silu(x, *, alpha=None, out=None)\n--\n\nThe sigmoid-weighted linear unit, also called swish.\n\nFor each element:\n\n    output = x / (1 + exp(-alpha * x))\n\nin exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a\npositive alpha; alpha = 0 halves x.",
     &["x", "alpha", "out"],
     1usize,
     1u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_silu_mul",
-    c"activation_silu_mul($module, /, gate, up, *, out=None)\n--\n\nThe gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.\n\nFor each element:\n\n    output = gate / (1 + exp(-gate)) * up\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
+    c"activation_silu_mul(gate, up, *, out=None)\n--\n\nThe gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.\n\nFor each element:\n\n    output = gate / (1 + exp(-gate)) * up\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
     &["gate", "up", "out"],
     2usize,
     3u64,

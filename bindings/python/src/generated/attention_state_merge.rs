@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"attention_state_merge",
-    c"attention_state_merge($module, /, v, s, *, out=None)\n--\n\nCombines partial attention results over disjoint sets of keys into the result over all of them.\n\nFor each row and head h, with t over the states:\n\n    m      = max_t s[t,h]\n    w[t]   = exp(s[t,h] - m)\n    output = Σ_t w[t] v[t,h] / Σ_t w[t]\n    lse    = m + log Σ_t w[t]\n\nin exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.\nIf no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,\nmakes output and lse NaN. The logarithms are natural.",
+    c"attention_state_merge(v, s, *, out=None)\n--\n\nCombines partial attention results over disjoint sets of keys into the result over all of them.\n\nFor each row and head h, with t over the states:\n\n    m      = max_t s[t,h]\n    w[t]   = exp(s[t,h] - m)\n    output = Σ_t w[t] v[t,h] / Σ_t w[t]\n    lse    = m + log Σ_t w[t]\n\nin exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.\nIf no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,\nmakes output and lse NaN. The logarithms are natural.",
     &["v", "s", "out"],
     2usize,
     3u64,

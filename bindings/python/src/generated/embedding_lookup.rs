@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"embedding_lookup",
-    c"embedding_lookup($module, /, table, ids, *, out=None)\n--\n\nCopies the rows of a table that ids name.\n\nFor each id:\n\n    output[t, :] = table[ids[t], :]\n\nbit for bit. Ids that are negative or not smaller than `vocab` are refused.",
+    c"embedding_lookup(table, ids, *, out=None)\n--\n\nCopies the rows of a table that ids name.\n\nFor each id:\n\n    output[t, :] = table[ids[t], :]\n\nbit for bit. Ids that are negative or not smaller than `vocab` are refused.",
     &["table", "ids", "out"],
     2usize,
     3u64,

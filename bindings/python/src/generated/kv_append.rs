@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"kv_append",
-    c"kv_append($module, /, k, v, k_cache, v_cache, slots, *, layout=None)\n--\n\nWrites the keys and values of new tokens into a paged cache, in place.\n\nFor each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each\nhead h and feature d:\n\n    k_cache[page, place, h, d] ← round(k[t, h, d])\n    v_cache[page, place, h, d] ← round(v[t, h, d])\n\nround is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities\nsaturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the\nsame slot the later one wins. Nothing else in the caches changes.",
+    c"kv_append(k, v, k_cache, v_cache, slots, *, layout=None)\n--\n\nWrites the keys and values of new tokens into a paged cache, in place.\n\nFor each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each\nhead h and feature d:\n\n    k_cache[page, place, h, d] ← round(k[t, h, d])\n    v_cache[page, place, h, d] ← round(v[t, h, d])\n\nround is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities\nsaturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the\nsame slot the later one wins. Nothing else in the caches changes.",
     &["k", "v", "k_cache", "v_cache", "slots", "layout"],
     5usize,
     31u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"kv_compact",
-    c"kv_compact($module, /, k_cache, v_cache, source, target, *, layout=None)\n--\n\nMoves whole pages of a paged cache, in place.\n\nFor each move i, for keys and values alike, as if every source page were read before any target page is written:\n\n    cache[target[i], :, :, :] ← cache[source[i], :, :, :]\n\nbit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no\ntarget do not change. The caller changes its page tables.",
+    c"kv_compact(k_cache, v_cache, source, target, *, layout=None)\n--\n\nMoves whole pages of a paged cache, in place.\n\nFor each move i, for keys and values alike, as if every source page were read before any target page is written:\n\n    cache[target[i], :, :, :] ← cache[source[i], :, :, :]\n\nbit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no\ntarget do not change. The caller changes its page tables.",
     &["k_cache", "v_cache", "source", "target", "layout"],
     4usize,
     15u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"mlp_linear",
-    c"mlp_linear($module, /, x, weight, bias=None, *, activation=None, out=None)\n--\n\nA linear layer with an optional bias and activation.\n\nFor row r and output feature o:\n\n    output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])\n\nin exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.\nThe activations, with Φ the distribution function of the standard normal:\n\n    none(z) = z                       relu(z) = max(z, 0), NaN for NaN\n    silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))",
+    c"mlp_linear(x, weight, bias=None, *, activation=None, out=None)\n--\n\nA linear layer with an optional bias and activation.\n\nFor row r and output feature o:\n\n    output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])\n\nin exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.\nThe activations, with Φ the distribution function of the standard normal:\n\n    none(z) = z                       relu(z) = max(z, 0), NaN for NaN\n    silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))",
     &["x", "weight", "bias", "activation", "out"],
     3usize,
     3u64,

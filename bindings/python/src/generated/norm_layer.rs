@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"norm_layer",
-    c"norm_layer($module, /, x, weight=None, bias=None, *, eps=None, return_stats=None, out=None)\n--\n\nLayer normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded once at the end:\n\n    mean[r]     = (1 / hidden) Σ_i x[r,i]\n    var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²\n    inv_std[r]  = 1 / sqrt(var[r] + eps)\n    output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]\n\nWithout `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.",
+    c"norm_layer(x, weight=None, bias=None, *, eps=None, return_stats=None, out=None)\n--\n\nLayer normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded once at the end:\n\n    mean[r]     = (1 / hidden) Σ_i x[r,i]\n    var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²\n    inv_std[r]  = 1 / sqrt(var[r] + eps)\n    output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]\n\nWithout `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.",
     &["x", "weight", "bias", "eps", "return_stats", "out"],
     3usize,
     1u64,

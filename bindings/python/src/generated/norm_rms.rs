@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"norm_rms",
-    c"norm_rms($module, /, x, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nRoot-mean-square normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded to T once at the end:\n\n    ms[r]       = (1 / hidden) Σ_i x[r,i]²\n    output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nWithout `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the\nweight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an\ninfinity makes itself NaN and the rest of its row 0.",
+    c"norm_rms(x, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nRoot-mean-square normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded to T once at the end:\n\n    ms[r]       = (1 / hidden) Σ_i x[r,i]²\n    output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nWithout `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the\nweight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an\ninfinity makes itself NaN and the rest of its row 0.",
     &["x", "weight", "eps", "weight_offset", "out"],
     2usize,
     1u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"norm_rms_add",
-    c"norm_rms_add($module, /, x, residual, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nAdds to the residual stream in place and normalises the sum by its root mean square.\n\nFor each row r, with round_T the rounding to nearest even in the dtype T:\n\n    residual[r,i] ← round_T(x[r,i] + residual[r,i])\n    ms[r]       = (1 / hidden) Σ_i residual[r,i]²\n    output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nThe norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.\nWithout `weight` the last factor is 1, whatever `weight_offset` is.",
+    c"norm_rms_add(x, residual, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nAdds to the residual stream in place and normalises the sum by its root mean square.\n\nFor each row r, with round_T the rounding to nearest even in the dtype T:\n\n    residual[r,i] ← round_T(x[r,i] + residual[r,i])\n    ms[r]       = (1 / hidden) Σ_i residual[r,i]²\n    output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nThe norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.\nWithout `weight` the last factor is 1, whatever `weight_offset` is.",
     &["x", "residual", "weight", "eps", "weight_offset", "out"],
     3usize,
     3u64,

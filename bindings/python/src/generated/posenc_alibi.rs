@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"posenc_alibi",
-    c"posenc_alibi($module, /, scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).",
+    c"posenc_alibi(scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).",
     &["scores", "slopes", "causal_offset", "out"],
     2usize,
     3u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"posenc_rope",
-    c"posenc_rope($module, /, x, cos, sin, positions=None, *, interleaved=None, layout=None, out=None)\n--\n\nRotary position encoding of queries or keys by tables of cosines and sines.\n\nWith H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and\ng = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:\n\n    y[a]  = x[a]  * c - x[a'] * g\n    y[a'] = x[a'] * c + x[a]  * g\n\n`interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs\n2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables\nhold whatever the model prescribes, scaling of long contexts included.",
+    c"posenc_rope(x, cos, sin, positions=None, *, interleaved=None, layout=None, out=None)\n--\n\nRotary position encoding of queries or keys by tables of cosines and sines.\n\nWith H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and\ng = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:\n\n    y[a]  = x[a]  * c - x[a'] * g\n    y[a'] = x[a'] * c + x[a]  * g\n\n`interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs\n2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables\nhold whatever the model prescribes, scaling of long contexts included.",
     &["x", "cos", "sin", "positions", "interleaved", "layout", "out"],
     4usize,
     7u64,

@@ -23,7 +23,7 @@ use crate::tensor::Import;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"tokenize_decode",
-    c"tokenize_decode($module, /, tokens, indptr, tokenizer, *, skip_special_tokens=None)\n--\n\nTurns token ids back into texts.\n\nText b is what the tokenizer's own decoder makes of the ids\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\ntaken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does\nnot have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,\nas in the tokenizer's decoder. An empty range gives an empty text.",
+    c"tokenize_decode(tokens, indptr, tokenizer, *, skip_special_tokens=None)\n--\n\nTurns token ids back into texts.\n\nText b is what the tokenizer's own decoder makes of the ids\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\ntaken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does\nnot have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,\nas in the tokenizer's decoder. An empty range gives an empty text.",
     &["tokens", "indptr", "tokenizer", "skip_special_tokens"],
     3usize,
     7u64,

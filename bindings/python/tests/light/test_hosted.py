@@ -15,7 +15,7 @@ summary: Multiplies by a number.
 doc: |
   output = factor x
 axes:
-  dims: { role: data, pack: true, select: ignored, doc: "Every dimension." }
+  dims: { role: batch, pack: true, select: ignored, fuzz: 0..4 }
 types: { T: [f32, f64] }
 inputs:
   x: { shape: [dims...], dtype: T, doc: "What is multiplied." }
@@ -23,7 +23,9 @@ params:
   factor: { type: f32, default: 2, doc: "The factor." }
 outputs:
   output: { shape: [dims...], dtype: T, doc: "The product." }
-equivalence: { close: { f32: { rtol: 1e-6, atol: 1e-6 }, f64: { rtol: 1e-6, atol: 1e-6 } } }
+equivalence: { close: { f32: [1e-6, 1e-6], f64: [1e-6, 1e-6] } }
+workloads:
+  small: { dims: [2, 3], T: f32 }
 """
 
 

@@ -1,0 +1,8 @@
+"""``python -m layerzero`` is ``lz``."""
+
+import sys
+
+from layerzero.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,262 @@
+"""The command line: ``lz``. Every command prints tables for people, or one JSON document with ``--json``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import layerzero as lz
+from layerzero import _native
+from layerzero._report import Report, table
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; what goes wrong is told on the error stream, and the result is not 0."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    try:
+        command: Callable[[argparse.Namespace], Report | str | None] = options.command
+        result = command(options)
+    except (lz.LayerZeroError, KeyError, ValueError, OSError) as error:
+        if options.json:
+            reasons = [{"code": reason.code, "message": reason.message} for reason in getattr(error, "reasons", [])]
+            print(json.dumps({"error": _message(error), "reasons": reasons}))
+        else:
+            print(f"lz: {_message(error)}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if isinstance(result, str):
+        print(result)
+    elif result is not None:
+        print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
+        if result.to_dict().get("ready") is False:
+            return 1
+    return 0
+
+
+def _message(error: BaseException) -> str:
+    return str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="lz", description="Which kernel runs this operation, and why.")
+    parser.add_argument("--version", action="version", version=lz.__version__)
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+
+    def add(name: str, command: Callable[[argparse.Namespace], Any], about: str) -> argparse.ArgumentParser:
+        one = commands.add_parser(name, help=about, description=about)
+        one.add_argument("--json", action="store_true", help="print JSON")
+        one.set_defaults(command=command)
+        return one
+
+    one = add("doctor", lambda options: lz.doctor(), "what this machine has, and what to do about what it lacks")
+    one = add("ready", lambda options: lz.readiness_check(), "whether calls can be served; fails if not")
+    one = add("ops", _ops, "the operations, or one of them in full")
+    one.add_argument("operation", nargs="?")
+    one = add("kernels", _kernels, "the kernels")
+    one.add_argument("operation", nargs="?")
+    one.add_argument("--backend")
+    one = add("explain", _explain, "why a kernel would run a call")
+    one.add_argument("operation")
+    one.add_argument(
+        "arguments", nargs="*", metavar="NAME=VALUE", help="a tensor as x=f32[4,64], a param as eps=1e-5"
+    )
+    one = add("config", _config, "every setting and where it comes from")
+    one.add_argument("--file", help="as if this file were loaded")
+    one = add("bench", _bench, "how long a call takes with each kernel that can run it")
+    one.add_argument("operation")
+    one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
+    one.add_argument("--seconds", type=float, default=0.2, help="how long each kernel is measured")
+    one = add("new-op", _new_op, "start an operation: a schema that lz.register_operation reads")
+    one.add_argument("name", help="dotted, as in activation.square")
+    one.add_argument("--folder", default=".", help="where the file goes")
+    one = add("completion", lambda options: _completion(parser, options.shell), "a script that completes commands")
+    one.add_argument("shell", choices=("bash", "zsh", "fish"))
+    return parser
+
+
+def _ops(options: argparse.Namespace) -> Report:
+    if options.operation:
+        if options.operation not in lz.list_operations():
+            lz.list_kernels(options.operation)  # Says what the nearest name is.
+        function = getattr(lz.ops, options.operation.replace(".", "_"))
+        text = function.__doc__ or ""
+        kernels = lz.list_kernels(options.operation)
+        rows = [(kernel["id"], kernel["backend"], kernel["platform"], kernel["priority"]) for kernel in kernels]
+        tables = (
+            table(options.operation, ("what it is",), [(line,) for line in text.splitlines()]),
+            table("kernels", ("kernel", "backend", "platform", "priority"), rows),
+        )
+        return Report(tables, {"operation": options.operation, "doc": text, "kernels": kernels})
+    kernels = lz.list_kernels()
+    found = []
+    for name in lz.list_operations():
+        summary = (getattr(lz.ops, name.replace(".", "_")).__doc__ or "").splitlines()
+        count = sum(kernel["operation"] == name for kernel in kernels)
+        found.append({"name": name, "kernels": count, "summary": summary[0] if summary else None})
+    every = table("operations", ("operation", "kernels", "summary"), [one.values() for one in found])
+    return Report((every,), {"operations": found})
+
+
+def _kernels(options: argparse.Namespace) -> Report:
+    kernels = lz.list_kernels(options.operation, backend=options.backend)
+    rows = [
+        (
+            kernel["id"],
+            kernel["operation"],
+            kernel["platform"],
+            kernel["priority"],
+            "; ".join(f"{name}: {', '.join(dtypes)}" for name, dtypes in kernel["dtypes"].items()) or None,
+            " and ".join(kernel["limits"]) or None,
+        )
+        for kernel in kernels
+    ]
+    columns = ("kernel", "operation", "platform", "priority", "dtypes", "limits")
+    return Report((table("kernels", columns, rows),), {"kernels": kernels})
+
+
+_TENSOR = re.compile(r"^([a-z][a-z0-9_]*)\[([0-9, ]*)\]$")
+_SHORT = {
+    "f64": "float64",
+    "f32": "float32",
+    "f16": "float16",
+    "bf16": "bfloat16",
+    "i64": "int64",
+    "i32": "int32",
+    "i16": "int16",
+    "i8": "int8",
+    "u8": "uint8",
+}
+
+
+def _arguments(texts: Sequence[str]) -> dict[str, Any]:
+    """Arguments as typed: `x=f32[4,64]` is a tensor, anything else a param."""
+    values: dict[str, Any] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise ValueError(f"{text!r} is not NAME=VALUE")
+        match = _TENSOR.match(value)
+        if match:
+            shape = tuple(int(size) for size in match[2].split(",") if size.strip())
+            values[name] = _zeros(_SHORT.get(match[1], match[1]), shape)
+            continue
+        try:
+            values[name] = json.loads(value)
+        except json.JSONDecodeError:
+            values[name] = value
+    return values
+
+
+def _zeros(dtype: str, shape: tuple[int, ...]) -> Any:
+    import numpy
+
+    try:
+        return numpy.zeros(shape, dtype)
+    except TypeError:
+        import ml_dtypes
+
+        return numpy.zeros(shape, getattr(ml_dtypes, dtype))
+
+
+def _explain(options: argparse.Namespace) -> Report:
+    return lz.explain(options.operation, **_arguments(options.arguments))
+
+
+def _config(options: argparse.Namespace) -> Report:
+    if options.file:
+        lz.load_config(options.file)
+    return lz.config()
+
+
+def _bench(options: argparse.Namespace) -> Report:
+    from time import perf_counter_ns
+
+    arguments = _arguments(options.arguments)
+    function = getattr(lz.ops, options.operation.replace(".", "_"))
+    plan = lz.which(options.operation, **arguments)
+    rows = []
+    for kernel in (plan.kernel_id, *plan.fallbacks):
+        lz.lock(options.operation, kernel)
+        try:
+            function(**arguments)
+            times: list[int] = []
+            end = perf_counter_ns() + int(options.seconds * 1e9)
+            while not times or perf_counter_ns() < end:
+                start = perf_counter_ns()
+                function(**arguments)
+                times.append(perf_counter_ns() - start)
+        finally:
+            lz.unlock(options.operation)
+        times.sort()
+        rows.append((kernel, times[len(times) // 2] / 1e3, times[len(times) * 95 // 100] / 1e3, len(times)))
+    data = {
+        "operation": options.operation,
+        "kernels": [
+            {"kernel": kernel, "median_us": median, "p95_us": p95, "samples": samples}
+            for kernel, median, p95, samples in rows
+        ],
+    }
+    return Report((table(options.operation, ("kernel", "median µs", "p95 µs", "samples"), rows),), data)
+
+
+def _new_op(options: argparse.Namespace) -> Report:
+    path = Path(options.folder) / (options.name.replace(".", "_") + ".yaml")
+    if path.exists():
+        raise FileExistsError(f"{path} is there already")
+    text = _native.operation_template(options.name)
+    lz.register_operation(text)
+    path.write_text(text, encoding="utf-8")
+    steps = [
+        ("edit", str(path)),
+        ("read", f'lz.register_operation("{path}")'),
+        ("run", f'@lz.register_kernel(operation="{options.name}", id="mine.{options.name}")'),
+        ("call", f"lz.ops.{options.name.replace('.', '_')}(x)"),
+    ]
+    return Report((table("next", ("step", "what"), steps),), {"path": str(path), "operation": options.name})
+
+
+def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
+    """A completion script, made from the parser so that the two cannot differ."""
+    action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    flags = {
+        name: [option for one in sub._actions for option in one.option_strings]
+        for name, sub in action.choices.items()
+    }
+    words = " ".join(flags)
+    names = "$(lz ops --json 2>/dev/null | python3 -c 'import json,sys; print(*(o[\"name\"] for o in json.load(sys.stdin)[\"operations\"]))')"
+    takes = "|".join(name for name in flags if name in ("ops", "kernels", "explain", "bench"))
+    cases = "\n".join(f"    {name}) options=\"{' '.join(options)}\" ;;" for name, options in flags.items())
+    if shell == "fish":
+        lines = [f"complete -c lz -n __fish_use_subcommand -f -a '{words}'"]
+        for name, options in flags.items():
+            for option in options:
+                if option.startswith("--"):
+                    lines.append(f"complete -c lz -n '__fish_seen_subcommand_from {name}' -l {option[2:]}")
+        return "\n".join(lines)
+    body = f"""_lz() {{
+  local current="${{COMP_WORDS[COMP_CWORD]}}" options=""
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    COMPREPLY=($(compgen -W "{words}" -- "$current"))
+    return
+  fi
+  case "${{COMP_WORDS[1]}}" in
+{cases}
+  esac
+  case "${{COMP_WORDS[1]}}" in
+    {takes}) [ "$COMP_CWORD" -eq 2 ] && options="$options {names}" ;;
+  esac
+  COMPREPLY=($(compgen -W "$options" -- "$current"))
+}}
+complete -F _lz lz"""
+    return f"autoload -U +X bashcompinit && bashcompinit\n{body}" if shell == "zsh" else body
+
+
+if __name__ == "__main__":
+    sys.exit(main())

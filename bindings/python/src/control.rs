@@ -1,0 +1,121 @@
+//! What a program and its operator may want: settings, locks, and what holds for a `with` block of one thread.
+
+use std::path::PathBuf;
+
+use lz_core::policy::layer::Given;
+use lz_core::policy::overlay::Overlay;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
+
+use crate::engine::engine;
+use crate::error::raise;
+
+fn given(key: &str, value: &Bound<'_, PyAny>) -> PyResult<Given> {
+    if value.is_instance_of::<PyBool>() {
+        return Ok(Given::Bool(value.extract()?));
+    }
+    if value.is_instance_of::<PyInt>() {
+        return Ok(Given::Int(value.extract()?));
+    }
+    if value.is_instance_of::<PyFloat>() {
+        return Ok(Given::Float(value.extract()?));
+    }
+    if value.is_instance_of::<PyString>() {
+        return Ok(Given::Text(value.extract()?));
+    }
+    value.extract::<Vec<String>>().map(Given::Texts).map_err(|_| {
+        let text = format!("{key} must be a bool, a number, a string or a list of strings, not {value}");
+        PyTypeError::new_err(text)
+    })
+}
+
+/// Sets values by their keys, all or none of them.
+#[pyfunction]
+fn configure(py: Python<'_>, values: &Bound<'_, PyDict>) -> PyResult<()> {
+    let mut all = Vec::new();
+    for (key, value) in values {
+        let key: String = key.extract()?;
+        let value = given(&key, &value)?;
+        all.push((key, value));
+    }
+    engine().configure(all).map_err(|error| raise(py, &error))
+}
+
+/// Reads a policy file.
+#[pyfunction]
+fn load_config(py: Python<'_>, path: PathBuf) -> PyResult<()> {
+    engine().load_config(&path).map_err(|error| raise(py, &error))
+}
+
+/// Every value with where it came from: key, value, source.
+#[pyfunction]
+fn config() -> Vec<(String, String, String)> {
+    engine().config().into_iter().map(|entry| (entry.key, entry.value, entry.source.to_string())).collect()
+}
+
+/// Locks an operation or alias to a kernel.
+#[pyfunction]
+fn lock(py: Python<'_>, operation: &str, kernel: &str) -> PyResult<()> {
+    engine().lock(operation, kernel).map_err(|error| raise(py, &error))
+}
+
+/// Ends a lock.
+#[pyfunction]
+fn unlock(py: Python<'_>, operation: &str) -> PyResult<()> {
+    engine().unlock(operation).map_err(|error| raise(py, &error))
+}
+
+/// What a `with` block lays over the policy, for its thread.
+#[pyclass(name = "Scope", module = "layerzero", unsendable)]
+pub struct PyScope {
+    prefer: Vec<String>,
+    disabled: bool,
+    /// Guards that end what they laid when they are dropped, the last first.
+    active: Vec<Box<dyn std::any::Any>>,
+}
+
+#[pymethods]
+impl PyScope {
+    /// Prefers these kernels or backends, or runs references only.
+    #[new]
+    #[pyo3(signature = (prefer = Vec::new(), disabled = false))]
+    fn new(prefer: Vec<String>, disabled: bool) -> PyScope {
+        PyScope { prefer, disabled, active: Vec::new() }
+    }
+
+    fn __enter__(mut slf: PyRefMut<'_, Self>) -> PyResult<PyRefMut<'_, Self>> {
+        let mut overlay = Overlay::new();
+        if !slf.prefer.is_empty() {
+            overlay = overlay.prefer(&slf.prefer);
+        }
+        if slf.disabled {
+            overlay = overlay.disabled();
+        }
+        let scope = engine().scope(overlay).map_err(|error| raise(slf.py(), &error))?;
+        slf.active.push(Box::new(scope));
+        Ok(slf)
+    }
+
+    fn __exit__(
+        &mut self,
+        _ty: &Bound<'_, PyAny>,
+        _value: &Bound<'_, PyAny>,
+        _traceback: &Bound<'_, PyAny>,
+    ) -> PyResult<bool> {
+        match self.active.pop() {
+            Some(_) => Ok(false),
+            None => Err(PyRuntimeError::new_err("this scope was not entered")),
+        }
+    }
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(configure, module)?)?;
+    module.add_function(wrap_pyfunction!(load_config, module)?)?;
+    module.add_function(wrap_pyfunction!(config, module)?)?;
+    module.add_function(wrap_pyfunction!(lock, module)?)?;
+    module.add_function(wrap_pyfunction!(unlock, module)?)?;
+    module.add_class::<PyScope>()
+}

@@ -1,0 +1,231 @@
+"""The everyday functions, inspection, configuration and the command line."""
+
+import json
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+from layerzero.cli import main
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def softmax_attention(q, k, v, causal):
+    """Rank 4, BSHD, any ratio of heads."""
+    k, v = (np.repeat(t, q.shape[2] // t.shape[2], axis=2) for t in (k, v))
+    scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
+    if causal:
+        places = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        scores = np.where(np.arange(k.shape[1]) <= places, scores, -np.inf)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    return np.einsum("bhqk,bkhd->bqhd", weights, v)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_picks_the_operation_and_never_the_layout(kv_heads, causal):
+    q, k, v = random(2, 3, 4, 8), random(2, 5, kv_heads, 8, seed=1), random(2, 5, kv_heads, 8, seed=2)
+    expected = softmax_attention(q, k, v, causal)
+    np.testing.assert_allclose(lz.attention(q, k, v, causal=causal), expected, rtol=1e-4, atol=1e-5)
+    swapped = [np.ascontiguousarray(t.swapaxes(1, 2)) for t in (q, k, v)]
+    other = lz.attention(*swapped, causal=causal, layout="BHSD")
+    np.testing.assert_allclose(other.swapaxes(1, 2), expected, rtol=1e-4, atol=1e-5)
+    step = lz.attention(q[:, -1], k, v)
+    np.testing.assert_allclose(step, softmax_attention(q[:, -1:], k, v, True)[:, 0], rtol=1e-4, atol=1e-5)
+
+
+def test_attention_says_what_has_no_meaning():
+    q, k = random(2, 4, 8), random(2, 5, 4, 8)
+    with pytest.raises(ValueError, match="mask has no meaning"):
+        lz.attention(q, k, k, random(2, 4, 1, 5))
+    with pytest.raises(ValueError, match="rank 4"):
+        lz.attention(k[0], k[0], k[0])
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_paged_attention_takes_block_tables_and_csr(kv_heads):
+    pages, page_size = 6, 2
+    k_cache, v_cache = random(pages, page_size, kv_heads, 8), random(pages, page_size, kv_heads, 8, seed=1)
+    tables = np.array([[4, 1, 0], [2, 5, 3]], np.int32)
+    lengths = np.array([3, 6], np.int32)
+    q = random(2, 4, 8, seed=2)
+    by_tables = lz.paged_attention(q, k_cache, v_cache, block_tables=tables, context_lens=lengths)
+    by_csr = lz.paged_attention(
+        q,
+        k_cache,
+        v_cache,
+        kv_indptr=np.array([0, 2, 5], np.int32),
+        kv_indices=np.array([4, 1, 2, 5, 3], np.int32),
+        kv_last_page_len=np.array([1, 2], np.int32),
+    )
+    np.testing.assert_array_equal(by_tables, by_csr)
+    for row, (table, length) in enumerate(zip(tables, lengths, strict=True)):
+        k, v = (cache[table].reshape(-1, kv_heads, 8)[None, :length] for cache in (k_cache, v_cache))
+        expected = softmax_attention(q[row][None, None], k, v, False)[0, 0]
+        np.testing.assert_allclose(by_tables[row], expected, rtol=1e-4, atol=1e-5)
+    prefill = lz.paged_attention(
+        q, k_cache, v_cache, block_tables=tables, context_lens=lengths, qo_indptr=np.array([0, 1, 2], np.int32)
+    )
+    np.testing.assert_allclose(prefill, by_tables, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match="pages are missing"):
+        lz.paged_attention(q, k_cache, v_cache)
+
+
+def test_norms_rope_and_sampling():
+    x, w = random(3, 8), random(8, seed=1)
+    np.testing.assert_array_equal(lz.rms_norm(x, w), lz.ops.norm_rms(x, w))
+    mean, variance = x.mean(-1, keepdims=True), x.var(-1, keepdims=True)
+    np.testing.assert_allclose(lz.layer_norm(x, w), (x - mean) / np.sqrt(variance + 1e-5) * w, rtol=1e-4, atol=1e-5)
+    angles = np.arange(5)[:, None] / 10 ** np.arange(4)
+    y = lz.rope(random(1, 5, 2, 8), np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32))
+    np.testing.assert_allclose(np.linalg.norm(y), np.linalg.norm(random(1, 5, 2, 8)), rtol=1e-5)
+    logits = random(4, 16)
+    assert lz.sample_topk(logits, 1).tolist() == logits.argmax(-1).tolist()
+    assert lz.sample_topp(logits, 1e-6).tolist() == logits.argmax(-1).tolist()
+    assert lz.sample_topk(logits, 8, seed=3).tolist() == lz.sample_topk(logits, 8, seed=3).tolist()
+
+
+def test_texts_and_back(tokenizer_path):
+    texts = ["hello world", "héllo"]
+    tokens = lz.tokenize(texts, tokenizer_path)
+    assert lz.tokenize(texts[0], tokenizer_path) == tokens[0]
+    assert lz.detokenize(tokens, tokenizer_path) == texts
+    assert lz.detokenize(tokens[1], lz.Tokenizer.from_file(tokenizer_path)) == texts[1]
+    _, offsets = lz.tokenize(texts, tokenizer_path, return_offsets=True)
+    assert len(offsets[0]) == len(tokens[0])
+
+
+def test_quantized_and_back():
+    x = random(4, 64)
+    for format, bound in (("int8", 0.02), ("fp8_e4m3", 0.3)):
+        stored, scale = lz.quantize(x, format)
+        np.testing.assert_allclose(lz.dequantize(stored, scale, format), x, atol=bound)
+
+
+def test_what_is_there():
+    assert "norm.rms" in lz.list_operations()
+    kernels = lz.list_kernels("norm.rms")
+    assert {kernel["backend"] for kernel in kernels} >= {"cpu", "reference"}
+    assert all(kernel["backend"] == "cpu" for kernel in lz.list_kernels(backend="cpu"))
+    assert lz.validate("norm.rms", random(2, 4)) == []
+    (reason,) = lz.validate("norm.rms", random(2, 4), random(5))
+    assert reason.code == "AXIS_MISMATCH" and reason.argument == "weight"
+
+
+def test_explanations_are_tables_html_and_data():
+    explanation = lz.explain("norm.rms", random(2, 4))
+    assert "reference.norm.rms" in str(explanation) and "<table>" in explanation._repr_html_()
+    data = explanation.to_dict()
+    assert {candidate["kernel"] for candidate in data["candidates"]} >= {data["plan"]["kernel"], "reference.norm.rms"}
+    json.dumps(data)
+
+
+def test_the_doctor_and_readiness():
+    report = lz.doctor()
+    data = report.to_dict()
+    assert data["devices"][0]["name"] and any(backend["name"] == "cpu" for backend in data["backends"])
+    assert "backends" in str(report) and "<table>" in report._repr_html_()
+    assert {check["name"] for check in lz.readiness_check().to_dict()["checks"]} >= {"kernels", "health"}
+
+
+def test_configuration_says_where_a_value_came_from():
+    assert lz.config()["deterministic"].source == "default"
+    lz.configure(deterministic=True)
+    try:
+        entry = lz.config()["deterministic"]
+        assert entry.value == "true" and entry.source == "lz.configure"
+    finally:
+        lz.configure(deterministic=False)
+    with pytest.raises(lz.ConfigurationError):
+        lz.configure(deterministics=True)
+
+
+def test_locks_hold_and_end():
+    x = random(2, 4)
+    free = lz.which("norm.rms", x).kernel_id
+    lz.lock("norm.rms", "reference.norm.rms")
+    try:
+        assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
+    finally:
+        lz.unlock("norm.rms")
+    assert lz.which("norm.rms", x).kernel_id == free
+    with pytest.raises(lz.ConfigurationError, match="did you mean"):
+        lz.lock("norm.rm", "x")
+
+
+def test_scopes_hold_for_their_block_and_nest():
+    x = random(2, 4)
+    free = lz.which("norm.rms", x).kernel_id
+    with lz.disabled():
+        assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
+        with lz.prefer("cpu"):
+            assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
+    with lz.prefer("reference"):
+        lz.which("norm.rms", x)
+    assert lz.which("norm.rms", x).kernel_id == free
+
+
+def test_a_policy_file(tmp_path):
+    path = tmp_path / "layerzero.yaml"
+    path.write_text("version: 1\nlocks:\n  norm.layer: reference.norm.layer\n")
+    x = random(2, 4)
+    free = lz.which("norm.layer", x).kernel_id
+    lz.load_config(path)
+    try:
+        assert lz.which("norm.layer", x).kernel_id == "reference.norm.layer"
+    finally:
+        path.write_text("version: 1\n")
+        lz.load_config(path)
+    assert lz.which("norm.layer", x).kernel_id == free
+    path.write_text("version: 1\nlock:\n  norm.layer: x\n")
+    with pytest.raises(lz.ConfigurationError, match="locks"):
+        lz.load_config(path)
+
+
+def run(capsys, *arguments):
+    code = main(arguments)
+    return code, capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor"],
+        ["ready"],
+        ["ops"],
+        ["ops", "norm.rms"],
+        ["kernels", "norm.rms"],
+        ["explain", "norm.rms", "x=f32[4,64]", "eps=1e-5"],
+        ["config"],
+        ["bench", "norm.rms", "x=f32[4,64]", "--seconds", "0.001"],
+    ],
+)
+def test_commands_print_tables_and_json(capsys, arguments):
+    code, printed = run(capsys, *arguments)
+    assert code == 0 and printed.out.strip()
+    code, printed = run(capsys, *arguments, "--json")
+    assert code == 0 and isinstance(json.loads(printed.out), dict)
+
+
+def test_commands_say_what_is_wrong(capsys):
+    code, printed = run(capsys, "explain", "norm.rm", "x=f32[4,64]")
+    assert code == 1 and "did you mean" in printed.err
+    code, printed = run(capsys, "explain", "norm.rms", "x=f32[4,64]", "weight=f32[3]", "--json")
+    assert code == 1 and json.loads(printed.out)["reasons"][0]["code"] == "AXIS_MISMATCH"
+
+
+def test_a_new_operation_is_one_that_can_be_read(capsys, tmp_path):
+    code, printed = run(capsys, "new-op", "test.fresh", "--folder", str(tmp_path), "--json")
+    path = json.loads(printed.out)["path"]
+    assert code == 0 and "operation: test.fresh" in open(path).read()
+    assert callable(lz.ops.test_fresh)
+
+
+def test_completion_knows_every_command(capsys):
+    for shell in ("bash", "zsh", "fish"):
+        code, printed = run(capsys, "completion", shell)
+        assert code == 0 and all(word in printed.out for word in ("doctor", "explain", "new-op"))

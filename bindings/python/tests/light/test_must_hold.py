@@ -1,0 +1,238 @@
+"""What must hold of the package as a whole: import, types, threads, forks, interpreters, memory."""
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+
+HERE = Path(__file__).parent
+
+
+def child(code, *, check=True):
+    """Runs code in an interpreter of its own."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert not check or done.returncode == 0, done.stderr
+    return done
+
+
+def test_importing_imports_no_heavy_package():
+    code = "import sys, layerzero; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    modules = set(child(code).stdout.split())
+    assert "layerzero" in modules
+    assert not modules & {"numpy", "torch", "ml_dtypes", "jax", "transformers", "asyncio", "inspect", "argparse"}
+
+
+def test_it_works_without_numpy():
+    code = """
+import sys
+sys.modules["numpy"] = None
+import array, layerzero as lz
+x = array.array("f", [3.0, 4.0])
+y = lz.ops.norm_rms(x)
+assert type(y) is memoryview and abs(y[0] - 0.848528) < 1e-5, list(y)
+out = array.array("f", [0.0, 0.0])
+assert lz.ops.norm_rms(x, out=out) is out and abs(out[1] - 1.131371) < 1e-5
+print(lz.doctor())
+"""
+    assert "backends" in child(code).stdout
+
+
+def test_a_forked_child_can_call():
+    x = np.ones((64, 256), np.float32)
+    lz.ops.norm_rms(x)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            y = lz.ops.norm_rms(x)
+            os._exit(0 if abs(float(y[0, 0]) - 1) < 1e-4 else 1)
+        except BaseException:
+            os._exit(2)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+
+
+def test_sub_interpreters_are_refused_cleanly():
+    code = """
+try:
+    import _interpreters as interpreters
+    run = lambda number, text: interpreters.exec(number, text)
+except ImportError:
+    import _xxsubinterpreters as interpreters
+    run = lambda number, text: interpreters.run_string(number, text)
+import layerzero
+number = interpreters.create()
+text = "try:\\n    import layerzero\\nexcept ImportError as error:\\n    pass\\nelse:\\n    raise SystemError('not refused')\\n"
+failure = run(number, text)
+assert failure is None, failure
+interpreters.destroy(number)
+import numpy
+layerzero.ops.norm_rms(numpy.ones((2, 4), numpy.float32))
+"""
+    child(code)
+
+
+def test_eight_threads_call_and_register_at_once():
+    small, large = np.ones((4, 64), np.float32), np.ones((256, 256), np.float32)
+    problems = []
+    stop = threading.Event()
+
+    def work(number):
+        try:
+            for _ in range(300):
+                for x in (small, large):
+                    y = lz.ops.norm_rms(x)
+                    if abs(float(y[-1, -1]) - 1) > 1e-4:
+                        problems.append(number)
+        except BaseException as error:
+            problems.append(error)
+
+    def disturb():
+        while not stop.is_set():
+            with lz.prefer("reference"):
+                lz.which("norm.rms", small)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    disturbing = threading.Thread(target=disturb)
+    for thread in [*threads, disturbing]:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    stop.set()
+    disturbing.join()
+    assert problems == []
+
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def calls(tokenizer_path):
+    """One small call of every operation."""
+
+    def f32(*shape):
+        return np.ones(shape, np.float32)
+
+    def i32(*values):
+        return np.array(values, np.int32)
+
+    tokenizer = lz.Tokenizer.from_file(tokenizer_path)
+    pages = (i32(0, 1), i32(0), i32(2))
+    ragged = (i32(0, 2), i32(0, 3))
+    attention = {"q": f32(1, 2, 2, 4), "k": f32(1, 3, 2, 4), "v": f32(1, 3, 2, 4)}
+    grouped = {"q": f32(1, 2, 4, 4), "k": f32(1, 3, 2, 4), "v": f32(1, 3, 2, 4)}
+    return {
+        "activation_gelu": ((f32(2, 4),), {}),
+        "activation_gelu_mul": ((f32(2, 4), f32(2, 4)), {}),
+        "activation_relu": ((f32(2, 4),), {}),
+        "activation_relu_squared": ((f32(2, 4),), {}),
+        "activation_silu": ((f32(2, 4),), {}),
+        "activation_silu_mul": ((f32(2, 4), f32(2, 4)), {}),
+        "attention_standard_prefill": ((), attention),
+        "attention_gqa_prefill": ((), grouped),
+        "attention_cross_prefill": ((), attention),
+        "attention_standard_decode": ((f32(1, 2, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {"return_lse": True}),
+        "attention_gqa_decode": ((f32(1, 4, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {}),
+        "attention_cross_decode": ((f32(1, 2, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {}),
+        "attention_standard_decode_paged": ((f32(1, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
+        "attention_gqa_decode_paged": ((f32(1, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
+        "attention_standard_prefill_paged": (
+            (f32(2, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages),
+            {},
+        ),
+        "attention_gqa_prefill_paged": ((f32(2, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages), {}),
+        "attention_standard_prefill_ragged": ((f32(2, 2, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
+        "attention_gqa_prefill_ragged": ((f32(2, 4, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
+        "embedding_lookup": ((f32(5, 4), np.array([1, 2])), {}),
+        "kv_append": ((f32(1, 1, 2), f32(1, 1, 2), f32(2, 4, 1, 2), f32(2, 4, 1, 2), np.array([0])), {}),
+        "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
+        "norm_layer": ((f32(2, 4), f32(4), f32(4)), {"return_stats": True}),
+        "norm_rms": ((f32(2, 4), f32(4)), {}),
+        "posenc_rope": ((f32(1, 2, 2, 4), f32(2, 2), f32(2, 2)), {}),
+        "quantize": ((f32(2, 4),), {"format": "int8", "granularity": "tensor"}),
+        "sampling_topk": ((f32(2, 8),), {"k": 2}),
+        "sampling_topp": ((f32(2, 8),), {"p": 0.5}),
+        "tokenize_encode": ((["hello"], tokenizer), {"return_offsets": True}),
+        "tokenize_decode": ((i32(1, 2), np.array([0, 2]), tokenizer), {}),
+    }
+
+
+def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
+    for name, (arguments, keywords) in calls(tokenizer_path).items():
+        function = getattr(lz.ops, name)
+        objects = [*arguments, *keywords.values()]
+        for _ in range(200):
+            function(*arguments, **keywords)
+        gc.collect()
+        counts, before = [sys.getrefcount(one) for one in objects], resident()
+        for _ in range(10_000):
+            function(*arguments, **keywords)
+        gc.collect()
+        assert [sys.getrefcount(one) for one in objects] == counts, name
+        # Ten thousand calls that each lost the smallest object of Python would grow by more than this.
+        assert resident() - before < 256 * 1024, name
+
+
+def test_refused_calls_leak_nothing():
+    x, wrong = np.ones((2, 4), np.float32), np.ones(5, np.float32)
+
+    def call():
+        with pytest.raises(lz.ValidationError):
+            lz.ops.norm_rms(x, wrong)
+        with pytest.raises(lz.ValidationError):
+            lz.ops.norm_rms(x, out=x)
+        with pytest.raises(TypeError):
+            lz.ops.norm_rms(x, nonsense=1)
+
+    call()
+    gc.collect()
+    before = sys.getrefcount(x), sys.getrefcount(wrong)
+    for _ in range(200):
+        call()
+    gc.collect()
+    assert (sys.getrefcount(x), sys.getrefcount(wrong)) == before
+
+
+def test_signatures_can_be_read():
+    import inspect
+
+    signature = inspect.signature(lz.ops.norm_rms)
+    assert list(signature.parameters) == ["x", "weight", "eps", "weight_offset", "out"]
+    assert "Root-mean-square" in lz.ops.norm_rms.__doc__
+    with pytest.raises(TypeError, match="did you mean 'eps'"):
+        lz.ops.norm_rms(np.ones((2, 4), np.float32), epss=1)
+    with pytest.raises(TypeError, match="misses the required 'x'"):
+        lz.ops.norm_rms()
+    with pytest.raises(TypeError, match="at most 2 positional"):
+        lz.ops.norm_rms(1, 2, 3)
+    with pytest.raises(TypeError, match="several values for 'x'"):
+        lz.ops.norm_rms(np.ones((2, 4), np.float32), x=1)
+
+
+def test_the_whole_api_type_checks_strictly():
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(HERE / "whole_api.py")],
+        capture_output=True,
+        text=True,
+        cwd=HERE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_stubs_agree_with_the_module():
+    pytest.importorskip("mypy")
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy.stubtest", "layerzero", "--allowlist", str(HERE / "stubtest_allowed.txt")],
+        capture_output=True,
+        text=True,
+        cwd=HERE,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

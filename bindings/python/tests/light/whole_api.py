@@ -1,0 +1,70 @@
+"""Uses the whole API, for the type checker alone; it is never run."""
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+import layerzero as lz
+from layerzero import protocols
+
+Array = npt.NDArray[np.float32]
+
+
+def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
+    y: Array = lz.ops.norm_rms(x, w, eps=1e-6, out=x)
+    y = lz.rms_norm(x, w)
+    y = lz.layer_norm(x, w, w)
+    y = lz.rope(x, w, w, interleaved=True, layout="BHSD")
+    lz.attention(q, q, q, causal=True, layout="BSHD", return_lse=True)
+    lz.paged_attention(q, q, q, block_tables=ids, context_lens=ids)
+    lz.sample_topk(x, 4, seed=1)
+    lz.sample_topp(x, 0.9, temperature=0.5)
+    stored, scale = lz.quantize(x, "int8")
+    y = lz.dequantize(x, w, "int8", output_dtype="f32")
+    tokens = lz.tokenize(["a"], "tokenizer.json", return_offsets=True)
+    lz.detokenize([1, 2], lz.Tokenizer.from_file("tokenizer.json"))
+    print(y, stored, scale, tokens)
+
+
+def questions(x: Array) -> None:
+    plan: lz.Plan = lz.which("norm.rms", x)
+    kernel: str = plan.kernel_id
+    explanation: lz.Explanation = lz.explain("norm.rms", x)
+    data: dict[str, Any] = explanation.to_dict()
+    names: list[str] = lz.list_operations()
+    kernels: list[dict[str, Any]] = lz.list_kernels("norm.rms", backend="cpu")
+    codes = [reason.code for reason in lz.validate("norm.rms", x)]
+    report: lz.Report = lz.doctor()
+    print(kernel, data, names, kernels, codes, report, lz.readiness_check().to_dict(), lz.__version__)
+
+
+def control() -> None:
+    lz.configure(deterministic=True)
+    lz.configure({"cache.max_size": 10})
+    lz.load_config("layerzero.yaml")
+    print(lz.config()["deterministic"].source)
+    lz.lock("norm.rms", "reference.norm.rms")
+    lz.unlock("norm.rms")
+    with lz.prefer("cpu"), lz.disabled():
+        pass
+
+
+@lz.register_kernel(operation="norm.rms", id="mine.norm.rms", dtypes=["float32"], limits=["hidden % 8 == 0"])
+def kernel(x: Any, weight: Any, /, *, eps: float, weight_offset: float) -> Any:
+    return x
+
+
+typed: protocols.NormRms = kernel
+operation: lz.Operation = lz.register_operation("mine.yaml")
+layout: Literal["BSHD"] = "BSHD"
+lz.unregister_backend("mine")
+
+try:
+    lz.ops.norm_rms(np.ones(3, np.float32))
+except lz.ValidationError as error:
+    print([(reason.code, reason.argument, reason.axis, reason.required, reason.found) for reason in error.reasons])
+except (lz.NoKernelFoundError, lz.KernelExecutionError, lz.CudaGraphUnsafeError, lz.ConfigurationError):
+    raise
+except lz.LayerZeroError:
+    raise
