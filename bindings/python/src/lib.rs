@@ -17,11 +17,19 @@ mod runtime;
 mod tensor;
 mod text;
 
+use pyo3::exceptions::PyImportError;
+use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// `layerzero._native`.
 #[pymodule]
 fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // SAFETY: the interpreter is attached while it imports.
+    if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } != 0 {
+        return Err(PyImportError::new_err(
+            "layerzero keeps one engine a process and cannot be imported into a sub-interpreter",
+        ));
+    }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     error::add(module)?;
     engine::add(module)?;

@@ -13,7 +13,7 @@ use crate::error::raise;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place, dynamic as dynamic_result, returned};
 
-/// An operation that was read at run time, as a function.
+// An operation that was read at run time, as a function. A documentation of the class would hide that of its instances.
 #[pyclass(name = "Operation", module = "layerzero", frozen)]
 pub struct PyOperation {
     info: &'static OperationInfo,
