@@ -30,6 +30,7 @@ cargo xtask <command>
   fmt                         format all hand-written Rust
   bench select [--json]       what deciding costs, with a full house
   bench python [--json]       what a call from Python costs, beside its peers
+  bench cpu [--json]          CPU kernels beside the machine's limits and torch
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
@@ -63,6 +64,7 @@ fn run() -> Result<()> {
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
+        ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

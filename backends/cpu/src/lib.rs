@@ -1,16 +1,23 @@
 //! Fast native kernels for host processors. Each implements a generated trait and declares honest limits; nothing here
 //! knows Python or C++.
 //!
-//! `simd` and `isa`: one source for every instruction set. `pool`: the threads. `rows`: tensors as dense rows. The other
-//! folders are kernels, one folder a family. `README.md` says how to write one.
+//! `simd` and `isa`: one source for every instruction set. `pool`: the threads. `rows`: tensors as dense rows; `pointwise`:
+//! functions of single elements. The other folders are kernels, one folder a family. `README.md` says how to write one.
 
+mod activation;
 mod attention;
+mod embedding;
 mod gemm;
 mod isa;
+mod kv;
 mod norm;
+mod pointwise;
 pub mod pool;
+mod posenc;
+mod quant;
 mod rows;
 pub mod simd;
+mod state;
 
 use lz_core::KernelEntry;
 
@@ -18,6 +25,12 @@ use lz_core::KernelEntry;
 /// static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     isa::variants![
+        activation::GeluElements,
+        activation::GeluMulElements,
+        activation::ReluElements,
+        activation::ReluSquaredElements,
+        activation::SiluElements,
+        activation::SiluMulElements,
         attention::CrossDecode,
         attention::CrossPrefill,
         attention::GqaDecode,
@@ -35,6 +48,16 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::StandardPrefill,
         attention::StandardPrefillPaged,
         attention::StandardPrefillRagged,
+        embedding::LookupRows,
+        kv::AppendRows,
+        kv::CompactPages,
+        norm::LayerRows,
+        norm::RmsAddRows,
         norm::RmsRows,
+        posenc::AlibiRows,
+        posenc::RopeRows,
+        quant::DequantizeRows,
+        quant::QuantizeRows,
+        state::MergeRows,
     ]
 }

@@ -1,4 +1,4 @@
-//! Workloads of the schemas as calls: shapes, dtypes and params of real models, without the memory that they would need.
+//! Workloads of the schemas as calls: shapes, dtypes and params of real models, with or without the memory that they need.
 
 use lz_core::check::{OutputSpec, infer_outputs};
 use lz_core::expr::Value;
@@ -6,13 +6,22 @@ use lz_schema::model::{Constant, DeviceRule, Kind, Workload};
 
 use crate::assign::{Assignment, Prepared};
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
-use crate::fill::{fill_by_rule, rule};
+use crate::fill::{Numbers, fill_by_rule, fill_freely, rule};
 use crate::memory::OwnedTensor;
 use crate::random::Random;
 use crate::text;
 
 /// The call of a workload. Tensors are said to be on a device, where nothing reads them; only those that must be on the host have memory.
 pub fn call(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, String> {
+    stated(prepared, workload, false)
+}
+
+/// The call of a workload on the host, its tensors filled: it can be run.
+pub fn filled(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, String> {
+    stated(prepared, workload, true)
+}
+
+fn stated(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<OwnedCall, String> {
     let operation = prepared.operation;
     let mut random = Random::new(0);
     let assignment = assignment(prepared, workload);
@@ -33,12 +42,14 @@ pub fn call(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, Strin
                 let dtype = assignment
                     .dtype(operation, input)
                     .ok_or_else(|| format!("the dtype of {} is not known", input.name))?;
-                let tensor = if input.device == DeviceRule::Host {
+                let tensor = if filled || input.device == DeviceRule::Host {
                     let mut tensor = OwnedTensor::dense(&shape, dtype);
-                    if let Some(rule) = rule(input, &values)
-                        && !fill_by_rule(&mut random, &mut tensor, rule)
-                    {
-                        return Err(format!("no values can fill {}", input.name));
+                    match rule(input, &values) {
+                        Some(rule) if !fill_by_rule(&mut random, &mut tensor, rule) => {
+                            return Err(format!("no values can fill {}", input.name));
+                        }
+                        None if filled => fill_repeatedly(&mut random, &input.name, &mut tensor),
+                        _ => {}
                     }
                     tensor
                 } else {
@@ -86,6 +97,25 @@ pub fn call(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, Strin
 pub fn calls(prepared: &Prepared) -> Result<Vec<(&'static str, OwnedCall)>, String> {
     let workloads = prepared.operation.workloads.iter();
     workloads.map(|workload| Ok((workload.name.as_str(), call(prepared, workload)?))).collect()
+}
+
+/// Fills a large tensor with the same numbers again and again: drawing each would take longer than what is done with them.
+fn fill_repeatedly(random: &mut Random, name: &str, tensor: &mut OwnedTensor) {
+    const DRAWN: i64 = 1 << 16;
+    if tensor.layout().elements().unwrap_or(0) <= DRAWN {
+        return fill_freely(random, name, tensor, Numbers::Normal);
+    }
+    let mut drawn = OwnedTensor::dense(&[DRAWN], tensor.layout().dtype);
+    fill_freely(random, name, &mut drawn, Numbers::Normal);
+    let (from, whole) = (bytes(&drawn), bytes(tensor));
+    let mut to = tensor.view_mut();
+    for start in (0..whole).step_by(from) {
+        // SAFETY: both tensors are dense, and no more is copied than either has.
+        unsafe {
+            let target = to.as_mut_ptr().add(start);
+            std::ptr::copy_nonoverlapping(drawn.view().as_ptr(), target, from.min(whole - start));
+        }
+    }
 }
 
 fn bytes(tensor: &OwnedTensor) -> usize {

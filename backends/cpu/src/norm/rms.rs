@@ -6,7 +6,7 @@ use lz_core::{KernelError, Run};
 use lz_ops::{NormRmsCall, NormRmsKernel, NormRmsOut};
 
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, can_stream, for_each_range, worth_streaming};
+use crate::rows::{AnyRow, Rows, RowsMut, any_row, can_stream, for_each_range, worth_streaming};
 use crate::simd::{Float, Simd, vectors, with_float};
 
 /// Rows that are dense, of any float type, with a weight of any.
@@ -31,19 +31,18 @@ impl<S: Simd> NormRmsKernel for RmsRows<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        with_float!(call.dtype_t, T => with_float!(call.dtype_w.or(call.dtype_t), W => run::<S, T, W>(simd, call, out)))
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
     }
 }
 
-fn run<S: Simd, T: Float, W: Float>(
+fn run<S: Simd, T: Float>(
     simd: S,
     call: &NormRmsCall<'_>,
     mut out: NormRmsOut<'_>,
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;
-    let weight = call.weight.as_ref().map(Rows::<W>::new).transpose()?;
-    let weight = weight.as_ref().map(|weight| weight.row(0));
+    let weight = any_row(call.weight.as_ref())?;
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
     let stream = worth_streaming(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
@@ -62,10 +61,10 @@ fn run<S: Simd, T: Float, W: Float>(
 }
 
 #[inline(always)]
-fn normalise<S: Simd, T: Float, W: Float>(
+pub(super) fn normalise<S: Simd, T: Float>(
     s: S,
     x: &[T],
-    weight: Option<&[W]>,
+    weight: Option<AnyRow>,
     offset: f32,
     eps: f32,
     y: &mut [T],
@@ -81,11 +80,10 @@ fn normalise<S: Simd, T: Float, W: Float>(
     match weight {
         Some(weight) => {
             let offset = s.splat(offset);
-            let weight = weight.as_ptr();
             vectors!(S, x.len(), |span| {
                 // SAFETY: spans stay inside the row; y and the weight have the length of x, as the call was checked.
                 unsafe {
-                    let factor = s.add(W::load(s, weight, span), offset);
+                    let factor = s.add(weight.kind.load(s, weight.start, span), offset);
                     let value = s.mul(s.mul(T::load(s, from, span), scale), factor);
                     if stream { T::stream(s, to, span, value) } else { T::store(s, to, span, value) }
                 }
@@ -105,7 +103,7 @@ fn normalise<S: Simd, T: Float, W: Float>(
 
 /// The sum of squares, in several sums at once that are joined in a fixed order.
 #[inline(always)]
-pub(super) fn square_sum<S: Simd, T: Float>(s: S, x: &[T]) -> f32 {
+fn square_sum<S: Simd, T: Float>(s: S, x: &[T]) -> f32 {
     let mut sums = [s.splat(0.0); 4];
     vectors!(S, x.len(), |span, k of 4| {
         // SAFETY: spans stay inside the row.
@@ -118,12 +116,13 @@ pub(super) fn square_sum<S: Simd, T: Float>(s: S, x: &[T]) -> f32 {
 /// A row whose square sum does not fit f32, or is so small that it has lost its digits.
 #[cold]
 #[inline(never)]
-fn normalise_widely<T: Float, W: Float>(x: &[T], weight: Option<&[W]>, offset: f32, eps: f32, y: &mut [T]) {
+fn normalise_widely<T: Float>(x: &[T], weight: Option<AnyRow>, offset: f32, eps: f32, y: &mut [T]) {
     let squares: f64 = x.iter().map(|x| f64::from(x.to_f32()).powi(2)).sum();
     let scale = 1.0 / (squares / x.len() as f64 + f64::from(eps)).sqrt();
     for (index, (y, x)) in y.iter_mut().zip(x).enumerate() {
-        let factor = weight.and_then(|weight| weight.get(index));
-        let factor = factor.map_or(1.0, |weight| f64::from(weight.to_f32()) + f64::from(offset));
+        // SAFETY: a weight is as long as a row.
+        let weight = weight.map(|weight| unsafe { weight.kind.get(weight.start, index) });
+        let factor = weight.map_or(1.0, |weight| f64::from(weight) + f64::from(offset));
         *y = T::from_f32((f64::from(x.to_f32()) * scale * factor) as f32);
     }
 }

@@ -186,6 +186,10 @@ impl Simd for Avx2 {
         proven!(_mm256_blendv_ps(b, a, mask))
     }
     #[inline(always)]
+    fn select_i32(self, mask: __m256, a: __m256i, b: __m256i) -> __m256i {
+        proven!(_mm256_blendv_epi8(b, a, _mm256_castps_si256(mask)))
+    }
+    #[inline(always)]
     fn keep(self, a: __m256, count: usize) -> __m256 {
         proven!(_mm256_and_ps(a, _mm256_castsi256_ps(first(count))))
     }
@@ -249,5 +253,74 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn shr_i32(self, a: __m256i, bits: u32) -> __m256i {
         proven!(_mm256_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(_mm256_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn min_i32(self, a: __m256i, b: __m256i) -> __m256i {
+        proven!(_mm256_min_epi32(a, b))
+    }
+    #[inline(always)]
+    fn largest_i32(self, a: __m256i) -> i32 {
+        proven!({
+            let four = _mm_max_epi32(_mm256_castsi256_si128(a), _mm256_extracti128_si256::<1>(a));
+            let two = _mm_max_epi32(four, _mm_shuffle_epi32::<0b01_00_11_10>(four));
+            _mm_cvtsi128_si32(_mm_max_epi32(two, _mm_shuffle_epi32::<0b10_11_00_01>(two)))
+        })
+    }
+    #[inline(always)]
+    fn count_up(self) -> __m256i {
+        proven!(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+    }
+    #[inline(always)]
+    fn swap_pairs(self, a: __m256) -> __m256 {
+        proven!(_mm256_permute_ps::<0b10_11_00_01>(a))
+    }
+    #[inline(always)]
+    fn double_lanes(self, a: __m256) -> __m256 {
+        proven!(_mm256_permutevar8x32_ps(a, _mm256_srli_epi32::<1>(self.count_up())))
+    }
+    #[inline(always)]
+    fn negate_even(self, a: __m256) -> __m256 {
+        proven!(_mm256_xor_ps(a, _mm256_castsi256_ps(_mm256_set1_epi64x(0x8000_0000))))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, to: *mut u8, value: __m256i) {
+        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        unsafe {
+            let bytes = _mm256_and_si256(value, _mm256_set1_epi32(255));
+            let four = _mm_packus_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
+            _mm_storel_epi64(to.cast(), _mm_packus_epi16(four, four));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(self, from: *const u8) -> __m256i {
+        // SAFETY: the caller vouches for four bytes, `self` for the instruction.
+        unsafe {
+            let bytes = _mm_cvtsi32_si128(from.cast::<i32>().read_unaligned());
+            let twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
+            let shifted = _mm256_srlv_epi32(twice, _mm256_set1_epi64x(4 << 32));
+            _mm256_and_si256(shifted, _mm256_set1_epi32(15))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_nibbles(self, to: *mut u8, value: __m256i) {
+        // SAFETY: the caller vouches for four bytes, `self` for the instruction.
+        unsafe {
+            let low = _mm256_and_si256(value, _mm256_set1_epi32(15));
+            let pairs = _mm256_or_si256(low, _mm256_srli_epi64::<28>(low));
+            let bytes = _mm256_and_si256(pairs, _mm256_set1_epi64x(255));
+            let halves = _mm256_or_si256(bytes, _mm256_srli_si256::<7>(bytes));
+            let first = _mm_cvtsi128_si32(_mm256_castsi256_si128(halves)) & 0xffff;
+            let second = _mm_cvtsi128_si32(_mm256_extracti128_si256::<1>(halves)) & 0xffff;
+            to.cast::<i32>().write_unaligned(first | second << 16);
+        }
     }
 }

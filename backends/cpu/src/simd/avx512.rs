@@ -190,6 +190,10 @@ impl Simd for Avx512 {
         proven!(_mm512_mask_blend_ps(mask, b, a))
     }
     #[inline(always)]
+    fn select_i32(self, mask: __mmask16, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_mask_blend_epi32(mask, b, a))
+    }
+    #[inline(always)]
     fn keep(self, a: __m512, count: usize) -> __m512 {
         proven!(_mm512_maskz_mov_ps(first(count), a))
     }
@@ -285,5 +289,62 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn shr_i32(self, a: __m512i, bits: u32) -> __m512i {
         proven!(_mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
+    }
+    #[inline(always)]
+    fn max_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_max_epi32(a, b))
+    }
+    #[inline(always)]
+    fn min_i32(self, a: __m512i, b: __m512i) -> __m512i {
+        proven!(_mm512_min_epi32(a, b))
+    }
+    #[inline(always)]
+    fn largest_i32(self, a: __m512i) -> i32 {
+        proven!(_mm512_reduce_max_epi32(a))
+    }
+    #[inline(always)]
+    fn count_up(self) -> __m512i {
+        proven!(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
+    }
+    #[inline(always)]
+    fn swap_pairs(self, a: __m512) -> __m512 {
+        proven!(_mm512_permute_ps::<0b10_11_00_01>(a))
+    }
+    #[inline(always)]
+    fn double_lanes(self, a: __m512) -> __m512 {
+        proven!(_mm512_permutexvar_ps(_mm512_srli_epi32::<1>(self.count_up()), a))
+    }
+    #[inline(always)]
+    fn negate_even(self, a: __m512) -> __m512 {
+        proven!(_mm512_xor_ps(a, _mm512_castsi512_ps(_mm512_set1_epi64(0x8000_0000))))
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller vouches for sixteen bytes, `self` for the instruction.
+        unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, to: *mut u8, value: __m512i) {
+        // SAFETY: the caller vouches for sixteen bytes, `self` for the instruction.
+        unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(value)) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(self, from: *const u8) -> __m512i {
+        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        unsafe {
+            let bytes = _mm_loadl_epi64(from.cast());
+            let twice = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
+            let shifted = _mm512_srlv_epi32(twice, _mm512_set1_epi64(4 << 32));
+            _mm512_and_si512(shifted, _mm512_set1_epi32(15))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_nibbles(self, to: *mut u8, value: __m512i) {
+        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        unsafe {
+            let low = _mm512_and_si512(value, _mm512_set1_epi32(15));
+            let pairs = _mm512_or_si512(low, _mm512_srli_epi64::<28>(low));
+            _mm_storel_epi64(to.cast(), _mm512_cvtepi64_epi8(pairs));
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! Element types that kernels load as f32 lanes, and the places of vectors in a row.
 
 use half::{bf16, f16};
+use lz_core::DType;
 use lz_core::element::Element;
 
 use super::Simd;
@@ -169,4 +170,187 @@ macro_rules! half_floats {
 half_floats! {
     f16: load_f16, store_f16, stream_f16;
     bf16: load_bf16, store_bf16, stream_bf16;
+}
+
+/// Stores the low byte of each lane.
+/// # Safety
+/// The bytes of the span are writable from `row`.
+#[inline(always)]
+pub unsafe fn store_bytes<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
+    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    unsafe {
+        let to = row.add(span.at());
+        match span.part() {
+            None => simd.store_u8(to, value),
+            Some(count) => {
+                let mut whole = [0u8; MOST_LANES];
+                simd.store_u8(whole.as_mut_ptr(), value);
+                std::ptr::copy_nonoverlapping(whole.as_ptr(), to, count);
+            }
+        }
+    }
+}
+
+/// Loads bytes as numbers from 0 to 255; 0 where a part has none.
+/// # Safety
+/// The bytes of the span are readable from `row`.
+#[inline(always)]
+pub unsafe fn load_bytes<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
+    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    unsafe {
+        let from = row.add(span.at());
+        match span.part() {
+            None => simd.load_u8(from),
+            Some(count) => {
+                let mut whole = [0u8; MOST_LANES];
+                std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count);
+                simd.load_u8(whole.as_ptr())
+            }
+        }
+    }
+}
+
+/// Stores the low four bits of each lane, the low half of a byte first; a last odd one has 0 above it.
+/// # Safety
+/// The span starts at an even index, and its bytes are writable from `row`.
+#[inline(always)]
+pub unsafe fn store_nibbles<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
+    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    unsafe {
+        let to = row.add(span.at() / 2);
+        match span.part() {
+            None => simd.store_nibbles(to, value),
+            Some(count) => {
+                let mut whole = [0u8; MOST_LANES / 2];
+                simd.store_nibbles(whole.as_mut_ptr(), value);
+                if count % 2 == 1 {
+                    whole[count / 2] &= 15;
+                }
+                std::ptr::copy_nonoverlapping(whole.as_ptr(), to, count.div_ceil(2));
+            }
+        }
+    }
+}
+
+/// Loads half bytes as numbers from 0 to 15, the low half of a byte first.
+/// # Safety
+/// The span starts at an even index, and its bytes are readable from `row`.
+#[inline(always)]
+pub unsafe fn load_nibbles<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
+    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    unsafe {
+        let from = row.add(span.at() / 2);
+        match span.part() {
+            None => simd.load_nibbles(from),
+            Some(count) => {
+                let mut whole = [0u8; MOST_LANES / 2];
+                std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count.div_ceil(2));
+                simd.load_nibbles(whole.as_ptr())
+            }
+        }
+    }
+}
+
+/// A float type that is known only when the call is made. Where the type is not worth a loop of its own, a branch a vector
+/// costs less than compiling every loop for every type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// f32.
+    F32,
+    /// f16.
+    F16,
+    /// bf16.
+    BF16,
+}
+
+impl Kind {
+    /// Of a dtype; `None` if it is none of these.
+    pub fn of(dtype: DType) -> Option<Kind> {
+        match dtype {
+            DType::F32 => Some(Kind::F32),
+            DType::F16 => Some(Kind::F16),
+            DType::BF16 => Some(Kind::BF16),
+            _ => None,
+        }
+    }
+
+    /// Bytes of an element.
+    #[inline(always)]
+    pub fn size(self) -> usize {
+        if self == Kind::F32 { 4 } else { 2 }
+    }
+
+    /// As [`Float::load`].
+    /// # Safety
+    /// The elements of the span are readable from `row`, and of this kind.
+    #[inline(always)]
+    pub unsafe fn load<S: Simd>(self, simd: S, row: *const u8, span: impl Span) -> S::F32 {
+        // SAFETY: the caller vouches for the elements of the span.
+        unsafe {
+            match self {
+                Kind::F32 => f32::load(simd, row.cast(), span),
+                Kind::F16 => f16::load(simd, row.cast(), span),
+                Kind::BF16 => bf16::load(simd, row.cast(), span),
+            }
+        }
+    }
+
+    /// As [`Float::store`].
+    /// # Safety
+    /// The elements of the span are writable from `row`, and of this kind.
+    #[inline(always)]
+    pub unsafe fn store<S: Simd>(self, simd: S, row: *mut u8, span: impl Span, value: S::F32) {
+        // SAFETY: the caller vouches for the elements of the span.
+        unsafe {
+            match self {
+                Kind::F32 => f32::store(simd, row.cast(), span, value),
+                Kind::F16 => f16::store(simd, row.cast(), span, value),
+                Kind::BF16 => bf16::store(simd, row.cast(), span, value),
+            }
+        }
+    }
+
+    /// As [`Float::stream`] where asked, otherwise as [`Float::store`].
+    /// # Safety
+    /// The elements of the span are writable from `row`, and of this kind; to stream, whole vectors are aligned.
+    #[inline(always)]
+    pub unsafe fn put<S: Simd>(self, simd: S, row: *mut u8, span: impl Span, value: S::F32, stream: bool) {
+        // SAFETY: the caller vouches for the elements of the span.
+        unsafe {
+            match (self, stream) {
+                (_, false) => self.store(simd, row, span, value),
+                (Kind::F32, true) => f32::stream(simd, row.cast(), span, value),
+                (Kind::F16, true) => f16::stream(simd, row.cast(), span, value),
+                (Kind::BF16, true) => bf16::stream(simd, row.cast(), span, value),
+            }
+        }
+    }
+
+    /// One element.
+    /// # Safety
+    /// It is readable at `index` from `row`, and of this kind.
+    pub unsafe fn get(self, row: *const u8, index: usize) -> f32 {
+        // SAFETY: the caller vouches for the element.
+        unsafe {
+            match self {
+                Kind::F32 => row.cast::<f32>().add(index).read(),
+                Kind::F16 => row.cast::<f16>().add(index).read().to_f32(),
+                Kind::BF16 => row.cast::<bf16>().add(index).read().to_f32(),
+            }
+        }
+    }
+
+    /// Writes one element, rounded to nearest even.
+    /// # Safety
+    /// It is writable at `index` from `row`, and of this kind.
+    pub unsafe fn set(self, row: *mut u8, index: usize, value: f32) {
+        // SAFETY: the caller vouches for the element.
+        unsafe {
+            match self {
+                Kind::F32 => row.cast::<f32>().add(index).write(value),
+                Kind::F16 => row.cast::<f16>().add(index).write(f16::from_f32(value)),
+                Kind::BF16 => row.cast::<bf16>().add(index).write(bf16::from_f32(value)),
+            }
+        }
+    }
 }

@@ -15,14 +15,16 @@ mod avx512;
 mod element;
 mod math;
 mod scalar;
+mod small;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::Avx512;
-pub use element::{Float, Part, Span, Whole};
+pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
 pub use math::exp;
 pub use scalar::Scalar;
+pub use small::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
 
 /// An instruction set, as a proof that the processor has it.
 ///
@@ -131,6 +133,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn is_nan(self, a: Self::F32) -> Self::Mask;
     /// `a` where the mask is set, otherwise `b`.
     fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a` where the mask is set, otherwise `b`.
+    fn select_i32(self, mask: Self::Mask, a: Self::I32, b: Self::I32) -> Self::I32;
     /// The first `count` lanes; 0 in the others.
     fn keep(self, a: Self::F32, count: usize) -> Self::F32;
 
@@ -174,6 +178,38 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn shl_i32(self, a: Self::I32, bits: u32) -> Self::I32;
     /// Shifts towards the low end and fills with the sign.
     fn shr_i32(self, a: Self::I32, bits: u32) -> Self::I32;
+
+    /// The larger of each.
+    fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The smaller of each.
+    fn min_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
+    /// The largest lane.
+    fn largest_i32(self, a: Self::I32) -> i32;
+    /// 0, 1, 2, …
+    fn count_up(self) -> Self::I32;
+    /// Exchanges lanes 0 and 1, 2 and 3, …
+    fn swap_pairs(self, a: Self::F32) -> Self::F32;
+    /// Lane 0 twice, then lane 1 twice, …: the lower half of the lanes, each doubled.
+    fn double_lanes(self, a: Self::F32) -> Self::F32;
+    /// Turns the sign of lanes 0, 2, 4, …
+    fn negate_even(self, a: Self::F32) -> Self::F32;
+
+    /// Bytes as numbers from 0 to 255.
+    /// # Safety
+    /// `LANES` bytes are readable at `from`.
+    unsafe fn load_u8(self, from: *const u8) -> Self::I32;
+    /// The low byte of each lane.
+    /// # Safety
+    /// `LANES` bytes are writable at `to`.
+    unsafe fn store_u8(self, to: *mut u8, value: Self::I32);
+    /// Half bytes as numbers from 0 to 15, the low one of a byte first.
+    /// # Safety
+    /// `LANES / 2` bytes are readable at `from`.
+    unsafe fn load_nibbles(self, from: *const u8) -> Self::I32;
+    /// The low four bits of each lane, two lanes a byte, the low half of a byte first.
+    /// # Safety
+    /// `LANES / 2` bytes are writable at `to`.
+    unsafe fn store_nibbles(self, to: *mut u8, value: Self::I32);
 }
 
 /// Walks over `0..$len` in vectors: whole ones as [`Whole`], then one [`Part`] if something is left. The body is repeated

@@ -158,6 +158,10 @@ impl Simd for Scalar {
         each(|lane| if mask[lane] { a[lane] } else { b[lane] })
     }
     #[inline(always)]
+    fn select_i32(self, mask: [bool; LANES], a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        each_i32(|lane| if mask[lane] { a[lane] } else { b[lane] })
+    }
+    #[inline(always)]
     fn keep(self, a: [f32; LANES], count: usize) -> [f32; LANES] {
         each(|lane| if lane < count { a[lane] } else { 0.0 })
     }
@@ -215,5 +219,54 @@ impl Simd for Scalar {
     #[inline(always)]
     fn shr_i32(self, a: [i32; LANES], bits: u32) -> [i32; LANES] {
         a.map(|value| value >> bits)
+    }
+    #[inline(always)]
+    fn max_i32(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        each_i32(|lane| a[lane].max(b[lane]))
+    }
+    #[inline(always)]
+    fn min_i32(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        each_i32(|lane| a[lane].min(b[lane]))
+    }
+    #[inline(always)]
+    fn largest_i32(self, a: [i32; LANES]) -> i32 {
+        a[0].max(a[1]).max(a[2].max(a[3]))
+    }
+    #[inline(always)]
+    fn count_up(self) -> [i32; LANES] {
+        [0, 1, 2, 3]
+    }
+    #[inline(always)]
+    fn swap_pairs(self, a: [f32; LANES]) -> [f32; LANES] {
+        [a[1], a[0], a[3], a[2]]
+    }
+    #[inline(always)]
+    fn double_lanes(self, a: [f32; LANES]) -> [f32; LANES] {
+        [a[0], a[0], a[1], a[1]]
+    }
+    #[inline(always)]
+    fn negate_even(self, a: [f32; LANES]) -> [f32; LANES] {
+        [-a[0], a[1], -a[2], a[3]]
+    }
+    #[inline(always)]
+    unsafe fn load_u8(self, from: *const u8) -> [i32; LANES] {
+        // SAFETY: the caller vouches for four bytes.
+        unsafe { each_i32(|lane| i32::from(from.add(lane).read())) }
+    }
+    #[inline(always)]
+    unsafe fn store_u8(self, to: *mut u8, value: [i32; LANES]) {
+        // SAFETY: the caller vouches for four bytes.
+        unsafe { to.cast::<[u8; LANES]>().write_unaligned(value.map(|value| value as u8)) }
+    }
+    #[inline(always)]
+    unsafe fn load_nibbles(self, from: *const u8) -> [i32; LANES] {
+        // SAFETY: the caller vouches for two bytes.
+        unsafe { each_i32(|lane| i32::from(from.add(lane / 2).read() >> (4 * (lane % 2)) & 15)) }
+    }
+    #[inline(always)]
+    unsafe fn store_nibbles(self, to: *mut u8, value: [i32; LANES]) {
+        let byte = |low: i32, high: i32| (low & 15 | (high & 15) << 4) as u8;
+        // SAFETY: the caller vouches for two bytes.
+        unsafe { to.cast::<[u8; 2]>().write_unaligned([byte(value[0], value[1]), byte(value[2], value[3])]) }
     }
 }

@@ -1,0 +1,67 @@
+//! `embedding.lookup`: rows are copied bit by bit.
+
+use std::marker::PhantomData;
+
+use lz_core::element::Element;
+use lz_core::{DType, KernelError, Run};
+use lz_ops::{EmbeddingLookupCall, EmbeddingLookupKernel, EmbeddingLookupOut};
+
+use crate::isa::require;
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, copy_bytes, for_each_range, worth_streaming};
+use crate::simd::Simd;
+
+/// Rows that are dense.
+#[derive(Debug)]
+pub(crate) struct LookupRows<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.embedding.lookup",
+    operation = "embedding.lookup",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16], I = [i32, i64]),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> EmbeddingLookupKernel for LookupRows<S> {
+    fn run(
+        &self,
+        call: &EmbeddingLookupCall<'_>,
+        out: EmbeddingLookupOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let simd = require::<S>()?;
+        match call.dtype_i {
+            Some(DType::I32) => run::<S, i32>(simd, call, out, |id| id as usize),
+            _ => run::<S, i64>(simd, call, out, |id| id as usize),
+        }
+    }
+}
+
+fn run<S: Simd, I: Element>(
+    simd: S,
+    call: &EmbeddingLookupCall<'_>,
+    mut out: EmbeddingLookupOut<'_>,
+    index: fn(I) -> usize,
+) -> Result<(), KernelError> {
+    let table = AnyRows::new(&call.table, Shape::Last)?;
+    let ids = Rows::<I>::shaped(&call.ids, Shape::Elements)?;
+    let to = AnyRowsMut::new(&mut out.output, Shape::Last)?;
+    let bytes = table.width() * to.dtype().size();
+    let stream = worth_streaming(ids.count() * bytes);
+    for_each_range(ids.count(), 2 * bytes, |range| {
+        simd.vectorize(|| {
+            for token in range {
+                let Some(&id) = ids.row(token).first() else { continue };
+                // SAFETY: rows of table and output have one size, as the call was checked; ranges do not overlap, so nobody else has
+                // this row of the output.
+                unsafe { copy_bytes(simd, table.start(index(id)), to.start(token), bytes, stream) };
+            }
+            if stream {
+                simd.fence();
+            }
+        });
+    });
+    Ok(())
+}

@@ -1,0 +1,204 @@
+//! `kv.compact`: the moves are put into an order in which no page is overwritten while somebody still needs it, cycles through one
+//! page of scratch memory; then threads carry out the whole order, each on its own slice of every page.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{KvCompactCall, KvCompactKernel, KvCompactOut};
+
+use crate::isa::require;
+use crate::pool;
+use crate::rows::{AnyRowsMut, Rows, Shape, worth_sharing};
+use crate::simd::Simd;
+
+/// The page of scratch memory, as a step names it.
+const ASIDE: i32 = -1;
+
+/// Pages whose heads are dense.
+#[derive(Debug)]
+pub(crate) struct CompactPages<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.kv.compact",
+    operation = "kv.compact",
+    backend = "cpu",
+    priority = 60,
+    dtypes(C = [f32, f16, bf16, f8_e4m3, f8_e5m2]),
+    strides = last_dense,
+    kv_strategies("paged"),
+    workspace = "8 * num_pages + 16 * moves + 8 * page_size * kv_heads * head_dim",
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> KvCompactKernel for CompactPages<S> {
+    fn run(
+        &self,
+        call: &KvCompactCall<'_>,
+        out: KvCompactOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        compact(require::<S>()?, call, out, run)
+    }
+}
+
+fn compact<S: Simd>(
+    simd: S,
+    call: &KvCompactCall<'_>,
+    mut out: KvCompactOut<'_>,
+    run: &mut Run<'_>,
+) -> Result<(), KernelError> {
+    let axes = &call.axes;
+    let page = (axes.page_size * axes.kv_heads * axes.head_dim) as usize;
+    let (pages, moves) = (axes.num_pages as usize, axes.moves as usize);
+    let workspace = run.workspace((8 * pages + 16 * moves + 8 * page) as u64)?;
+    let (words, aside) = workspace.split_at_mut(8 * pages + 16 * moves);
+    // SAFETY: any bits are an i32, and the workspace is aligned far beyond one.
+    let (_, words, _) = unsafe { words.align_to_mut::<i32>() };
+    let source = Rows::<i32>::shaped(&call.source, Shape::Elements)?;
+    let target = Rows::<i32>::shaped(&call.target, Shape::Elements)?;
+    let moved = (0..moves).filter_map(|index| Some((*source.row(index).first()?, *target.row(index).first()?)));
+    let steps = order(moved, words, pages);
+    if steps.is_empty() || page == 0 {
+        return Ok(());
+    }
+    let caches = [
+        AnyRowsMut::new(&mut out.k_cache, Shape::Trailing(3))?,
+        AnyRowsMut::new(&mut out.v_cache, Shape::Trailing(3))?,
+    ];
+    let size = caches[0].dtype().size();
+    let asides = Aside { start: aside.as_mut_ptr(), page: page * size };
+    let each = |which: usize, part: usize, parts: usize| {
+        simd.vectorize(|| {
+            let width = caches[which].width().max(1);
+            let (first, last) = (part * page / parts, (part + 1) * page / parts);
+            for &[from, to] in steps {
+                let mut at = first;
+                while at < last {
+                    let (row, column) = (at / width, at % width);
+                    let count = (width - column).min(last - at);
+                    // SAFETY: each part of a page belongs to one task, here and in the page of scratch memory; a row is inside its page.
+                    unsafe {
+                        let place = |page_index: i32| {
+                            if page_index == ASIDE {
+                                return asides.of(which).add(at * size);
+                            }
+                            caches[which].start(page_index as usize * (page / width) + row).add(column * size)
+                        };
+                        std::ptr::copy_nonoverlapping(place(from), place(to), count * size);
+                    }
+                    at += count;
+                }
+            }
+        });
+    };
+    if worth_sharing(4 * steps.len() * page * size) {
+        let parts = page.min(4);
+        pool::for_each(2 * parts, &|task| each(task % 2, task / 2, parts));
+    } else {
+        each(0, 0, 1);
+        each(1, 0, 1);
+    }
+    Ok(())
+}
+
+/// One page of scratch memory for each cache.
+#[derive(Debug, Clone, Copy)]
+struct Aside {
+    start: *mut u8,
+    /// Bytes of a page.
+    page: usize,
+}
+
+// SAFETY: tasks use parts of it that do not overlap.
+unsafe impl Sync for Aside {}
+
+impl Aside {
+    /// # Safety
+    /// `which` is 0 or 1.
+    unsafe fn of(&self, which: usize) -> *mut u8 {
+        // SAFETY: two pages of elements of at most four bytes were asked for.
+        unsafe { self.start.add(which * self.page) }
+    }
+}
+
+/// Orders the moves. `words` has two numbers a page and four a move; the steps are returned in the latter.
+fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pages: usize) -> &[[i32; 2]] {
+    const NONE: i32 = -1;
+    let (sources, rest) = words.split_at_mut(pages);
+    let (readers, steps) = rest.split_at_mut(pages);
+    let (steps, _) = steps.as_chunks_mut::<2>();
+    sources.fill(NONE);
+    readers.fill(0);
+    // The last move into a page is the one that counts.
+    for (source, target) in moves.clone() {
+        sources[target as usize] = if source == target { NONE } else { source };
+    }
+    for target in 0..pages {
+        if sources[target] != NONE {
+            readers[sources[target] as usize] += 1;
+        }
+    }
+    let mut count = 0;
+    let mut push = |from: i32, to: i32| {
+        steps[count] = [from, to];
+        count += 1;
+    };
+    // Chains, from their free ends: a page that nobody needs any more may be written, which may free its source.
+    for (_, target) in moves.clone() {
+        let mut target = target;
+        while sources[target as usize] != NONE && readers[target as usize] == 0 {
+            let source = sources[target as usize];
+            push(source, target);
+            sources[target as usize] = NONE;
+            readers[source as usize] -= 1;
+            target = source;
+        }
+    }
+    // What is left are cycles, each page read by one other.
+    for (_, start) in moves {
+        if sources[start as usize] == NONE {
+            continue;
+        }
+        push(start, ASIDE);
+        let mut target = start;
+        loop {
+            let source = sources[target as usize];
+            sources[target as usize] = NONE;
+            if source == start {
+                push(ASIDE, target);
+                break;
+            }
+            push(source, target);
+            target = source;
+        }
+    }
+    &steps[..count]
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_order_equals_reading_everything_first(
+            moves in proptest::collection::vec((0i32..9, 0i32..9), 0..30),
+        ) {
+            let mut words = vec![0; 2 * 9 + 4 * moves.len()];
+            let steps = order(moves.iter().copied(), &mut words, 9);
+            let before: Vec<i32> = (100..109).collect();
+            let mut wanted = before.clone();
+            for &(source, target) in &moves {
+                wanted[target as usize] = before[source as usize];
+            }
+            let (mut found, mut aside) = (before, 0);
+            for &[from, to] in steps {
+                let value = if from == ASIDE { aside } else { found[from as usize] };
+                if to == ASIDE { aside = value } else { found[to as usize] = value }
+            }
+            prop_assert_eq!(found, wanted);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! `norm.layer`: each row is read three times, the last two from the first-level cache.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{NormLayerCall, NormLayerKernel, NormLayerOut};
+
+use crate::isa::require;
+use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, worth_streaming};
+use crate::simd::{Float, Simd, Span, vectors, with_float};
+
+/// Rows that are dense, of any float type, with weight and bias of any.
+#[derive(Debug)]
+pub(crate) struct LayerRows<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.norm.layer",
+    operation = "norm.layer",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16], W = [f32, f16, bf16]),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> NormLayerKernel for LayerRows<S> {
+    fn run(
+        &self,
+        call: &NormLayerCall<'_>,
+        out: NormLayerOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let simd = require::<S>()?;
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+    }
+}
+
+/// Mean and inverse standard deviation of a row. The mean is `mean + correction`, so that it keeps its digits where the row lies far from 0.
+#[derive(Debug, Clone, Copy)]
+struct Moments {
+    mean: f32,
+    correction: f32,
+    inv_std: f32,
+}
+
+fn run<S: Simd, T: Float>(
+    simd: S,
+    call: &NormLayerCall<'_>,
+    mut out: NormLayerOut<'_>,
+) -> Result<(), KernelError> {
+    let x = Rows::<T>::new(&call.x)?;
+    let y = RowsMut::<T>::new(&mut out.output)?;
+    let (weight, bias) = (any_row(call.weight.as_ref())?, any_row(call.bias.as_ref())?);
+    let means = out.mean.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
+    let inv_stds = out.inv_std.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
+    let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
+    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    for_each_range(count, bytes, |range| {
+        simd.vectorize(|| {
+            for row in range {
+                // SAFETY: ranges do not overlap, so nobody else has this row.
+                let (from, to) = (x.row(row), unsafe { y.row(row) });
+                let moments = match moments(simd, from, call.eps) {
+                    Some(moments) => {
+                        normalise(simd, from, moments, weight, bias, to, stream);
+                        moments
+                    }
+                    None => normalise_widely(from, call.eps, weight, bias, to),
+                };
+                // SAFETY: as above.
+                let stats = unsafe { (means.as_ref().map(|to| to.row(row)), inv_stds.as_ref().map(|to| to.row(row))) };
+                if let (Some([mean]), Some([inv_std])) = stats {
+                    (*mean, *inv_std) = (moments.mean + moments.correction, moments.inv_std);
+                }
+            }
+            if stream {
+                simd.fence();
+            }
+        });
+    });
+    Ok(())
+}
+
+/// `None` where f32 cannot hold the sums, or has lost the digits that count.
+#[inline(always)]
+fn moments<S: Simd, T: Float>(s: S, x: &[T], eps: f32) -> Option<Moments> {
+    let count = x.len() as f32;
+    let mut sums = [s.splat(0.0); 4];
+    vectors!(S, x.len(), |span, k of 4| {
+        // SAFETY: spans stay inside the row.
+        sums[k] = s.add(sums[k], unsafe { T::load(s, x.as_ptr(), span) });
+    });
+    let mean = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) / count;
+    let center = s.splat(mean);
+    let (mut rests, mut squares) = ([s.splat(0.0); 2], [s.splat(0.0); 2]);
+    vectors!(S, x.len(), |span, k of 2| {
+        // SAFETY: spans stay inside the row.
+        let mut rest = s.sub(unsafe { T::load(s, x.as_ptr(), span) }, center);
+        if let Some(count) = span.part() {
+            rest = s.keep(rest, count);
+        }
+        rests[k] = s.add(rests[k], rest);
+        squares[k] = s.fma(rest, rest, squares[k]);
+    });
+    let correction = s.sum(s.add(rests[0], rests[1])) / count;
+    let variance = (s.sum(s.add(squares[0], squares[1])) / count - correction * correction).max(0.0) + eps;
+    let trusted = variance < f32::MAX && variance > 1e-30 && variance > 1e-10 * mean * mean;
+    trusted.then(|| Moments { mean, correction, inv_std: 1.0 / variance.sqrt() })
+}
+
+#[inline(always)]
+fn normalise<S: Simd, T: Float>(
+    s: S,
+    x: &[T],
+    moments: Moments,
+    weight: Option<AnyRow>,
+    bias: Option<AnyRow>,
+    y: &mut [T],
+    stream: bool,
+) {
+    let (mean, correction) = (s.splat(moments.mean), s.splat(moments.correction));
+    let scale = s.splat(moments.inv_std);
+    let stream = stream && can_stream::<S, T>(y);
+    let (from, to) = (x.as_ptr(), y.as_mut_ptr());
+    vectors!(S, x.len(), |span| {
+        // SAFETY: spans stay inside the row; y, weight and bias have the length of x, as the call was checked.
+        unsafe {
+            let centered = s.sub(s.sub(T::load(s, from, span), mean), correction);
+            let mut value = s.mul(centered, scale);
+            if let Some(weight) = weight {
+                value = s.mul(value, weight.kind.load(s, weight.start, span));
+            }
+            if let Some(bias) = bias {
+                value = s.add(value, bias.kind.load(s, bias.start, span));
+            }
+            if stream { T::stream(s, to, span, value) } else { T::store(s, to, span, value) }
+        }
+    });
+}
+
+/// A row whose moments f32 cannot hold.
+#[cold]
+#[inline(never)]
+fn normalise_widely<T: Float>(
+    x: &[T],
+    eps: f32,
+    weight: Option<AnyRow>,
+    bias: Option<AnyRow>,
+    y: &mut [T],
+) -> Moments {
+    let wide = |x: &T| f64::from(x.to_f32());
+    let mean = x.iter().map(wide).sum::<f64>() / x.len() as f64;
+    let variance = x.iter().map(|x| (wide(x) - mean).powi(2)).sum::<f64>() / x.len() as f64;
+    let inv_std = 1.0 / (variance + f64::from(eps)).sqrt();
+    for (index, (y, x)) in y.iter_mut().zip(x).enumerate() {
+        // SAFETY: weight and bias are as long as a row.
+        let at = |row: Option<AnyRow>| row.map(|row| f64::from(unsafe { row.kind.get(row.start, index) }));
+        let value = (wide(x) - mean) * inv_std * at(weight).unwrap_or(1.0) + at(bias).unwrap_or(0.0);
+        *y = T::from_f32(value as f32);
+    }
+    Moments { mean: mean as f32, correction: 0.0, inv_std: inv_std as f32 }
+}

@@ -1,0 +1,7 @@
+//! Position encodings.
+
+mod alibi;
+mod rope;
+
+pub(crate) use alibi::AlibiRows;
+pub(crate) use rope::RopeRows;

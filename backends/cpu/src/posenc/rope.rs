@@ -1,0 +1,148 @@
+//! `posenc.rope`: each head of each token is turned by the row of the tables that its position names.
+
+use std::marker::PhantomData;
+
+use lz_core::{DType, KernelError, Run, TensorView};
+use lz_ops::{PosencRopeCall, PosencRopeKernel, PosencRopeLayout, PosencRopeOut};
+
+use crate::isa::require;
+use crate::rows::{AnyRows, Rows, RowsMut, Shape, for_each_range};
+use crate::simd::{Float, Kind, Part, Simd, Span, vectors, with_float};
+
+/// Both products of a sum are made smaller by this power of two, and the sum larger again: either alone might not fit f32.
+const SMALLER: f32 = 1.0 / 16.0;
+
+/// Heads that are dense, with tables of any float type.
+#[derive(Debug)]
+pub(crate) struct RopeRows<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.posenc.rope",
+    operation = "posenc.rope",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16], C = [f32, f16, bf16], P = [i32, i64]),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> PosencRopeKernel for RopeRows<S> {
+    fn run(
+        &self,
+        call: &PosencRopeCall<'_>,
+        out: PosencRopeOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let simd = require::<S>()?;
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+    }
+}
+
+/// Which row of the tables belongs to a token.
+enum Positions<'a> {
+    Counted,
+    Short(Rows<'a, i32>),
+    Long(Rows<'a, i64>),
+}
+
+impl<'a> Positions<'a> {
+    fn new(given: Option<&TensorView<'a>>) -> Result<Positions<'a>, KernelError> {
+        Ok(match given {
+            None => Positions::Counted,
+            Some(view) if view.dtype() == DType::I32 => Positions::Short(Rows::shaped(view, Shape::Elements)?),
+            Some(view) => Positions::Long(Rows::shaped(view, Shape::Elements)?),
+        })
+    }
+
+    /// Of token `token` of the whole batch, which is at `place` in its sequence.
+    #[inline(always)]
+    fn of(&self, token: usize, place: usize) -> usize {
+        match self {
+            Positions::Counted => place,
+            Positions::Short(rows) => rows.row(token).first().map_or(0, |&position| position as usize),
+            Positions::Long(rows) => rows.row(token).first().map_or(0, |&position| position as usize),
+        }
+    }
+}
+
+fn run<S: Simd, T: Float>(
+    simd: S,
+    call: &PosencRopeCall<'_>,
+    mut out: PosencRopeOut<'_>,
+) -> Result<(), KernelError> {
+    let x = Rows::<T>::new(&call.x)?;
+    let y = RowsMut::<T>::new(&mut out.output)?;
+    let (cos, sin) = (AnyRows::new(&call.cos, Shape::Last)?, AnyRows::new(&call.sin, Shape::Last)?);
+    let (kind, half) = (cos.kind()?, cos.width());
+    let positions = Positions::new(call.positions.as_ref())?;
+    let (heads, seq) = (call.axes.heads as usize, call.axes.seq as usize);
+    let by_token = call.layout == PosencRopeLayout::Bshd;
+    for_each_range(x.count(), 2 * x.width() * size_of::<T>(), |range| {
+        simd.vectorize(|| {
+            for row in range {
+                let (token, place) = if by_token {
+                    (row / heads, row / heads % seq)
+                } else {
+                    (row / (heads * seq) * seq + row % seq, row % seq)
+                };
+                let position = positions.of(token, place);
+                // SAFETY: ranges do not overlap, so nobody else has this row.
+                let (from, to) = (x.row(row), unsafe { y.row(row) });
+                let angles = Angles { kind, cos: cos.start(position), sin: sin.start(position), half };
+                if call.interleaved {
+                    turn_neighbours(simd, from, to, angles);
+                } else {
+                    turn_halves(simd, from, to, angles);
+                }
+                to[2 * half..].copy_from_slice(&from[2 * half..]);
+            }
+        });
+    });
+    Ok(())
+}
+
+/// One row of the tables.
+#[derive(Debug, Clone, Copy)]
+struct Angles {
+    kind: Kind,
+    cos: *const u8,
+    sin: *const u8,
+    half: usize,
+}
+
+/// Feature f is paired with f + half.
+#[inline(always)]
+fn turn_halves<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
+    let Angles { kind, cos, sin, half } = angles;
+    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
+    vectors!(S, half, |span| {
+        // SAFETY: spans stay inside the halves; twice `half` fits a row and both tables have `half` columns, as the call was checked.
+        unsafe {
+            let (c, g) = (kind.load(s, cos, span), kind.load(s, sin, span));
+            let (c, g) = (s.mul(c, s.splat(SMALLER)), s.mul(g, s.splat(SMALLER)));
+            let (a, b) = (T::load(s, from, span), T::load(s, from.add(half), span));
+            let first = s.sub(s.mul(a, c), s.mul(b, g));
+            let second = s.fma(a, g, s.mul(b, c));
+            T::store(s, to, span, s.mul(first, s.splat(1.0 / SMALLER)));
+            T::store(s, to.add(half), span, s.mul(second, s.splat(1.0 / SMALLER)));
+        }
+    });
+}
+
+/// Feature 2f is paired with 2f + 1.
+#[inline(always)]
+fn turn_neighbours<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
+    let Angles { kind, cos, sin, half } = angles;
+    let (from, to) = (from.as_ptr(), to.as_mut_ptr());
+    vectors!(S, 2 * half, |span| {
+        let angles = Part(span.at() / 2, span.part().unwrap_or(S::LANES) / 2);
+        // SAFETY: spans stay inside the turned features, half as many angles belong to them; both as the call was checked.
+        unsafe {
+            let c = s.mul(s.double_lanes(kind.load(s, cos, angles)), s.splat(SMALLER));
+            let g = s.mul(s.negate_even(s.double_lanes(kind.load(s, sin, angles))), s.splat(SMALLER));
+            let x = T::load(s, from, span);
+            let turned = s.fma(x, c, s.mul(s.swap_pairs(x), g));
+            T::store(s, to, span, s.mul(turned, s.splat(1.0 / SMALLER)));
+        }
+    });
+}

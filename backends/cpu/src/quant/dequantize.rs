@@ -1,0 +1,154 @@
+//! `dequantize`: stored values times the scale of their block.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{
+    DequantizeCall, DequantizeFormat as Format, DequantizeGranularity as Granularity, DequantizeKernel,
+    DequantizeOut,
+};
+
+use super::codes::{Code, FAR, Integer};
+use super::scales::{Rule, Scales};
+use crate::isa::require;
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_start, only, worth_streaming};
+use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, vectors};
+
+/// Rows that are dense, in every format and granularity.
+#[derive(Debug)]
+pub(crate) struct DequantizeRows<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.dequantize",
+    operation = "dequantize",
+    backend = "cpu",
+    priority = 60,
+    quant_formats("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"),
+    strides = last_dense,
+    deterministic,
+    tp_invariant = true
+)]
+impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
+    fn run(
+        &self,
+        call: &DequantizeCall<'_>,
+        out: DequantizeOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let simd = require::<S>()?;
+        let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
+        let plain = Rule::Quotient(1.0);
+        match call.format {
+            Format::Int8 => dequantize::<S, Integer<8>>(simd, call, out, plain),
+            Format::Int4 => dequantize::<S, Integer<4>>(simd, call, out, plain),
+            Format::Fp8E4m3 => dequantize::<S, E4M3>(simd, call, out, plain),
+            Format::Fp8E5m2 => dequantize::<S, E5M2>(simd, call, out, plain),
+            Format::Mxfp4 => dequantize::<S, E2M1>(simd, call, out, plain),
+            Format::Nvfp4 => dequantize::<S, E2M1>(simd, call, out, Rule::Sixth { global }),
+        }
+    }
+}
+
+fn dequantize<S: Simd, C: Code>(
+    simd: S,
+    call: &DequantizeCall<'_>,
+    mut out: DequantizeOut<'_>,
+    rule: Rule,
+) -> Result<(), KernelError> {
+    let channels = call.axes.channels as usize;
+    let from = AnyRows::new(&call.quantized, Shape::Last)?;
+    let to = AnyRowsMut::new(&mut out.output, Shape::Last)?;
+    let (inner, kind) = (to.width(), to.kind()?);
+    let (shape, block) = match call.granularity {
+        Granularity::Block => (Shape::Last, call.block_size as usize),
+        _ => (Shape::Elements, inner),
+    };
+    let scales = Scales::new(&call.scale, shape)?;
+    let zero_points = call.zero_point.as_ref().map(|view| Rows::<i32>::shaped(view, shape)).transpose()?;
+    let bytes = inner * kind.size();
+    let stream = worth_streaming(from.count() * bytes);
+    for_each_range(from.count(), bytes + from.width(), |range| {
+        simd.vectorize(|| {
+            for row in range {
+                let (codes, to) = (from.start(row), to.start(row));
+                let stream = stream && is_stream_start::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
+                let mut start = 0;
+                while start < inner {
+                    let end = inner.min(start + block);
+                    let (group, place) = match call.granularity {
+                        Granularity::Tensor => (0, 0),
+                        Granularity::Channel | Granularity::Head => (row % channels, 0),
+                        Granularity::Block => (row, start / block),
+                    };
+                    let factor = rule.factor(scales.get(group, place));
+                    let zero_point = zero_points.map_or(0, |rows| rows.row(group)[place]);
+                    let far = zero_point.unsigned_abs() >= FAR as u32 || start % C::PER_BYTE != 0;
+                    // SAFETY: the stored row has the codes of `inner` elements, as the call was checked; ranges do not overlap, so
+                    // nobody else has this row of the output.
+                    unsafe {
+                        if far {
+                            one_by_one(codes, start..end, kind, to, C::PER_BYTE, factor, zero_point);
+                        } else {
+                            let (codes, to) = (codes.add(start / C::PER_BYTE), to.add(start * kind.size()));
+                            expand::<S, C>(simd, codes, kind, to, end - start, factor, zero_point, stream);
+                        }
+                    }
+                    start = end;
+                }
+            }
+            if stream {
+                simd.fence();
+            }
+        });
+    });
+    Ok(())
+}
+
+/// # Safety
+/// `codes` has those of `len` elements, and `to` room for as many of the kind.
+#[inline(always)]
+#[expect(clippy::too_many_arguments, reason = "a row is three of them, its scale two")]
+unsafe fn expand<S: Simd, C: Code>(
+    s: S,
+    codes: *const u8,
+    kind: Kind,
+    to: *mut u8,
+    len: usize,
+    factor: f32,
+    zero_point: i32,
+    stream: bool,
+) {
+    let (factor, zero_point) = (s.splat(factor), s.splat_i32(zero_point));
+    vectors!(S, len, |span| {
+        // SAFETY: the caller vouches for the codes and the elements; spans stay inside.
+        unsafe { kind.put(s, to, span, s.mul(C::load(s, codes, span, zero_point), factor), stream) };
+    });
+}
+
+/// Integers one by one: zero points too far for i32 lanes, and blocks that start inside a byte.
+///
+/// # Safety
+/// `codes` and `to` are rows that the range lies inside of.
+#[cold]
+#[inline(never)]
+unsafe fn one_by_one(
+    codes: *const u8,
+    range: std::ops::Range<usize>,
+    kind: Kind,
+    to: *mut u8,
+    per_byte: usize,
+    factor: f32,
+    zero_point: i32,
+) {
+    for element in range {
+        // SAFETY: the caller vouches for the codes.
+        let byte = unsafe { codes.add(element / per_byte).read() };
+        let signed = match (per_byte, element % 2) {
+            (1, _) => byte as i8,
+            (_, 0) => (byte << 4) as i8 >> 4,
+            _ => byte as i8 >> 4,
+        };
+        // SAFETY: the caller vouches for the element.
+        unsafe { kind.set(to, element, (i64::from(signed) - i64::from(zero_point)) as f32 * factor) };
+    }
+}

@@ -1,0 +1,171 @@
+//! Scales: how they are computed from the largest value of a group, how they are stored, and how they are read.
+
+use lz_core::element::{F8E4M3, F8E8M0};
+use lz_core::{DType, KernelError, TensorMut, TensorView};
+
+use crate::rows::{Rows, RowsMut, Shape};
+use crate::simd::{E4M3, Simd, decode, encode, not_a_float};
+
+/// Scales that are handled at once: as many as any instruction set has lanes.
+pub(super) const AT_ONCE: usize = 16;
+
+/// How a scale follows from the largest absolute value of its group.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Rule {
+    /// Divided by the largest value of the format.
+    Quotient(f32),
+    /// The power of two below, two exponents down: the floor rule of OCP.
+    PowerOfTwo,
+    /// A sixth, times the global scale, rounded to e4m3.
+    Sixth {
+        /// The global scale.
+        global: f32,
+    },
+}
+
+impl Rule {
+    /// What elements are divided by, or multiplied with, given the stored scale.
+    #[inline(always)]
+    pub(super) fn factor(self, scale: f32) -> f32 {
+        match self {
+            Rule::Sixth { global } => scale / global,
+            _ => scale,
+        }
+    }
+
+    /// Scales as numbers, and their codes where they are stored in a byte.
+    #[inline(always)]
+    pub(super) fn scale<S: Simd>(self, s: S, largest: S::F32) -> (S::F32, S::I32) {
+        let none = s.lt(largest, s.splat(f32::from_bits(1)));
+        let number = |value: S::F32| s.select(s.is_nan(largest), largest, s.select(none, s.splat(1.0), value));
+        match self {
+            Rule::Quotient(by) => {
+                let quotient = s.div(largest, s.splat(by));
+                (number(s.max(s.splat(f32::from_bits(1)), quotient)), s.splat_i32(0))
+            }
+            Rule::PowerOfTwo => {
+                // The stored exponent less two; denormals end at the smallest scale, infinity at the largest.
+                let stored = s.sub_i32(s.shr_i32(s.to_bits(largest), 23), s.splat_i32(2));
+                let code = s.max_i32(stored, s.splat_i32(0));
+                let code = s.select_i32(s.lt(s.splat(f32::MAX), largest), s.splat_i32(254), code);
+                let code = s.select_i32(none, s.splat_i32(127), code);
+                let code = s.select_i32(s.is_nan(largest), s.splat_i32(255), code);
+                // Code 0 is 2^-127, which f32 holds only as a denormal.
+                let power = s.max_i32(s.shl_i32(code, 23), s.splat_i32(1 << 22));
+                (number(s.from_bits(power)), code)
+            }
+            Rule::Sixth { global } => {
+                let scale = s.mul(s.div(largest, s.splat(6.0)), s.splat(global));
+                let code = encode::<S, E4M3>(s, number(scale));
+                let size = s.to_f32(s.and_i32(code, s.splat_i32(0x7f)));
+                // What rounds to 0 becomes the smallest positive number.
+                let code = s.select_i32(s.lt(size, s.splat(1.0)), s.splat_i32(1), code);
+                (decode::<S, E4M3>(s, code), code)
+            }
+        }
+    }
+}
+
+/// `float8_e4m3fn` by code.
+static E4M3_VALUES: [f32; 256] = {
+    let mut values = [0.0; 256];
+    let mut code = 0usize;
+    while code < 256 {
+        let (exponent, mantissa) = ((code >> 3 & 15) as i32, (code & 7) as f32);
+        let size = if exponent == 0 {
+            mantissa / 512.0
+        } else {
+            (1.0 + mantissa / 8.0) * f32::from_bits(((exponent + 120) as u32) << 23)
+        };
+        values[code] = if code & 0x7f == 0x7f { f32::NAN } else if code >= 128 { -size } else { size };
+        code += 1;
+    }
+    values
+};
+
+/// Scales to read.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Scales<'a> {
+    /// f32.
+    Plain(Rows<'a, f32>),
+    /// Powers of two.
+    Powers(Rows<'a, F8E8M0>),
+    /// e4m3.
+    Small(Rows<'a, F8E4M3>),
+}
+
+impl<'a> Scales<'a> {
+    pub(super) fn new(view: &TensorView<'a>, shape: Shape) -> Result<Scales<'a>, KernelError> {
+        match view.dtype() {
+            DType::F32 => Ok(Scales::Plain(Rows::shaped(view, shape)?)),
+            DType::F8E8M0 => Ok(Scales::Powers(Rows::shaped(view, shape)?)),
+            DType::F8E4M3 => Ok(Scales::Small(Rows::shaped(view, shape)?)),
+            other => Err(not_a_float(Some(other))),
+        }
+    }
+
+    /// One scale.
+    #[inline(always)]
+    pub(super) fn get(&self, row: usize, place: usize) -> f32 {
+        match self {
+            Scales::Plain(rows) => rows.row(row)[place],
+            Scales::Powers(rows) => match rows.row(row)[place].0 {
+                255 => f32::NAN,
+                0 => f32::from_bits(1 << 22),
+                code => f32::from_bits(u32::from(code) << 23),
+            },
+            Scales::Small(rows) => E4M3_VALUES[usize::from(rows.row(row)[place].0)],
+        }
+    }
+}
+
+/// Scales to write.
+#[derive(Debug)]
+pub(super) enum ScalesMut<'a> {
+    /// f32.
+    Plain(RowsMut<'a, f32>),
+    /// Powers of two.
+    Powers(RowsMut<'a, F8E8M0>),
+    /// e4m3.
+    Small(RowsMut<'a, F8E4M3>),
+}
+
+impl<'a> ScalesMut<'a> {
+    pub(super) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<ScalesMut<'a>, KernelError> {
+        match tensor.dtype() {
+            DType::F32 => Ok(ScalesMut::Plain(RowsMut::shaped(tensor, shape)?)),
+            DType::F8E8M0 => Ok(ScalesMut::Powers(RowsMut::shaped(tensor, shape)?)),
+            DType::F8E4M3 => Ok(ScalesMut::Small(RowsMut::shaped(tensor, shape)?)),
+            other => Err(not_a_float(Some(other))),
+        }
+    }
+
+    /// Writes one scale.
+    ///
+    /// # Safety
+    /// Nobody else has this row now.
+    #[inline(always)]
+    pub(super) unsafe fn set(&self, row: usize, place: usize, value: f32, code: i32) {
+        // SAFETY: the caller vouches for the row.
+        unsafe {
+            match self {
+                ScalesMut::Plain(rows) => rows.row(row)[place] = value,
+                ScalesMut::Powers(rows) => rows.row(row)[place] = F8E8M0(code as u8),
+                ScalesMut::Small(rows) => rows.row(row)[place] = F8E4M3(code as u8),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_that_of_the_format() {
+        for code in 0..=255u8 {
+            let (found, wanted) = (E4M3_VALUES[usize::from(code)], lz_core::element::f8_e4m3_to_f64(code) as f32);
+            assert!(found == wanted || (found.is_nan() && wanted.is_nan()), "{code}");
+        }
+    }
+}

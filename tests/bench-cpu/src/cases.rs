@@ -1,0 +1,174 @@
+//! What is measured: the workloads of an operation with the kernel that would run them, and what each must move at least.
+
+use lz_conformance::assign::Prepared;
+use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
+use lz_conformance::memory::OwnedTensor;
+use lz_conformance::suite::{Checked, Subject};
+use lz_conformance::workload::filled;
+use lz_core::run::Scratch;
+use lz_core::{Engine, KernelEntry};
+use lz_schema::model::{Constant, Operation, ParamType, Workload};
+use serde_json::{Map, Value, json};
+
+/// What a call must do at least.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Work {
+    /// Bytes that must be read.
+    pub read: usize,
+    /// Bytes that must be written.
+    pub written: usize,
+    /// Multiplications and additions of f32.
+    pub flops: f64,
+}
+
+/// One workload, ready to run.
+pub struct Case {
+    /// The operation.
+    pub operation: &'static str,
+    /// The workload's name.
+    pub workload: &'static str,
+    /// The kernel.
+    pub kernel: KernelEntry,
+    /// Bytes of scratch memory that it may use.
+    pub workspace: u64,
+    /// Its scratch memory.
+    pub scratch: Scratch,
+    /// The call.
+    pub call: OwnedCall,
+    /// What it must do.
+    pub work: Work,
+    /// The workload as the peer is told.
+    pub told: Value,
+}
+
+/// Every workload of an operation that a CPU kernel runs, one after the other: each has its memory only while it is measured.
+pub fn of(subject: &'static dyn Subject, wanted: Option<&str>) -> Result<impl Iterator<Item = Case>, String> {
+    let operation = subject.info().schema();
+    let kernels: Vec<KernelEntry> = lz_test_kernels::runnable()
+        .iter()
+        .filter(|entry| entry.spec.operation == operation.name && entry.spec.backend != "reference")
+        .filter(|entry| wanted.is_none_or(|wanted| entry.spec.id.contains(wanted)))
+        .cloned()
+        .collect();
+    let engine = Engine::new();
+    engine.register(kernels.iter().cloned()).map_err(|error| error.to_string())?;
+    let workloads = operation.workloads.iter().filter(move |_| !kernels.is_empty());
+    Ok(workloads.filter_map(move |workload| {
+        let mut call = filled(&Prepared::new(operation), workload).ok()?;
+        spread_slots(operation, &mut call);
+        let checked = call.lend(|args, outputs| subject.check(args, Some(outputs)));
+        let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else { return None };
+        let plan = engine.which(subject.info(), &context).ok()?;
+        let kernel = lz_test_kernels::runnable().iter().find(|entry| entry.spec.id == plan.kernel)?;
+        Some(Case {
+            operation: &operation.name,
+            workload: &workload.name,
+            kernel: kernel.clone(),
+            workspace: plan.workspace_bytes,
+            scratch: Scratch::default(),
+            work: work(operation, &call),
+            told: told(operation, workload),
+            call,
+        })
+    }))
+}
+
+/// Tokens go to slots of their own, as a server's would: what the rule allows at random would hit a few again and again.
+fn spread_slots(operation: &Operation, call: &mut OwnedCall) {
+    let Some(place) = operation.inputs.iter().position(|input| input.name == "slots") else { return };
+    let Some(slots) = call.args.get_mut(place).and_then(OwnedArg::tensor_mut) else { return };
+    let count = slots.layout().elements().unwrap_or(0);
+    let mut view = slots.view_mut();
+    for token in 0..count {
+        // An odd step goes through all of a power of two before it comes back.
+        view.set_int(&[token], token * 5 % (count as u64).next_power_of_two() as i64);
+    }
+}
+
+/// What the call must read, write and compute at least.
+fn work(operation: &Operation, call: &OwnedCall) -> Work {
+    let bytes = |tensor: &OwnedTensor| tensor.layout().elements().unwrap_or(0) as usize * tensor.layout().dtype.size();
+    let named = |name: &str| {
+        let place = operation.inputs.iter().position(|input| input.name == name)?;
+        call.args.get(place).and_then(OwnedArg::tensor)
+    };
+    let size = |name: &str| named(name).map_or(0, bytes);
+    let written: usize = call
+        .outputs
+        .iter()
+        .map(|output| match output {
+            OwnedOut::Tensor(tensor) => bytes(tensor),
+            _ => 0,
+        })
+        .sum();
+    let inputs: usize = call.args.iter().filter_map(OwnedArg::tensor).map(bytes).sum();
+    let in_place: usize = call
+        .args
+        .iter()
+        .map(|arg| match arg {
+            OwnedArg::Written(tensor) => bytes(tensor),
+            _ => 0,
+        })
+        .sum();
+    match operation.name.as_str() {
+        // Of tables and caches only what is named is touched.
+        "embedding.lookup" => Work { read: written + size("ids"), written, flops: 0.0 },
+        "posenc.rope" => Work { read: size("x") + size("positions"), written, flops: 0.0 },
+        "kv.append" => {
+            let width = |name: &str| named(name).map_or(1, |tensor| tensor.layout().dtype.size());
+            let news = size("k") + size("v");
+            Work { read: news, written: news / width("k") * width("k_cache"), flops: 0.0 }
+        }
+        "kv.compact" => {
+            let pages = named("k_cache").and_then(|tensor| tensor.layout().shape.first().copied()).unwrap_or(1).max(1);
+            let moved = in_place / pages as usize * (size("source") / 4);
+            Work { read: moved, written: moved, flops: 0.0 }
+        }
+        _ => Work { read: inputs, written: written + in_place, flops: 0.0 },
+    }
+}
+
+/// The workload as the peer is told: sizes, dtypes and params by name.
+fn told(operation: &Operation, workload: &Workload) -> Value {
+    let axes: Map<String, Value> = operation
+        .axes
+        .iter()
+        .zip(&workload.axes)
+        .filter_map(|(axis, sizes)| {
+            let sizes = sizes.as_ref()?;
+            let value = if axis.pack { json!(sizes) } else { json!(sizes.first()?) };
+            Some((axis.name.clone(), value))
+        })
+        .collect();
+    let types: Map<String, Value> = operation
+        .types
+        .iter()
+        .zip(&workload.types)
+        .filter_map(|(variable, dtype)| Some((variable.name.clone(), json!(dtype.as_ref()?.to_string()))))
+        .collect();
+    let params: Map<String, Value> = operation
+        .params
+        .iter()
+        .zip(&workload.params)
+        .filter_map(|(param, constant)| {
+            let value = match constant.as_ref()? {
+                Constant::Int(value) => json!(value),
+                Constant::Float(value) => json!(value),
+                Constant::Bool(value) => json!(value),
+                Constant::Enum(case) => match &param.ty {
+                    ParamType::Enum(cases) => json!(cases.get(*case as usize)?),
+                    _ => return None,
+                },
+            };
+            Some((param.name.clone(), value))
+        })
+        .collect();
+    let given: Vec<&str> = operation
+        .inputs
+        .iter()
+        .zip(&workload.given)
+        .filter(|(_, given)| **given)
+        .map(|(input, _)| input.name.as_str())
+        .collect();
+    json!({ "operation": operation.name, "axes": axes, "types": types, "params": params, "given": given })
+}

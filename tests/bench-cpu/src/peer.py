@@ -1,0 +1,257 @@
+"""torch beside the CPU kernels: one workload a line on standard input, or a turn to take; an answer a line."""
+
+import json
+import statistics
+import sys
+import time
+
+try:
+    import torch
+    import torch.nn.functional as F
+except ImportError as error:
+    print(json.dumps({"error": str(error)}), flush=True)
+    sys.exit(0)
+
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "f8_e4m3": torch.float8_e4m3fn,
+    "f8_e5m2": torch.float8_e5m2,
+}
+
+
+def fill(shape, dtype):
+    return torch.randn(shape).to(dtype)
+
+
+def norm_rms(a, t, p):
+    x, w = fill((*a["rows"], a["hidden"]), t["T"]), fill((a["hidden"],), t["W"])
+    return lambda: F.rms_norm(x, (a["hidden"],), w, p.get("eps", 1e-6))
+
+
+def norm_rms_add(a, t, p):
+    shape = (*a["rows"], a["hidden"])
+    x, residual, w = fill(shape, t["T"]), fill(shape, t["T"]), fill((a["hidden"],), t["W"])
+
+    def run():
+        residual.add_(x)
+        return F.rms_norm(residual, (a["hidden"],), w, p.get("eps", 1e-6))
+
+    x.mul_(0)
+    return run
+
+
+def norm_layer(a, t, p):
+    x = fill((*a["rows"], a["hidden"]), t["T"])
+    w, b = fill((a["hidden"],), t["W"]), fill((a["hidden"],), t["W"])
+    return lambda: F.layer_norm(x, (a["hidden"],), w, b, p.get("eps", 1e-5))
+
+
+def activation(function):
+    def make(a, t, p):
+        x = fill(tuple(a["dims"]), t["T"])
+        return lambda: function(x, p)
+
+    return make
+
+
+def gated(function):
+    def make(a, t, p):
+        gate, up = fill(tuple(a["dims"]), t["T"]), fill(tuple(a["dims"]), t["T"])
+        return lambda: function(gate, p) * up
+
+    return make
+
+
+def gelu(x, p):
+    return F.gelu(x, approximate=p.get("approximate", "none"))
+
+
+def embedding(a, t, p):
+    table = torch.empty((a["vocab"], a["dim"]), dtype=t["T"]).fill_(0.5)
+    ids = torch.randint(0, a["vocab"], tuple(a["tokens"]), dtype=t["I"])
+    return lambda: F.embedding(ids, table)
+
+
+def rope(a, t, p):
+    batch, seq, heads, dim, half = (a[name] for name in ("batch", "seq", "heads", "head_dim", "half_rotary"))
+    x = fill((batch, seq, heads, dim), t["T"])
+    cos, sin = fill((a["max_positions"], half), t["C"]), fill((a["max_positions"], half), t["C"])
+    positions = torch.arange(seq).expand(batch, seq)
+
+    def halves():
+        c, s = cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
+        one, two = x[..., :half], x[..., half : 2 * half]
+        return torch.cat((one * c - two * s, two * c + one * s), dim=-1).to(x.dtype)
+
+    def neighbours():
+        c, s = cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
+        one, two = x[..., 0::2], x[..., 1::2]
+        return torch.stack((one * c - two * s, two * c + one * s), dim=-1).flatten(-2).to(x.dtype)
+
+    return neighbours if p.get("interleaved") else halves
+
+
+def alibi(a, t, p):
+    scores = fill((a["batch"], a["heads"], a["seq_q"], a["seq_k"]), t["T"])
+    slopes = torch.rand(a["heads"])
+    distance = torch.arange(a["seq_k"])[None, :] - torch.arange(a["seq_q"])[:, None] - (a["seq_k"] - a["seq_q"])
+    return lambda: scores + (slopes[:, None, None] * distance).to(scores.dtype)
+
+
+def merge(a, t, p):
+    v = fill((*a["rows"], a["states"], a["heads"], a["head_dim"]), t["T"])
+    s = torch.randn((*a["rows"], a["states"], a["heads"]))
+
+    def run():
+        lse = torch.logsumexp(s, dim=-2)
+        weights = torch.exp(s - lse.unsqueeze(-2)).unsqueeze(-1).to(v.dtype)
+        return (v * weights).sum(dim=-3), lse
+
+    return run
+
+
+def append(a, t, p):
+    tokens, heads, dim, pages, size = (
+        a[name] for name in ("tokens", "kv_heads", "head_dim", "num_pages", "page_size")
+    )
+    if p.get("layout") == "HND":
+        return None
+    k, v = fill((tokens, heads, dim), t["T"]), fill((tokens, heads, dim), t["T"])
+    caches = [torch.zeros((pages * size, heads, dim)).to(t["C"]) for _ in range(2)]
+    slots = torch.arange(tokens) * 5 % max(tokens, 1)
+
+    def run():
+        for cache, new in zip(caches, (k, v)):
+            # Eight-bit floats have no index_put: the same bytes have.
+            as_bytes = cache.view(torch.uint8) if cache.element_size() == 1 else cache
+            new = new.to(cache.dtype)
+            as_bytes[slots] = new.view(torch.uint8) if cache.element_size() == 1 else new
+
+    return run
+
+
+def compact(a, t, p):
+    shape = (a["num_pages"], a["page_size"] * a["kv_heads"] * a["head_dim"])
+    byte = t["C"].itemsize == 1
+    caches = [torch.zeros(shape, dtype=torch.uint8 if byte else t["C"]) for _ in range(2)]
+    source = torch.randint(0, a["num_pages"], (a["moves"],))
+    target = torch.randperm(a["num_pages"])[: a["moves"]]
+
+    def run():
+        for cache in caches:
+            cache[target] = cache[source]
+
+    return run
+
+
+def groups(x, p):
+    """x seen so that the last dimension holds the elements of a group, for those granularities that allow it."""
+    granularity = p["granularity"]
+    if granularity == "block":
+        size = p.get("block_size", 32)
+        return x.view(*x.shape[:-1], -1, size), -1
+    if granularity == "tensor":
+        return x, None
+    return x, (*range(x.dim() - 2), -1)
+
+
+QUANTIZED = {"int8": (127.0, torch.int8), "fp8_e4m3": (448.0, torch.float8_e4m3fn), "fp8_e5m2": (57344.0, torch.float8_e5m2)}
+
+
+def quantize(a, t, p):
+    if p["format"] not in QUANTIZED:
+        return None
+    largest, dtype = QUANTIZED[p["format"]]
+    x = fill((*a["outer"], a["channels"], a["inner"]), t["T"])
+    x, dims = groups(x, p)
+
+    def run():
+        amax = x.abs().amax(dim=dims, keepdim=True) if dims is not None else x.abs().amax()
+        scale = amax.float() / largest
+        quotient = x.float() / scale
+        if dtype == torch.int8:
+            quotient = quotient.round_().clamp_(-128, 127)
+        return quotient.to(dtype), scale
+
+    return run
+
+
+def dequantize(a, t, p):
+    if p["format"] not in QUANTIZED:
+        return None
+    _, dtype = QUANTIZED[p["format"]]
+    x = (torch.randn((*a["outer"], a["channels"], a["stored"])) * 20).to(dtype)
+    out = DTYPES[p.get("output_dtype", "f32")]
+    if p["granularity"] == "tensor":
+        scale = torch.rand(())
+    elif p["granularity"] == "block":
+        return None
+    else:
+        scale = torch.rand((a["channels"], 1))
+    return lambda: (x.float() * scale).to(out)
+
+
+MAKERS = {
+    "norm.rms": norm_rms,
+    "norm.rms.add": norm_rms_add,
+    "norm.layer": norm_layer,
+    "activation.relu": activation(lambda x, p: F.relu(x)),
+    "activation.relu_squared": activation(lambda x, p: F.relu(x).square()),
+    "activation.silu": activation(lambda x, p: F.silu(x)),
+    "activation.gelu": activation(gelu),
+    "activation.silu_mul": gated(lambda x, p: F.silu(x)),
+    "activation.gelu_mul": gated(gelu),
+    "embedding.lookup": embedding,
+    "posenc.rope": rope,
+    "posenc.alibi": alibi,
+    "attention.state.merge": merge,
+    "kv.append": append,
+    "kv.compact": compact,
+    "quantize": quantize,
+    "dequantize": dequantize,
+}
+
+
+def prepare(told):
+    torch.set_num_threads(told["threads"])
+    make = MAKERS.get(told["operation"])
+    if make is None:
+        return None
+    types = {name: DTYPES[dtype] for name, dtype in told["types"].items() if dtype in DTYPES}
+    return make(told["axes"], types, told["params"])
+
+
+def turn(run, seconds):
+    times, begin = [], time.perf_counter()
+    while len(times) < 3 or time.perf_counter() - begin < seconds:
+        start = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - start)
+    return statistics.median(times)
+
+
+def main():
+    torch.set_grad_enabled(False)
+    print(json.dumps(torch.__version__), flush=True)
+    run = None
+    for line in sys.stdin:
+        told = json.loads(line)
+        if "turn" in told:
+            print(json.dumps(turn(run, told["turn"])), flush=True)
+            continue
+        run = None
+        try:
+            run = prepare(told)
+            if run is not None:
+                run()
+        except (RuntimeError, KeyError, TypeError, NotImplementedError) as error:
+            print(f"torch cannot do {told['operation']}: {error}", file=sys.stderr)
+            run = None
+        print(json.dumps(run is not None), flush=True)
+
+
+main()
