@@ -389,9 +389,12 @@ impl<'a> AnyRowsMut<'a> {
     /// Of a place that validation found sound; an error if it cannot be seen as such rows.
     pub(crate) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<AnyRowsMut<'a>, KernelError> {
         match Starts::new(tensor.layout(), shape) {
-            Some(starts) if tensor.is_sound() && !tensor.layout().overlaps_itself() => {
-                Ok(AnyRowsMut { data: tensor.as_mut_ptr(), dtype: tensor.dtype(), starts, memory: PhantomData })
-            }
+            Some(starts) if tensor.is_sound() && !tensor.layout().overlaps_itself() => Ok(AnyRowsMut {
+                data: tensor.as_mut_ptr(),
+                dtype: tensor.dtype(),
+                starts,
+                memory: PhantomData,
+            }),
             _ => Err(unusable("an output")),
         }
     }

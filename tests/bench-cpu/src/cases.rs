@@ -87,7 +87,9 @@ fn spread_slots(operation: &Operation, call: &mut OwnedCall) {
 
 /// What the call must read, write and compute at least.
 fn work(operation: &Operation, call: &OwnedCall) -> Work {
-    let bytes = |tensor: &OwnedTensor| tensor.layout().elements().unwrap_or(0) as usize * tensor.layout().dtype.size();
+    let bytes = |tensor: &OwnedTensor| {
+        tensor.layout().elements().unwrap_or(0) as usize * tensor.layout().dtype.size()
+    };
     let named = |name: &str| {
         let place = operation.inputs.iter().position(|input| input.name == name)?;
         call.args.get(place).and_then(OwnedArg::tensor)
@@ -120,7 +122,10 @@ fn work(operation: &Operation, call: &OwnedCall) -> Work {
             Work { read: news, written: news / width("k") * width("k_cache"), flops: 0.0 }
         }
         "kv.compact" => {
-            let pages = named("k_cache").and_then(|tensor| tensor.layout().shape.first().copied()).unwrap_or(1).max(1);
+            let pages = named("k_cache")
+                .and_then(|tensor| tensor.layout().shape.first().copied())
+                .unwrap_or(1)
+                .max(1);
             let moved = in_place / pages as usize * (size("source") / 4);
             Work { read: moved, written: moved, flops: 0.0 }
         }

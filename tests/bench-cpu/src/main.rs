@@ -54,7 +54,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn measure(report: &Report, limits: &Limits, peer: &mut Peer, mut case: Case, threads: usize) -> Result<(), String> {
+fn measure(
+    report: &Report,
+    limits: &Limits,
+    peer: &mut Peer,
+    mut case: Case,
+    threads: usize,
+) -> Result<(), String> {
     let theirs_ready = peer.prepare(&case, threads);
     let (mut ours, mut theirs, mut least) = (Vec::new(), Vec::new(), Vec::new());
     run(&mut case)?;
@@ -77,7 +83,8 @@ fn measure(report: &Report, limits: &Limits, peer: &mut Peer, mut case: Case, th
 
 fn run(case: &mut Case) -> Result<(), String> {
     let (kernel, workspace, scratch) = (&case.kernel, case.workspace, &mut case.scratch);
-    let outcome = case.call.lend(|args, outputs| kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace, 0)));
+    let outcome =
+        case.call.lend(|args, outputs| kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace)));
     outcome.map_err(|error| format!("{}: {error}", kernel.spec.id))
 }
 

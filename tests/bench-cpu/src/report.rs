@@ -46,6 +46,9 @@ impl Report {
         let theirs = theirs.map_or_else(|| "-".to_owned(), |theirs| format!("{:.1}", theirs / 1e3));
         let speedup = speedup.map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.2}x"));
         let limit = limit.map_or_else(|| "-".to_owned(), |limit| format!("{:.0} %", limit * 100.0));
-        println!("{name:<58} {:>10.1} us  torch {theirs:>10} us  {speedup:>8}  of the limit {limit:>6}", ours / 1e3);
+        println!(
+            "{name:<58} {:>10.1} us  torch {theirs:>10} us  {speedup:>8}  of the limit {limit:>6}",
+            ours / 1e3
+        );
     }
 }

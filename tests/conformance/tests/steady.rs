@@ -39,10 +39,15 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 /// Runs a kernel; says how often it allocated on this thread.
-fn run(kernel: &KernelEntry, call: &mut OwnedCall, scratch: &mut Scratch, workspace: u64) -> Result<u64, String> {
+fn run(
+    kernel: &KernelEntry,
+    call: &mut OwnedCall,
+    scratch: &mut Scratch,
+    workspace: u64,
+) -> Result<u64, String> {
     call.lend(|args, outputs| {
         let before = ALLOCATIONS.get();
-        let outcome = kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace, 0));
+        let outcome = kernel.kernel.run(args, outputs, &mut Run::new(scratch, workspace));
         let allocations = ALLOCATIONS.get() - before;
         outcome.map(|()| allocations).map_err(|error| error.to_string())
     })
@@ -64,7 +69,9 @@ fn written(call: &OwnedCall) -> Vec<&[u8]> {
 /// Kernels of the memory-bound operations; the others are held to the same promises beside their code, at sizes that fit them.
 fn is_meant(subject: &dyn Subject) -> bool {
     let name = &subject.info().name;
-    !name.starts_with("mlp.") && !name.starts_with("tokenize.") && (!name.starts_with("attention.") || *name == "attention.state.merge")
+    !name.starts_with("mlp.")
+        && !name.starts_with("tokenize.")
+        && (!name.starts_with("attention.") || *name == "attention.state.merge")
 }
 
 fn for_each_workload(check: impl Fn(&KernelEntry, &OwnedCall, u64)) {
@@ -74,7 +81,8 @@ fn for_each_workload(check: impl Fn(&KernelEntry, &OwnedCall, u64)) {
         let prepared = Prepared::new(operation);
         for workload in &operation.workloads {
             let mut call = filled(&prepared, workload).unwrap();
-            let size: usize = call.args.iter().filter_map(OwnedArg::tensor).map(|tensor| tensor.bytes().len()).sum();
+            let size: usize =
+                call.args.iter().filter_map(OwnedArg::tensor).map(|tensor| tensor.bytes().len()).sum();
             if size > LARGEST {
                 continue;
             }
@@ -106,7 +114,8 @@ fn any_number_of_threads_gives_the_same_bits() {
         pool::with_threads(1, || run(kernel, &mut alone, &mut Scratch::default(), workspace)).unwrap();
         for threads in [2, 5] {
             let mut together = call.clone();
-            pool::with_threads(threads, || run(kernel, &mut together, &mut Scratch::default(), workspace)).unwrap();
+            pool::with_threads(threads, || run(kernel, &mut together, &mut Scratch::default(), workspace))
+                .unwrap();
             assert!(written(&alone) == written(&together), "{} with {threads} threads", kernel.spec.id);
         }
     });
@@ -123,7 +132,10 @@ fn scratch_memory_is_what_was_declared_and_nothing_else_is_allocated() {
             assert_eq!(again, 0, "{id} allocates");
             // More than declared is refused, so a kernel that also fails with a byte less asks for exactly that.
             if let Some(less) = workspace.checked_sub(1) {
-                assert!(run(kernel, &mut call.clone(), &mut scratch, less).is_err(), "{id} declares more than it uses");
+                assert!(
+                    run(kernel, &mut call.clone(), &mut scratch, less).is_err(),
+                    "{id} declares more than it uses"
+                );
             }
         });
     });

@@ -51,7 +51,7 @@ impl Pointwise<1> for GeluTanh {
     fn apply<S: Simd>(self, s: S, [x]: [S::F32; 1]) -> S::F32 {
         // -2 √(2/π), and that times 0.044715.
         let square = s.mul(x, x);
-        let factor = s.fma(square, s.splat(-0.071_354_82), s.splat(-1.595_769_1));
+        let factor = s.fma(square, s.splat(-0.071_354_82), s.splat(-1.595_769));
         over_one_plus_exp(s, x, s.mul(factor, x))
     }
 }
@@ -74,7 +74,11 @@ impl Pointwise<1> for Gelu {
         // Beyond this bound erfc is 0 in f32, and an infinity must not meet it.
         let size = s.min(s.splat(16.0), s.abs(x));
         let half = s.mul(size, s.splat(0.5));
-        s.fma(s.mul(half, s.splat(-1.0)), erfc(s, s.mul(size, s.splat(std::f32::consts::FRAC_1_SQRT_2))), s.max(s.splat(0.0), x))
+        s.fma(
+            s.mul(half, s.splat(-1.0)),
+            erfc(s, s.mul(size, s.splat(std::f32::consts::FRAC_1_SQRT_2))),
+            s.max(s.splat(0.0), x),
+        )
     }
 }
 
@@ -85,14 +89,14 @@ fn erfc<S: Simd>(s: S, x: S::F32) -> S::F32 {
     let mut sum = s.splat(0.170_872_77);
     for coefficient in [
         -0.822_152_23,
-        1.488_515_87,
-        -1.135_203_98,
+        1.488_515_9,
+        -1.135_204,
         0.278_868_07,
         -0.186_288_06,
         0.096_784_18,
         0.374_091_96,
-        1.000_023_68,
-        -1.265_512_23,
+        1.000_023_7,
+        -1.265_512_2,
     ] {
         sum = s.fma(sum, t, s.splat(coefficient));
     }

@@ -7,10 +7,10 @@ use std::marker::PhantomData;
 use lz_core::{KernelError, Run};
 use lz_ops::{
     ActivationGeluApproximate, ActivationGeluCall, ActivationGeluKernel, ActivationGeluMulApproximate,
-    ActivationGeluMulCall, ActivationGeluMulKernel, ActivationGeluMulOut, ActivationGeluOut, ActivationReluCall,
-    ActivationReluKernel, ActivationReluOut, ActivationReluSquaredCall, ActivationReluSquaredKernel,
-    ActivationReluSquaredOut, ActivationSiluCall, ActivationSiluKernel, ActivationSiluMulCall,
-    ActivationSiluMulKernel, ActivationSiluMulOut, ActivationSiluOut,
+    ActivationGeluMulCall, ActivationGeluMulKernel, ActivationGeluMulOut, ActivationGeluOut,
+    ActivationReluCall, ActivationReluKernel, ActivationReluOut, ActivationReluSquaredCall,
+    ActivationReluSquaredKernel, ActivationReluSquaredOut, ActivationSiluCall, ActivationSiluKernel,
+    ActivationSiluMulCall, ActivationSiluMulKernel, ActivationSiluMulOut, ActivationSiluOut,
 };
 
 use crate::isa::require;
@@ -150,12 +150,8 @@ impl<S: Simd> ActivationGeluKernel for GeluElements<S> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.x], &mut out.output);
         match call.approximate {
-            ActivationGeluApproximate::None => {
-                pointwise::run::<S, 1>(simd, inputs, output, Gelu)
-            }
-            ActivationGeluApproximate::Tanh => {
-                pointwise::run::<S, 1>(simd, inputs, output, GeluTanh)
-            }
+            ActivationGeluApproximate::None => pointwise::run::<S, 1>(simd, inputs, output, Gelu),
+            ActivationGeluApproximate::Tanh => pointwise::run::<S, 1>(simd, inputs, output, GeluTanh),
         }
     }
 }
@@ -184,9 +180,7 @@ impl<S: Simd> ActivationGeluMulKernel for GeluMulElements<S> {
         let simd = require::<S>()?;
         let (inputs, output) = ([&call.gate, &call.up], &mut out.output);
         match call.approximate {
-            ActivationGeluMulApproximate::None => {
-                pointwise::run::<S, 2>(simd, inputs, output, Times(Gelu))
-            }
+            ActivationGeluMulApproximate::None => pointwise::run::<S, 2>(simd, inputs, output, Times(Gelu)),
             ActivationGeluMulApproximate::Tanh => {
                 pointwise::run::<S, 2>(simd, inputs, output, Times(GeluTanh))
             }

@@ -27,7 +27,12 @@ pub(crate) struct AppendRows<S>(pub PhantomData<S>);
     tp_invariant = true
 )]
 impl<S: Simd> KvAppendKernel for AppendRows<S> {
-    fn run(&self, call: &KvAppendCall<'_>, out: KvAppendOut<'_>, _run: &mut Run<'_>) -> Result<(), KernelError> {
+    fn run(
+        &self,
+        call: &KvAppendCall<'_>,
+        out: KvAppendOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         append(simd, call, out)
     }
@@ -61,13 +66,10 @@ unsafe fn write<S: Simd>(s: S, kind: Kind, from: *const u8, dtype: DType, to: *m
     }
 }
 
-fn append<S: Simd>(
-    simd: S,
-    call: &KvAppendCall<'_>,
-    mut out: KvAppendOut<'_>,
-) -> Result<(), KernelError> {
+fn append<S: Simd>(simd: S, call: &KvAppendCall<'_>, mut out: KvAppendOut<'_>) -> Result<(), KernelError> {
     let news = [AnyRows::new(&call.k, Shape::Last)?, AnyRows::new(&call.v, Shape::Last)?];
-    let caches = [AnyRowsMut::new(&mut out.k_cache, Shape::Last)?, AnyRowsMut::new(&mut out.v_cache, Shape::Last)?];
+    let caches =
+        [AnyRowsMut::new(&mut out.k_cache, Shape::Last)?, AnyRowsMut::new(&mut out.v_cache, Shape::Last)?];
     let (kind, dtype) = (news[0].kind()?, caches[0].dtype());
     let slots = Rows::<i64>::shaped(&call.slots, Shape::Elements)?;
     let (heads, page_size) = (call.axes.kv_heads as usize, call.axes.page_size as usize);

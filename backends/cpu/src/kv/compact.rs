@@ -56,7 +56,8 @@ fn compact<S: Simd>(
     let (_, words, _) = unsafe { words.align_to_mut::<i32>() };
     let source = Rows::<i32>::shaped(&call.source, Shape::Elements)?;
     let target = Rows::<i32>::shaped(&call.target, Shape::Elements)?;
-    let moved = (0..moves).filter_map(|index| Some((*source.row(index).first()?, *target.row(index).first()?)));
+    let moved =
+        (0..moves).filter_map(|index| Some((*source.row(index).first()?, *target.row(index).first()?)));
     let steps = order(moved, words, pages);
     if steps.is_empty() || page == 0 {
         return Ok(());

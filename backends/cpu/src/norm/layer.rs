@@ -52,7 +52,8 @@ fn run<S: Simd, T: Float>(
     let y = RowsMut::<T>::new(&mut out.output)?;
     let (weight, bias) = (any_row(call.weight.as_ref())?, any_row(call.bias.as_ref())?);
     let means = out.mean.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
-    let inv_stds = out.inv_std.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
+    let inv_stds =
+        out.inv_std.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
     let stream = worth_streaming(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
@@ -68,7 +69,9 @@ fn run<S: Simd, T: Float>(
                     None => normalise_widely(from, call.eps, weight, bias, to),
                 };
                 // SAFETY: as above.
-                let stats = unsafe { (means.as_ref().map(|to| to.row(row)), inv_stds.as_ref().map(|to| to.row(row))) };
+                let stats = unsafe {
+                    (means.as_ref().map(|to| to.row(row)), inv_stds.as_ref().map(|to| to.row(row)))
+                };
                 if let (Some([mean]), Some([inv_std])) = stats {
                     (*mean, *inv_std) = (moments.mean + moments.correction, moments.inv_std);
                 }

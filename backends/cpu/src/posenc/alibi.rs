@@ -37,11 +37,7 @@ impl<S: Simd> PosencAlibiKernel for AlibiRows<S> {
     }
 }
 
-fn run<S: Simd>(
-    simd: S,
-    call: &PosencAlibiCall<'_>,
-    mut out: PosencAlibiOut<'_>,
-) -> Result<(), KernelError> {
+fn run<S: Simd>(simd: S, call: &PosencAlibiCall<'_>, mut out: PosencAlibiOut<'_>) -> Result<(), KernelError> {
     let scores = AnyRows::new(&call.scores, Shape::Last)?;
     let y = AnyRowsMut::new(&mut out.output, Shape::Last)?;
     let kind = scores.kind()?;

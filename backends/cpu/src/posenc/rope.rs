@@ -49,7 +49,9 @@ impl<'a> Positions<'a> {
     fn new(given: Option<&TensorView<'a>>) -> Result<Positions<'a>, KernelError> {
         Ok(match given {
             None => Positions::Counted,
-            Some(view) if view.dtype() == DType::I32 => Positions::Short(Rows::shaped(view, Shape::Elements)?),
+            Some(view) if view.dtype() == DType::I32 => {
+                Positions::Short(Rows::shaped(view, Shape::Elements)?)
+            }
             Some(view) => Positions::Long(Rows::shaped(view, Shape::Elements)?),
         })
     }

@@ -1,7 +1,8 @@
 //! The formats: how lanes become stored codes and how codes become numbers.
 
 use crate::simd::{
-    E2M1, E4M3, E5M2, Simd, SmallFloat, Span, decode, encode, load_bytes, load_nibbles, store_bytes, store_nibbles,
+    E2M1, E4M3, E5M2, Simd, SmallFloat, Span, decode, encode, load_bytes, load_nibbles, store_bytes,
+    store_nibbles,
 };
 
 /// Zero points beyond this are computed one by one: i32 lanes could not hold the sums.
@@ -81,7 +82,9 @@ small_floats!(E4M3: 8, E5M2: 8, E2M1: 4);
 #[inline(always)]
 unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: impl Span, code: S::I32) {
     // SAFETY: the caller vouches for the elements.
-    unsafe { if BITS == 4 { store_nibbles(simd, row, span, code) } else { store_bytes(simd, row, span, code) } }
+    unsafe {
+        if BITS == 4 { store_nibbles(simd, row, span, code) } else { store_bytes(simd, row, span, code) }
+    }
 }
 
 /// # Safety

@@ -71,7 +71,8 @@ fn dequantize<S: Simd, C: Code>(
         simd.vectorize(|| {
             for row in range {
                 let (codes, to) = (from.start(row), to.start(row));
-                let stream = stream && is_stream_start::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
+                let stream =
+                    stream && is_stream_start::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
                 let mut start = 0;
                 while start < inner {
                     let end = inner.min(start + block);

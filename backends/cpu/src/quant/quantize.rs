@@ -5,7 +5,9 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use lz_core::{KernelError, Run};
-use lz_ops::{QuantizeCall, QuantizeFormat as Format, QuantizeGranularity as Granularity, QuantizeKernel, QuantizeOut};
+use lz_ops::{
+    QuantizeCall, QuantizeFormat as Format, QuantizeGranularity as Granularity, QuantizeKernel, QuantizeOut,
+};
 
 use super::codes::{Code, FAR, Integer};
 use super::scales::{AT_ONCE, Rule, Scales, ScalesMut};
@@ -196,7 +198,7 @@ fn first_lane<S: Simd>(s: S, rule: Rule, largest: f32) -> (f32, i32) {
     // SAFETY: there is room for all lanes.
     unsafe {
         s.store(values.as_mut_ptr(), value);
-        s.store(codes.as_mut_ptr(), s.from_bits(code));
+        s.store(codes.as_mut_ptr(), s.with_bits(code));
     }
     (values[0], codes[0].to_bits() as i32)
 }
@@ -219,7 +221,13 @@ unsafe fn largest_bits<S: Simd>(s: S, kind: Kind, x: *const u8, len: usize) -> i
 /// # Safety
 /// `to` has room for the codes of a row of x, and nobody else has it now.
 #[inline(always)]
-unsafe fn quantize_row<S: Simd, C: Code>(s: S, task: &Task<'_>, row: usize, to: *mut u8, origin: &Origin<'_>) {
+unsafe fn quantize_row<S: Simd, C: Code>(
+    s: S,
+    task: &Task<'_>,
+    row: usize,
+    to: *mut u8,
+    origin: &Origin<'_>,
+) {
     let (x, len, kind) = (task.x.start(row), task.x.len(row), task.kind);
     let range_of = |block: usize| {
         let start = block * task.block;
@@ -240,17 +248,18 @@ unsafe fn quantize_row<S: Simd, C: Code>(s: S, task: &Task<'_>, row: usize, to: 
             Origin::Shared(shared) => scales[0] = shared[task.place.of(row, 0).0],
             Origin::Row(to) => {
                 let (mut largest, mut codes) = ([0.0f32; AT_ONCE], [0.0f32; AT_ONCE]);
-                for block in 0..count {
+                for (block, largest) in largest.iter_mut().enumerate().take(count) {
                     let range = range_of(first + block);
                     // SAFETY: the block lies inside the row.
-                    let bits = unsafe { largest_bits(s, kind, x.add(range.start * kind.size()), range.len()) };
-                    largest[block] = f32::from_bits(bits as u32);
+                    let bits =
+                        unsafe { largest_bits(s, kind, x.add(range.start * kind.size()), range.len()) };
+                    *largest = f32::from_bits(bits as u32);
                 }
                 // SAFETY: there is room for all lanes.
                 unsafe {
                     let (value, code) = task.rule.scale(s, s.load(largest.as_ptr()));
                     s.store(scales.as_mut_ptr(), value);
-                    s.store(codes.as_mut_ptr(), s.from_bits(code));
+                    s.store(codes.as_mut_ptr(), s.with_bits(code));
                 }
                 for block in 0..count {
                     let (row, place) = task.place.of(row, first + block);

@@ -37,7 +37,8 @@ impl Rule {
     #[inline(always)]
     pub(super) fn scale<S: Simd>(self, s: S, largest: S::F32) -> (S::F32, S::I32) {
         let none = s.lt(largest, s.splat(f32::from_bits(1)));
-        let number = |value: S::F32| s.select(s.is_nan(largest), largest, s.select(none, s.splat(1.0), value));
+        let number =
+            |value: S::F32| s.select(s.is_nan(largest), largest, s.select(none, s.splat(1.0), value));
         match self {
             Rule::Quotient(by) => {
                 let quotient = s.div(largest, s.splat(by));
@@ -52,7 +53,7 @@ impl Rule {
                 let code = s.select_i32(s.is_nan(largest), s.splat_i32(255), code);
                 // Code 0 is 2^-127, which f32 holds only as a denormal.
                 let power = s.max_i32(s.shl_i32(code, 23), s.splat_i32(1 << 22));
-                (number(s.from_bits(power)), code)
+                (number(s.with_bits(power)), code)
             }
             Rule::Sixth { global } => {
                 let scale = s.mul(s.div(largest, s.splat(6.0)), s.splat(global));
@@ -77,7 +78,13 @@ static E4M3_VALUES: [f32; 256] = {
         } else {
             (1.0 + mantissa / 8.0) * f32::from_bits(((exponent + 120) as u32) << 23)
         };
-        values[code] = if code & 0x7f == 0x7f { f32::NAN } else if code >= 128 { -size } else { size };
+        values[code] = if code & 0x7f == 0x7f {
+            f32::NAN
+        } else if code >= 128 {
+            -size
+        } else {
+            size
+        };
         code += 1;
     }
     values
@@ -164,7 +171,8 @@ mod tests {
     #[test]
     fn the_table_is_that_of_the_format() {
         for code in 0..=255u8 {
-            let (found, wanted) = (E4M3_VALUES[usize::from(code)], lz_core::element::f8_e4m3_to_f64(code) as f32);
+            let (found, wanted) =
+                (E4M3_VALUES[usize::from(code)], lz_core::element::f8_e4m3_to_f64(code) as f32);
             assert!(found == wanted || (found.is_nan() && wanted.is_nan()), "{code}");
         }
     }

@@ -263,7 +263,7 @@ impl Simd for Avx512 {
         proven!(_mm512_castps_si512(a))
     }
     #[inline(always)]
-    fn from_bits(self, a: __m512i) -> __m512 {
+    fn with_bits(self, a: __m512i) -> __m512 {
         proven!(_mm512_castsi512_ps(a))
     }
     #[inline(always)]

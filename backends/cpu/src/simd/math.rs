@@ -27,5 +27,5 @@ pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
 /// `2^n` for `n` in -126 … 127.
 #[inline(always)]
 fn two_to<S: Simd>(simd: S, n: S::I32) -> S::F32 {
-    simd.from_bits(simd.shl_i32(simd.add_i32(n, simd.splat_i32(127)), 23))
+    simd.with_bits(simd.shl_i32(simd.add_i32(n, simd.splat_i32(127)), 23))
 }

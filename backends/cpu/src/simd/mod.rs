@@ -165,7 +165,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The bits of the numbers.
     fn to_bits(self, a: Self::F32) -> Self::I32;
     /// Numbers of these bits.
-    fn from_bits(self, a: Self::I32) -> Self::F32;
+    fn with_bits(self, a: Self::I32) -> Self::F32;
     /// `a + b`, wrapping.
     fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a - b`, wrapping.

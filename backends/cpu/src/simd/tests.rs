@@ -45,7 +45,8 @@ fn halves<S: Simd>(simd: S) {
         }
     }
     for step in (0..u32::MAX - 0xffff).step_by(0x3fff1) {
-        let values: Vec<f32> = (0..S::LANES as u32).map(|lane| f32::from_bits(step + lane * 0x0ff1)).collect();
+        let values: Vec<f32> =
+            (0..S::LANES as u32).map(|lane| f32::from_bits(step + lane * 0x0ff1)).collect();
         let mut stored = vec![0u16; S::LANES];
         // SAFETY: there is room for all lanes.
         unsafe { simd.store_f16(stored.as_mut_ptr(), vector(simd, &values)) };
@@ -100,7 +101,8 @@ fn parts_touch_only_their_elements() {
 
 /// Within four units in the last place, and right at the ends.
 fn exponential<S: Simd>(simd: S) {
-    let ends = [f32::NEG_INFINITY, -200.0, -104.5, -103.0, -87.5, -0.0, 1e-30, 88.7, 89.5, 200.0, f32::INFINITY];
+    let ends =
+        [f32::NEG_INFINITY, -200.0, -104.5, -103.0, -87.5, -0.0, 1e-30, 88.7, 89.5, 200.0, f32::INFINITY];
     let spread = (-2000..2000).map(|step| step as f32 * 0.0437);
     let mut values: Vec<f32> = ends.into_iter().chain(spread).collect();
     values.resize(values.len().next_multiple_of(S::LANES), 1.0);

@@ -114,8 +114,10 @@ unsafe fn weigh<S: Simd>(
                 let weight = exp(simd, simd.sub(score, largest));
                 // A state that saw no key takes no part; NaN compares with nothing, so it is asked for apart.
                 let present = simd.lt(lowest, score);
-                let weight = simd.select(present, weight, simd.select(simd.is_nan(score), score, simd.splat(ABSENT)));
-                total = simd.add(total, simd.select(simd.lt(weight, simd.splat(0.0)), simd.splat(0.0), weight));
+                let weight =
+                    simd.select(present, weight, simd.select(simd.is_nan(score), score, simd.splat(ABSENT)));
+                total =
+                    simd.add(total, simd.select(simd.lt(weight, simd.splat(0.0)), simd.splat(0.0), weight));
                 f32::store(simd, weights.add(state * heads), span, weight);
             }
             // The mean needs weights that sum to 1; where there is none the output is 0 because no state takes part.
@@ -130,9 +132,9 @@ unsafe fn weigh<S: Simd>(
             f32::store(simd, lse.as_mut_ptr(), span, total);
             let mut maxima = [0.0; 16];
             simd.store(maxima.as_mut_ptr(), largest);
-            for lane in 0..span.part().unwrap_or(S::LANES) {
+            for (lane, &largest) in maxima.iter().enumerate().take(span.part().unwrap_or(S::LANES)) {
                 let place = lse.as_mut_ptr().add(span.at() + lane);
-                *place = (f64::from(maxima[lane]) + f64::from(*place).ln()) as f32;
+                *place = (f64::from(largest) + f64::from(*place).ln()) as f32;
             }
         }
     });
