@@ -123,7 +123,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         // In two factors: one alone could not reach the denormals.
         let n = self.to_i32(n);
         let half = self.shr_i32(n, 1);
-        let power = |n| self.from_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
+        let power = |n| self.with_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
         self.mul(self.mul(a, power(half)), power(self.sub_i32(n, half)))
     }
 
