@@ -12,7 +12,7 @@ use crate::engine::table::{Candidate, OperationTable};
 use crate::health::{RefusalScope, Standing};
 use crate::mode::Ask;
 use crate::plan::{TransformKind, Transforms};
-use crate::policy::JitPolicy;
+use crate::policy::{JitPolicy, TpFallback};
 use crate::reason::{Reason, ReasonCode};
 use crate::scope::describe;
 use crate::spec::StrideNeeds;
@@ -317,13 +317,22 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
     }
 }
 
+/// Whether a kernel is no answer to a call whose result must not depend on the tensor-parallel size.
+fn tp_varies(call: &Call<'_>, kernel: &CompiledKernel) -> bool {
+    match call.world.policy.tp_fallback.value {
+        TpFallback::Reference => !kernel.spec().tp_invariant,
+        TpFallback::Error => !kernel.spec().tp_invariant || kernel.is_reference(),
+        TpFallback::BestEffort => false,
+    }
+}
+
 fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     let spec = kernel.spec();
     let asked = |ask| call.mode.has(ask);
     let checks = [
         (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
         (asked(Ask::Capturing) && !spec.cuda_graph_safe, ReasonCode::CudaGraphUnsafe),
-        (asked(Ask::TensorParallelInvariant) && !spec.tp_invariant, ReasonCode::TpInvarianceRequired),
+        (asked(Ask::TensorParallelInvariant) && tp_varies(call, kernel), ReasonCode::TpInvarianceRequired),
         (spec.reduced_precision && !asked(Ask::ReducedPrecision), ReasonCode::MathModeUnsupported),
         (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];

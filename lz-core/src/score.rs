@@ -9,10 +9,13 @@ use crate::compiled::CompiledKernel;
 use crate::engine::call::Call;
 use crate::evidence::{Measured, Question};
 use crate::filter;
+use crate::mode::Ask;
 use crate::plan::Transforms;
 
 /// What a cold compilation costs where it is allowed inside a call.
 const JIT_POINTS: f64 = 20.0;
+/// What a kernel loses that does not promise what is asked for, where that is forgiven.
+const VARIANCE_POINTS: f64 = 500.0;
 /// What the fastest measured kernel gains.
 const PERF_BEST: f64 = 12.0;
 /// What a kernel loses that takes twice as long as the fastest, up to the floor.
@@ -118,6 +121,9 @@ pub(crate) fn score(
     let candidate = call.table.candidates.get(usize::from(position));
     let policy = candidate.map_or(0.0, |candidate| candidate.points)
         + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
+    // With best effort those that promise invariance come first, whatever else speaks for the others.
+    let varies = call.mode.has(Ask::TensorParallelInvariant) && !spec.tp_invariant;
+    let policy = if varies { policy - VARIANCE_POINTS } else { policy };
     let cold = spec.jit && !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words());
     let score = Score {
         priority: f64::from(spec.priority),

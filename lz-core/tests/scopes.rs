@@ -167,9 +167,12 @@ fn threads_with_and_without_scopes_never_meet() {
             })
             .collect();
         let changer = threads.spawn(|| {
-            while !stop.load(Ordering::Relaxed) {
+            loop {
                 let on = changes.fetch_add(1, Ordering::Relaxed) % 2 == 0;
                 engine.set_policy(Policy { strict_mode: Sourced::new(on, "test"), ..Policy::default() });
+                if stop.load(Ordering::Relaxed) {
+                    break;
+                }
                 std::thread::yield_now();
             }
         });

@@ -582,3 +582,25 @@ fn strict_graphs_need_a_trial_capture() {
     engine.mark_captured("safe.x", attend());
     assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
 }
+
+#[test]
+fn without_an_invariant_kernel_policy_says_what_happens() {
+    use lz_core::policy::TpFallback;
+    let mut reference = spec("reference.x");
+    reference.tp_invariant = true;
+    let engine = engine([spec("fast.x").priority(90), reference]);
+    let with = |fallback: TpFallback| {
+        engine.set_policy(Policy {
+            require_tp_invariant: Sourced::new(true, "test"),
+            tp_fallback: Sourced::new(fallback, "test"),
+            ..Policy::default()
+        });
+        run(&engine, &Shape::default())
+    };
+    assert_eq!(with(TpFallback::Reference).unwrap(), "reference.x");
+    assert!(with(TpFallback::Error).unwrap_err().has(ReasonCode::TpInvarianceRequired));
+    assert_eq!(with(TpFallback::BestEffort).unwrap(), "reference.x", "it promises, so it comes first");
+    engine.unregister_backend("reference");
+    assert_eq!(with(TpFallback::BestEffort).unwrap(), "fast.x");
+    assert!(with(TpFallback::Reference).is_err());
+}

@@ -108,12 +108,12 @@ impl Discovery {
 
 /// Everything in this machine, with the built-in generation table.
 pub fn discover() -> Discovery {
-    discover_with(
-        &GenerationTable::default(),
-        Path::new(DRIVER_LIBRARY),
-        Path::new(NVML_LIBRARY),
-        Path::new("/"),
-    )
+    discover_by(&GenerationTable::default())
+}
+
+/// As [`discover`], with another generation table.
+pub fn discover_by(table: &GenerationTable) -> Discovery {
+    discover_with(table, Path::new(DRIVER_LIBRARY), Path::new(NVML_LIBRARY), Path::new("/"))
 }
 
 /// As [`discover`], with another generation table, other libraries, and another root for AMD's topology files.

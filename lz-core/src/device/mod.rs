@@ -22,7 +22,7 @@ pub use accelerator::{HpuSpec, MetalSpec, RocmSpec, XpuSpec};
 pub use cpu::{CpuSpec, detect_cpu, detect_cpu_at};
 pub use cuda::{CudaSpec, CudaSupports};
 pub use cuda_driver::{CudaDriver, DRIVER_LIBRARY};
-pub use discover::{Absence, AbsenceReason, Discovery, discover, discover_with};
+pub use discover::{Absence, AbsenceReason, Discovery, discover, discover_by, discover_with};
 pub use environment::{Environment, MemoryPressure, PowerState, Temperature, UnknownEnvironment};
 pub use generation::{Generation, GenerationEntry, GenerationTable, GenerationTableError, InstructionSet};
 pub use isa::{Isa, IsaSet};

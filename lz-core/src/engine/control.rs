@@ -10,14 +10,14 @@ use std::time::Duration;
 use lz_schema::policy::SettingValue;
 
 use super::world::Parts;
-use super::{Engine, Shared};
+use super::{Engine, Shared, devices};
 use crate::error::Error;
 use crate::health::HealthConfig;
-use crate::policy::Sourced;
 use crate::policy::file::{Document, Vocabulary};
 use crate::policy::layer::{Given, Layer, NotASetting};
 use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
+use crate::policy::{Sourced, generations};
 use crate::reason::{Reason, ReasonCode};
 use crate::telemetry::{Watch, Watching};
 use crate::thread_scope::{self, PolicyScope};
@@ -37,6 +37,11 @@ impl Engine {
             let ground = self.health().config();
             PolicyStack::new(move |layer| {
                 if let Some(shared) = shared.upgrade() {
+                    match generations::table(layer) {
+                        Some(Ok(table)) => devices::describe_by(table),
+                        Some(Err(error)) => tracing::warn!(%error, "gpu_generations is not used"),
+                        None => {}
+                    }
                     shared.apply(layer);
                     shared.published.load().health.configure(health_of(layer, ground));
                     shared.keep(layer);

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::context::{Context, FieldKind, Store};
-use crate::device::{DeviceSpec, Discovery, Platform, detect_cpu, discover};
+use crate::device::{DeviceSpec, Discovery, GenerationTable, Platform, detect_cpu, discover_by};
 use crate::operation::OperationInfo;
 
 /// Where devices come from.
@@ -59,9 +59,23 @@ pub(super) fn host() -> &'static DeviceSpec {
     HOST.get_or_init(detect_cpu)
 }
 
+/// How the generations of GPUs are told apart; settled when devices are first looked for.
+static GENERATIONS: OnceLock<GenerationTable> = OnceLock::new();
+
+/// Says how generations are told apart. Only the first answer counts, and only before devices have been looked for.
+pub(super) fn describe_by(table: GenerationTable) {
+    let shown = table.rows().len();
+    if GENERATIONS.set(table).is_err() {
+        tracing::debug!(
+            rows = shown,
+            "devices have been described already; gpu_generations acts in the next process"
+        );
+    }
+}
+
 pub(super) fn found() -> &'static Discovery {
     static FOUND: OnceLock<Discovery> = OnceLock::new();
-    FOUND.get_or_init(discover)
+    FOUND.get_or_init(|| discover_by(GENERATIONS.get_or_init(GenerationTable::default)))
 }
 
 /// Where an operation's contexts say on which device the tensors are.

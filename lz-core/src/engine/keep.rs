@@ -210,6 +210,11 @@ impl Engine {
         }
     }
 
+    /// Under which machine's name health is kept: circuits are a kernel's and a shape's, whichever device they were seen on.
+    pub(crate) fn health_identity() -> &'static str {
+        &host().uuid
+    }
+
     /// The version of torch that measurements are kept under.
     pub(crate) fn torch(&self) -> &str {
         self.shared.keeper.get().map_or("", |keeper| &keeper.torch)

@@ -368,6 +368,10 @@ impl Shared {
 
     /// Throws decisions away that are too old.
     fn expire(&self) {
+        let world = self.published.load();
+        if world.born.elapsed() < world.policy.cache.value.time_to_live {
+            return;
+        }
         let _alone = self.lock();
         let before = self.published.load();
         if before.born.elapsed() >= before.policy.cache.value.time_to_live {

@@ -6,6 +6,7 @@
 pub mod env;
 pub(crate) mod expressions;
 pub mod file;
+pub(crate) mod generations;
 pub mod layer;
 pub mod overlay;
 pub mod pattern;
@@ -72,6 +73,17 @@ pub enum JitPolicy {
     WhenWarm,
     /// They may compile inside a call, at a price in the score.
     Inline,
+}
+
+/// What happens when results must not depend on the tensor-parallel size and no kernel but the reference promises it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TpFallback {
+    /// The reference runs.
+    Reference,
+    /// The call is refused.
+    Error,
+    /// Kernels that promise it come first, and then the others.
+    BestEffort,
 }
 
 /// Always this kernel for that operation, provided that the condition holds.
@@ -164,6 +176,8 @@ pub struct Policy {
     pub deterministic: Sourced<bool>,
     /// Whether results must not depend on the tensor-parallel size.
     pub require_tp_invariant: Sourced<bool>,
+    /// What happens when only the reference is.
+    pub tp_fallback: Sourced<TpFallback>,
     /// Whether implicit conversions are forbidden.
     pub strict_mode: Sourced<bool>,
     /// Whether adapters may convert at all.
@@ -205,6 +219,7 @@ impl Default for Policy {
             fallback_enabled: Sourced::default_value(true),
             deterministic: Sourced::default_value(false),
             require_tp_invariant: Sourced::default_value(false),
+            tp_fallback: Sourced::default_value(TpFallback::Reference),
             strict_mode: Sourced::default_value(false),
             allow_adaptation: Sourced::default_value(true),
             allow_reduced_precision: Sourced::default_value(false),

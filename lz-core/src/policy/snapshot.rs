@@ -5,7 +5,9 @@ use std::time::Duration;
 use lz_schema::policy::{List, SettingValue};
 
 use super::layer::Layer;
-use super::{Action, CacheConfig, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced};
+use super::{
+    Action, CacheConfig, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced, TpFallback,
+};
 use crate::mode::KvStrategy;
 
 /// Kernels that are called experimental, by their names.
@@ -31,6 +33,7 @@ impl Policy {
         set_bool(&mut policy.fallback_enabled, layer, "fallback_enabled");
         set_bool(&mut policy.deterministic, layer, "deterministic");
         set_bool(&mut policy.require_tp_invariant, layer, "tp_invariance.require_tp_invariant");
+        tp_fallback(&mut policy.tp_fallback, layer);
         set_bool(&mut policy.strict_mode, layer, "strict_mode");
         set_bool(&mut policy.allow_adaptation, layer, "allow_adaptation");
         set_bool(&mut policy.allow_reduced_precision, layer, "allow_reduced_precision");
@@ -127,6 +130,19 @@ fn jit(place: &mut Sourced<JitPolicy>, layer: &Layer) {
             "never" => JitPolicy::Never,
             "inline" => JitPolicy::Inline,
             _ => JitPolicy::WhenWarm,
+        };
+        *place = Sourced { value, source: source.clone() };
+    }
+}
+
+fn tp_fallback(place: &mut Sourced<TpFallback>, layer: &Layer) {
+    if let Some(Sourced { value: SettingValue::Text(word), source }) =
+        layer.settings.get("tp_invariance.tp_invariant_fallback_mode")
+    {
+        let value = match word.as_str() {
+            "error" => TpFallback::Error,
+            "best_effort" => TpFallback::BestEffort,
+            _ => TpFallback::Reference,
         };
         *place = Sourced { value, source: source.clone() };
     }

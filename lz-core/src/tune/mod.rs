@@ -169,11 +169,8 @@ impl Engine {
         let mut runners = self.runners(operation, context)?;
         let db = self.perfdb();
         let setting = Setting::of(&runners.device, self.torch());
-        let mut keeping = Keeping {
-            db: db.as_deref(),
-            device: &setting.device_uuid.clone(),
-            bucket: runners.bucket.clone(),
-        };
+        let mut keeping =
+            Keeping { db: db.as_deref(), device: Engine::health_identity(), bucket: runners.bucket.clone() };
         let mut outcomes: Vec<(String, Outcome)> = Vec::new();
         let able = std::mem::take(&mut runners.able);
         let mut candidates: Vec<Candidate> = Vec::new();
