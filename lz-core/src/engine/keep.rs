@@ -16,7 +16,7 @@ use super::{Engine, Shared};
 use crate::device::{DeviceSpec, Environment, Platform};
 use crate::evidence::{Evidence, StoredEvidence};
 use crate::health::Health;
-use crate::perfdb::{DropReason, HealthScope, PerfDb};
+use crate::perfdb::{DropReason, Filter, HealthScope, PerfDb};
 use crate::policy::layer::Layer;
 
 /// How long changes of health are collected before they are written.
@@ -119,8 +119,12 @@ impl Shared {
             .map(|info| info.name.as_ref())
             .collect();
         let devices = devices_of(&world);
-        let evidence =
-            StoredEvidence::load(&db, devices, operations.iter().copied(), &keeper.torch, environment);
+        // Backends register one after the other, and most databases of a first day are empty.
+        let evidence = if db.count(&Filter::default()) == 0 {
+            StoredEvidence::default()
+        } else {
+            StoredEvidence::load(&db, devices, operations.iter().copied(), &keeper.torch, environment)
+        };
         let evidence: Option<Arc<dyn Evidence>> =
             if evidence.is_empty() { None } else { Some(Arc::new(evidence)) };
         let change = |parts: Parts| {
