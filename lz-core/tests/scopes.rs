@@ -168,7 +168,7 @@ fn threads_with_and_without_scopes_never_meet() {
             .collect();
         let changer = threads.spawn(|| {
             loop {
-                let on = changes.fetch_add(1, Ordering::Relaxed) % 2 == 0;
+                let on = changes.fetch_add(1, Ordering::Relaxed).is_multiple_of(2);
                 engine.set_policy(Policy { strict_mode: Sourced::new(on, "test"), ..Policy::default() });
                 if stop.load(Ordering::Relaxed) {
                     break;

@@ -153,8 +153,7 @@ fn seen_by(watch: Watch, calls: usize) -> Vec<String> {
     tracing::subscriber::with_default(recorder.clone(), || {
         (0..calls).for_each(|_| drop(run(&engine, &Shape::default())));
     });
-    let seen = recorder.0.lock().unwrap().clone();
-    seen
+    recorder.0.lock().unwrap().clone()
 }
 
 fn count(seen: &[String], what: &str) -> usize {
