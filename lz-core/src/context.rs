@@ -50,6 +50,27 @@ impl Context {
         }
     }
 
+    /// Replaces a field's raw bits; `false` if they do not fit.
+    #[must_use]
+    pub fn replace(&mut self, store: Store, raw: u64) -> bool {
+        match store {
+            Store::Flag { word, shift, bits } => {
+                let mask = (1u64 << bits) - 1;
+                let word = &mut self.flags[usize::from(word) % FLAG_WORDS];
+                *word = *word & !(mask << shift) | (raw & mask) << shift;
+                raw & mask == raw
+            }
+            Store::Axis(index) => {
+                self.axes[usize::from(index) % MAX_AXES] = raw as i64;
+                true
+            }
+            Store::Scalar(index) => {
+                self.scalars[usize::from(index) % MAX_SCALARS] = raw;
+                true
+            }
+        }
+    }
+
     /// Reads a field as a value of the expression language.
     pub fn value(&self, field: &Field) -> Value {
         let raw = self.raw(field.store);

@@ -141,7 +141,9 @@ pub fn call_into(
             *arg = Arg::Value(*value);
         }
     }
-    engine.dispatch(operation, &context, &mut |entry, run| entry.kernel.run(args, outputs, run))
+    engine
+        .dispatch(operation, &context, &mut |entry, run| entry.kernel.run(args, outputs, run))
+        .or_else(|error| crate::split::or_split(engine, operation, error, args, outputs))
 }
 
 /// A result of a dynamic call.

@@ -100,6 +100,8 @@ pub struct KernelEntry {
     pub spec: Arc<crate::spec::KernelSpec>,
     /// How it runs.
     pub kernel: Arc<dyn Kernel>,
+    /// How it is compiled for a shape before a call needs it; only kernels that say `jit` have one.
+    pub compile: Option<Arc<dyn crate::jit::Compile>>,
     /// Its operation, where the maker of the entry knows it; otherwise the registry finds it by the spec's name.
     pub operation: Option<&'static crate::operation::OperationInfo>,
 }
@@ -107,13 +109,20 @@ pub struct KernelEntry {
 impl KernelEntry {
     /// Joins the two.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
-        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel), operation: None }
+        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel), compile: None, operation: None }
     }
 
     /// Says which operation it is a kernel of, so that the registry need not know the operation beforehand.
     #[must_use]
     pub fn of(mut self, operation: &'static crate::operation::OperationInfo) -> KernelEntry {
         self.operation = Some(operation);
+        self
+    }
+
+    /// Says how it is compiled, so that it need not be compiled inside a call.
+    #[must_use]
+    pub fn compiled_by(mut self, compile: impl crate::jit::Compile) -> KernelEntry {
+        self.compile = Some(Arc::new(compile));
         self
     }
 

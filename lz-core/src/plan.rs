@@ -6,6 +6,8 @@ use std::fmt;
 
 use serde::{Serialize, Serializer};
 
+use crate::split::Split;
+
 /// Something that a kernel's adapter can convert before the kernel proper runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
@@ -112,4 +114,7 @@ pub struct Plan {
     pub score: f64,
     /// Who is asked next if it fails, best first; empty when policy forbids falling back.
     pub fallbacks: Vec<String>,
+    /// How the call is cut, where it is too large for every kernel; then the rest is about one part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub split: Option<Split>,
 }

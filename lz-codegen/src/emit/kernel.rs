@@ -318,9 +318,13 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             /// Runs it with the kernel that the engine chooses.
             #[inline]
             pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
-                engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| {
+                let outcome = engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| {
                     self.run_kernel(entry, out.reborrow(), run)
-                })
+                });
+                match outcome {
+                    Ok(()) => Ok(()),
+                    Err(error) => ::lz_core::split::or_split(engine, &#info, error, &mut self.to_args(), &mut out.to_args()),
+                }
             }
 
             /// Runs it with this kernel: ours by its type, any other by dynamic arguments.

@@ -40,6 +40,7 @@ use crate::policy::stack::PolicyStack;
 use crate::reason::Reason;
 use crate::registry::{BackendState, Registry};
 use crate::run::Run;
+use crate::split::{self, Splits};
 use crate::table::LoadedTables;
 use crate::telemetry::Watching;
 use call::Call;
@@ -56,6 +57,16 @@ pub struct Engine {
     shared: Arc<Shared>,
 }
 
+/// An engine that is not kept alive.
+#[derive(Debug, Clone)]
+pub(crate) struct WeakEngine(Weak<Shared>);
+
+impl WeakEngine {
+    pub fn upgrade(&self) -> Option<Engine> {
+        self.0.upgrade().map(|shared| Engine { shared })
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
     published: Published<World>,
@@ -65,6 +76,7 @@ pub(crate) struct Shared {
     operator: OnceLock<PolicyStack>,
     /// Who keeps things on disk.
     keeper: OnceLock<Arc<keep::Keeper>>,
+    splits: Splits,
 }
 
 impl Numbered for World {
@@ -110,6 +122,7 @@ impl Engine {
             changing: Mutex::new(()),
             operator: OnceLock::new(),
             keeper: OnceLock::new(),
+            splits: Splits::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         health.on_change(move |_, _| {
@@ -227,6 +240,11 @@ impl Engine {
         self.shared.published.number()
     }
 
+    /// How often a call was too large for every kernel and ran in parts.
+    pub fn split_calls(&self) -> u64 {
+        self.shared.splits.count()
+    }
+
     /// How many decisions are kept now.
     pub fn cached_decisions(&self) -> usize {
         self.shared.published.load().decisions.len()
@@ -258,7 +276,9 @@ impl Engine {
             let candidate = table.candidates.get(usize::from(position))?;
             world.registry.compiled(candidate.kernel)
         };
-        let best = possible.first().and_then(|best| Some((best, name(best.position)?)));
+        let resort = if possible.is_empty() { split::plan(&call) } else { None };
+        let best = possible.first().or(resort.as_ref().map(|(_, best)| best));
+        let best = best.and_then(|best| Some((best, name(best.position)?)));
         let Some((best, kernel)) = best else { return Err(decide::refusal(&call)) };
         let fallbacks = possible.iter().skip(1).filter_map(|one| Some(name(one.position)?.spec().id.clone()));
         let allowed = world.policy.fallback_enabled.value;
@@ -266,9 +286,13 @@ impl Engine {
             kernel: kernel.spec().id.clone(),
             transforms: best.transforms,
             transform_cost: -best.score.transform,
-            workspace_bytes: crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0),
+            workspace_bytes: match &resort {
+                Some((split, _)) => split::workspace(&call, kernel, split),
+                None => crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0),
+            },
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },
+            split: resort.as_ref().map(|(split, _)| split.clone()),
         })
     }
 
@@ -291,6 +315,16 @@ impl Engine {
 }
 
 impl Engine {
+    /// The engine, not kept alive.
+    pub(crate) fn downgrade(&self) -> WeakEngine {
+        WeakEngine(Arc::downgrade(&self.shared))
+    }
+
+    /// Where splits are counted.
+    pub(crate) fn splits(&self) -> &Splits {
+        &self.shared.splits
+    }
+
     /// The current state of everything.
     pub(crate) fn world(&self) -> Arc<World> {
         self.shared.published.load()

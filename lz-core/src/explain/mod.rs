@@ -21,9 +21,10 @@ use crate::filter;
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
 use crate::plan::{Plan, Transforms};
-use crate::reason::Reason;
+use crate::reason::{Reason, ReasonCode};
 use crate::scope;
 use crate::score::{Findings, Score};
+use crate::split;
 use crate::table::{Hint, LoadedTable};
 
 /// Why a call would be run by the kernel it would be run by.
@@ -204,6 +205,30 @@ impl Explanation {
         self.plan.as_ref().map(|plan| plan.kernel.as_str())
     }
 
+    /// What happens when nothing can run the call as a whole.
+    fn last_resort(&mut self, call: &Call<'_>) {
+        let Some((split, best)) = split::plan(call) else { return };
+        let entry = call.table.candidates.get(usize::from(best.position));
+        let Some(kernel) = entry.and_then(|entry| call.world.registry.compiled(entry.kernel)) else { return };
+        self.plan = Some(Plan {
+            kernel: kernel.spec().id.clone(),
+            transforms: best.transforms,
+            transform_cost: -best.score.transform,
+            workspace_bytes: split::workspace(call, kernel, &split),
+            score: best.total,
+            fallbacks: Vec::new(),
+            split: Some(split.clone()),
+        });
+        if let Some(chosen) = self.candidates.iter_mut().find(|one| one.kernel == kernel.spec().id) {
+            chosen.chosen = true;
+            let reason = Reason::new(ReasonCode::BatchSplitRequired)
+                .axis(&split.axis)
+                .required(format!("at most {}", split.part))
+                .found(split.size.to_string());
+            chosen.reasons.push(ReasonLine::from(&reason));
+        }
+    }
+
     /// The candidate of this id.
     pub fn candidate(&self, kernel: &str) -> Option<&Candidate> {
         self.candidates.iter().find(|candidate| candidate.kernel == kernel)
@@ -270,7 +295,10 @@ pub(crate) fn explain(
             workspace_bytes: best.workspace_bytes.unwrap_or(0),
             score: best.total,
             fallbacks: if allowed { names.into_iter().skip(1).collect() } else { Vec::new() },
+            split: None,
         });
+    } else {
+        explanation.last_resort(&call);
     }
     explanation
 }

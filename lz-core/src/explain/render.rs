@@ -67,6 +67,9 @@ impl Explanation {
         for line in &self.policy {
             write!(f, "; policy {} `{}`", line.source, line.what)?;
         }
+        if let Some(split) = self.plan.as_ref().and_then(|plan| plan.split.as_ref()) {
+            write!(f, "; {split}")?;
+        }
         if let Some(line) = &self.table {
             write!(f, "; table {} of {} {}", line.source, line.model_id, line.what)?;
         }

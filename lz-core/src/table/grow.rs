@@ -14,7 +14,7 @@ pub struct Leaf {
 }
 
 /// One size that a tree is grown over.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// The axis.
     pub axis: String,

@@ -190,6 +190,22 @@ impl Layout {
         Layout { dtype, ..self }
     }
 
+    /// Some of the first dimension, and how many bytes further it begins; `None` if there are not that many.
+    pub(super) fn leading(&self, start: i64, count: i64) -> Option<(Layout, isize)> {
+        let (size, stride) = (*self.shape.first()?, *self.strides.first()?);
+        let end = start.checked_add(count)?;
+        if start < 0 || count < 0 || end > size {
+            return None;
+        }
+        let bytes = i64::try_from(self.dtype.size()).ok()?;
+        let offset = isize::try_from(start.checked_mul(stride)?.checked_mul(bytes)?).ok()?;
+        let mut sizes = [0; MAX_RANK];
+        let sizes = sizes.get_mut(..self.shape.len())?;
+        sizes.copy_from_slice(&self.shape);
+        *sizes.first_mut()? = count;
+        Some((Layout { shape: Dims::new(sizes)?, ..*self }, offset))
+    }
+
     /// Whether two indices of this layout may name the same memory (stride 0, or strides that cross).
     pub fn overlaps_itself(&self) -> bool {
         if self.shape.contains(&0) {

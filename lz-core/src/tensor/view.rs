@@ -174,6 +174,12 @@ impl<'a> TensorView<'a> {
         TensorView { layout: self.layout.as_bits(), ..*self }
     }
 
+    /// Some of the first dimension, from `start` on; `None` if there are not that many.
+    pub fn leading(&self, start: i64, count: i64) -> Option<TensorView<'a>> {
+        let (layout, offset) = self.layout.leading(start, count)?;
+        Some(TensorView { data: self.data.wrapping_offset(offset), layout, memory: PhantomData })
+    }
+
     /// One row as a slice: the last dimension at a leading index, if it is dense, on the host, aligned, of this type and in range.
     #[inline]
     pub fn row<T: Element>(&self, leading: &[i64]) -> Option<&'a [T]> {
@@ -311,6 +317,12 @@ impl<'a> TensorMut<'a> {
     #[inline]
     pub fn bits_mut(&mut self) -> TensorMut<'_> {
         TensorMut { data: self.data, layout: self.layout.as_bits(), memory: PhantomData }
+    }
+
+    /// Some of the first dimension, to write; as [`TensorView::leading`].
+    pub fn leading_mut(&mut self, start: i64, count: i64) -> Option<TensorMut<'_>> {
+        let (layout, offset) = self.layout.leading(start, count)?;
+        Some(TensorMut { data: self.data.wrapping_offset(offset), layout, memory: PhantomData })
     }
 
     /// One row as a slice, to write; as [`TensorView::row`].

@@ -43,6 +43,7 @@ pub fn operation(name: &str) -> &'static OperationInfo {
 }
 
 /// The fixtures of a folder under `tests/`, sorted: name and text.
+#[allow(dead_code, reason = "not every test needs them")]
 pub fn fixtures(folder: &str) -> Vec<(PathBuf, String, String)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(folder);
     let mut paths: Vec<PathBuf> = fs::read_dir(folder)
@@ -62,6 +63,7 @@ pub fn fixtures(folder: &str) -> Vec<(PathBuf, String, String)> {
 }
 
 /// Holds every fixture of a folder to its text; `refused` gives the text of a wrong file.
+#[allow(dead_code, reason = "not every test has any")]
 pub fn hold(folder: &str, refused: impl Fn(&str, &str) -> Option<String>) -> usize {
     let bless = std::env::var_os("LZ_BLESS").is_some();
     let mut wrong = Vec::new();

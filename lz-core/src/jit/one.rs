@@ -1,0 +1,75 @@
+//! One compilation: find the kernel, run its compiler, tell health and engine what became of it.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use super::{CompileRequest, Compiled};
+use crate::Engine;
+use crate::bucket::Bucket;
+use crate::context::Context;
+use crate::engine::call::Call;
+use crate::health::{Failure, FailureKind, Standing};
+use crate::kernel::{KernelError, Severity};
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+
+/// What became of a compilation.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) enum Outcome {
+    /// The kernel is warm now.
+    Done(Compiled),
+    /// It was warm already.
+    Warm,
+    /// It failed; health knows.
+    Failed(Reason),
+    /// Health does not want it tried now.
+    Resting(Reason),
+    /// It cannot be compiled here.
+    Impossible(Reason),
+}
+
+/// Compiles a kernel for calls like this one and, when that works, says to the engine that it is warm.
+pub(super) fn compile(
+    engine: &Engine,
+    kernel: &str,
+    operation: &'static OperationInfo,
+    context: &Context,
+) -> Outcome {
+    let world = engine.world();
+    let unknown = || Outcome::Impossible(Reason::new(ReasonCode::KernelUnknown).message(kernel));
+    let Some(entry) = world.registry.kernel(kernel).cloned() else { return unknown() };
+    let found = world.registry.index_of(kernel).and_then(|index| world.registry.compiled(index));
+    let (Some(table), Some(found)) = (world.table(operation), found) else { return unknown() };
+    if world.warm.contains(kernel, Bucket::of(operation, context).words()) {
+        return Outcome::Warm;
+    }
+    let Some(compiler) = &entry.compile else {
+        let message = format!("{kernel} compiles inside its first call only: it brings no compiler");
+        return Outcome::Impossible(Reason::new(ReasonCode::JitCold).message(message));
+    };
+    let call = Call::new(&world, table, context, world.mode);
+    let subject = call.subject(found);
+    if let Standing::Refused(refusal) = world.health.standing(&subject) {
+        return Outcome::Resting(Reason::new(ReasonCode::CircuitOpen).message(refusal.to_string()));
+    }
+    let request = CompileRequest { spec: &entry.spec, operation, context };
+    let outcome = catch_unwind(AssertUnwindSafe(|| compiler.compile(&request)));
+    let error = match outcome {
+        Ok(Ok(compiled)) => {
+            engine.mark_warm(kernel, operation, context);
+            return Outcome::Done(compiled);
+        }
+        Ok(Err(error)) => error,
+        Err(_) => KernelError::failed("the compiler panicked"),
+    };
+    let message = format!("{kernel}: {}", error.reason.sentence());
+    let reason = Reason::new(ReasonCode::JitFailed).message(message);
+    if let Ok(permit) = world.health.admit(subject) {
+        let kind = match error.severity {
+            Severity::Call => FailureKind::Kernel,
+            Severity::Backend => FailureKind::BackendFatal,
+            Severity::Device => FailureKind::DeviceLost,
+        };
+        permit.failed(Failure { kind, message: &reason.sentence() });
+    }
+    Outcome::Failed(reason)
+}

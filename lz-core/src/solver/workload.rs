@@ -1,0 +1,113 @@
+//! The workloads of a schema as contexts: what selection would see of a dense call with these sizes.
+
+use lz_schema::expr::{Program, Value};
+use lz_schema::model::{Constant, Operation, ParamType, Workload};
+
+use crate::context::{Context, FRESH_OUTPUT, Field, FieldKind, place_bits};
+use crate::error::Error;
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+use crate::tensor::Place;
+
+/// One context a workload, as if its tensors were dense and on this device.
+pub(super) fn contexts(operation: &'static OperationInfo, place: Place) -> Result<Vec<Context>, Error> {
+    let schema = operation.schema();
+    schema
+        .workloads
+        .iter()
+        .map(|workload| {
+            context(operation, schema, workload, place).ok_or_else(|| {
+                let message = format!("workload {} has no value for everything", workload.name);
+                let reason = Reason::new(ReasonCode::SchemaInvalid).message(message);
+                Error::Validation { operation: schema.name.clone(), reasons: vec![reason] }
+            })
+        })
+        .collect()
+}
+
+fn context(
+    operation: &OperationInfo,
+    schema: &Operation,
+    workload: &Workload,
+    place: Place,
+) -> Option<Context> {
+    let values = values(schema, workload)?;
+    let mut context = Context::EMPTY;
+    for (index, field) in operation.fields.iter().enumerate() {
+        let raw = match (values.get(index), &field.kind) {
+            (Some(Value::Int(value)), _) => *value as u64,
+            (Some(Value::Float(value)), _) => value.to_bits(),
+            (Some(Value::Bool(value)), _) => u64::from(*value),
+            (Some(Value::Enum(case)), _) => u64::from(*case),
+            (None, FieldKind::DType) => dtype(schema, workload, field),
+            (None, FieldKind::Strides) => strides(schema, workload, field),
+            (None, FieldKind::Place) => place_bits(place),
+            (None, _) => 0,
+        };
+        if !context.replace(field.store, raw) {
+            return None;
+        }
+    }
+    Some(context)
+}
+
+/// One value an expression slot: axes, params with defaults filled in, `given`.
+fn values(schema: &Operation, workload: &Workload) -> Option<Vec<Value>> {
+    let mut values: Vec<Value> = Vec::new();
+    for sizes in &workload.axes {
+        let product = sizes.as_ref().map_or(Some(0), |sizes| {
+            sizes.iter().try_fold(1i64, |product, size| product.checked_mul(*size))
+        })?;
+        values.push(Value::Int(product));
+    }
+    let first = values.len();
+    for param in &schema.params {
+        // Holds the place until it is known; a default may look at any axis and at what comes before it.
+        values.push(match param.ty {
+            ParamType::Int => Value::Int(0),
+            ParamType::F32 | ParamType::F64 => Value::Float(0.0),
+            ParamType::Bool => Value::Bool(false),
+            ParamType::Enum(_) => Value::Enum(0),
+        });
+    }
+    for (input, given) in schema.inputs.iter().zip(&workload.given) {
+        if input.optional.is_some() {
+            values.push(Value::Bool(*given));
+        }
+    }
+    for (position, param) in schema.params.iter().enumerate() {
+        let stated = workload.params.get(position).and_then(Option::as_ref);
+        let value = match (stated, &param.default) {
+            (Some(Constant::Int(value)), _) => Value::Int(*value),
+            (Some(Constant::Float(value)), _) => Value::Float(*value),
+            (Some(Constant::Bool(value)), _) => Value::Bool(*value),
+            (Some(Constant::Enum(case)), _) => Value::Enum(*case),
+            (None, Some(default)) => Program::compile(default).eval(&values).ok()?,
+            (None, None) => return None,
+        };
+        let value = match (&param.ty, value) {
+            (ParamType::F32, Value::Int(value)) => Value::Float(f64::from(value as f32)),
+            (ParamType::F32, Value::Float(value)) => Value::Float(f64::from(value as f32)),
+            (ParamType::F64, Value::Int(value)) => Value::Float(value as f64),
+            (_, value) => value,
+        };
+        *values.get_mut(first + position)? = value;
+    }
+    Some(values)
+}
+
+fn dtype(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
+    let variable = schema.types.iter().position(|variable| variable.name == field.name);
+    let dtype = variable.and_then(|variable| workload.types.get(variable).copied().flatten());
+    dtype.map_or(0, |dtype| dtype as u64)
+}
+
+/// Everything that is passed is dense and aligned.
+fn strides(schema: &Operation, workload: &Workload, field: &Field) -> u64 {
+    let name = field.name.strip_prefix("strides(").and_then(|name| name.strip_suffix(')'));
+    let input = schema.inputs.iter().position(|input| Some(input.name.as_str()) == name);
+    match input.and_then(|input| workload.given.get(input)) {
+        Some(false) => 0,
+        _ => FRESH_OUTPUT,
+    }
+}

@@ -1,0 +1,144 @@
+//! The last resort: when no kernel can run a call and only because it is too large, it is cut along its batch and run in parts.
+//!
+//! Another kernel is always preferred, however slow. A split is planned from the context alone (`which`, `explain`) and run on
+//! dynamic arguments, because parts are slices of the caller's own tensors. Each part is a call like any other.
+
+mod axis;
+mod run;
+
+use std::collections::HashSet;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use serde::Serialize;
+
+pub(crate) use axis::splittable_axis;
+pub use run::or_split;
+
+use crate::compiled::CompiledKernel;
+use crate::context::{Context, FieldKind, Store};
+use crate::engine::call::Call;
+use crate::engine::decide;
+use crate::filter;
+use crate::mode::Ask;
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+use crate::scope::Values;
+
+/// How a call is cut.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Split {
+    /// The axis.
+    pub axis: String,
+    /// Its size.
+    pub size: i64,
+    /// The largest size that a part has.
+    pub part: i64,
+    /// How many parts there are.
+    pub parts: i64,
+}
+
+impl std::fmt::Display for Split {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Split { axis, size, part, parts } = self;
+        write!(f, "{axis} {size} is cut into {parts} parts of up to {part}")
+    }
+}
+
+/// Reasons that a smaller batch can take away.
+fn is_about_size(code: ReasonCode) -> bool {
+    matches!(
+        code,
+        ReasonCode::CudaGridDimExceeded
+            | ReasonCode::CudaBlockLimitExceeded
+            | ReasonCode::MemoryHeadroomExceeded
+    )
+}
+
+/// Whether a smaller batch might let the candidate run, and nothing else stands against it.
+pub(crate) fn is_only_too_large(reasons: &[Reason]) -> bool {
+    !reasons.is_empty() && reasons.iter().all(|reason| is_about_size(reason.code))
+}
+
+/// The splittable axis and where contexts have it.
+fn axis_of(operation: &OperationInfo) -> Option<(usize, Store)> {
+    let axis = splittable_axis(operation.schema())?;
+    let field = operation.fields.get(axis)?;
+    matches!(field.kind, FieldKind::Axis { .. }).then_some((axis, field.store))
+}
+
+/// The axis along which calls of an operation may be cut, if there is one.
+pub fn batch_axis(operation: &OperationInfo) -> Option<&str> {
+    let (axis, _) = axis_of(operation)?;
+    operation.fields.get(axis).map(|field| field.name.as_ref())
+}
+
+/// How a call that nothing can run would be cut, and the candidate that would run the parts.
+///
+/// The batch is halved until something can run a part. Strict calls are not cut: they asked for nothing implicit.
+pub(crate) fn plan(call: &Call<'_>) -> Option<(Split, decide::Ranked)> {
+    if call.mode.has(Ask::Strict) || call.lock.is_some() || call.hint.forbids().is_some() {
+        return None;
+    }
+    let (axis, store) = axis_of(call.table.info)?;
+    let too_large = (0..call.table.candidates.len()).any(|position| {
+        let mut reasons: Vec<Reason> = Vec::new();
+        filter::examine(call, position as u16, &mut reasons);
+        is_only_too_large(&reasons)
+    });
+    let size = call.context.raw(store) as i64;
+    if !too_large || size < 2 {
+        return None;
+    }
+    let mut part = size;
+    while part > 1 {
+        part = part / 2 + part % 2;
+        let smaller = with_size(call.context, store, part)?;
+        let smaller = Call::new(call.world, call.table, &smaller, call.mode);
+        if let Some(best) = decide::possible(&smaller).first() {
+            let axis = call.table.info.fields.get(axis)?.name.to_string();
+            return Some((Split { axis, size, part, parts: parts(size, part) }, *best));
+        }
+    }
+    None
+}
+
+/// How many parts of up to `part` there are; both are positive.
+fn parts(size: i64, part: i64) -> i64 {
+    size / part + i64::from(size % part != 0)
+}
+
+/// Scratch memory of one part.
+pub(crate) fn workspace(call: &Call<'_>, kernel: &CompiledKernel, split: &Split) -> u64 {
+    let store = axis_of(call.table.info).map(|(_, store)| store);
+    let part = store.and_then(|store| with_size(call.context, store, split.part));
+    let values = part.map(|part| Values::of_fields(&call.table.info.fields, &part));
+    values.and_then(|values| filter::workspace(kernel, values.as_slice())).unwrap_or(0)
+}
+
+fn with_size(context: &Context, store: Store, size: i64) -> Option<Context> {
+    let mut smaller = *context;
+    smaller.replace(store, size as u64).then_some(smaller)
+}
+
+/// How often calls were cut, and what has been told about it.
+#[derive(Debug, Default)]
+pub(crate) struct Splits {
+    count: AtomicU64,
+    told: Mutex<HashSet<(u32, String)>>,
+}
+
+impl Splits {
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Counts always, warns once for each operation and kernel.
+    fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) {
+        self.count.fetch_add(1, Ordering::Relaxed);
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if told.insert((operation.slot(), kernel.to_owned())) {
+            tracing::warn!(operation = %operation.name, kernel, %split, "a call is too large for every kernel and runs in parts");
+        }
+    }
+}

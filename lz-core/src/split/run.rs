@@ -1,0 +1,129 @@
+//! Runs a call in parts: slices of the caller's own tensors along their first dimension, one after the other.
+
+use lz_schema::model::{Cases, Dim, Operation};
+
+use super::{Split, parts, splittable_axis};
+use crate::args::{Arg, OutArg};
+use crate::dynamic;
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
+
+/// After a call that no kernel could run: runs it in parts if that is possible, else gives the error back.
+///
+/// Generated and dynamic calls come here with the error of their dispatch; `args` are inputs, then params, all filled in.
+#[cold]
+#[inline(never)]
+pub fn or_split(
+    engine: &Engine,
+    operation: &'static OperationInfo,
+    error: Error,
+    args: &mut [Arg<'_>],
+    outputs: &mut [OutArg<'_>],
+) -> Result<(), Error> {
+    if !matches!(error, Error::NoKernel { .. }) {
+        return Err(error);
+    }
+    match planned(engine, operation, args, outputs) {
+        Some((split, kernel)) => {
+            engine.splits().note(operation, &kernel, &split);
+            run_parts(engine, operation, &split, args, outputs)
+        }
+        None => Err(error),
+    }
+}
+
+/// The split in sizes of the first dimension, which for a pack is only one of several.
+fn planned(
+    engine: &Engine,
+    operation: &'static OperationInfo,
+    args: &[Arg<'_>],
+    outputs: &[OutArg<'_>],
+) -> Option<(Split, String)> {
+    let schema = operation.schema();
+    let axis = splittable_axis(schema)?;
+    let bound = crate::check::check_call(schema, args, Some(outputs)).ok()?;
+    let context = dynamic::context(schema, &bound, args, Some(outputs)).ok()?;
+    let plan = engine.which(operation, &context).ok()?;
+    let split = plan.split?;
+    let size = match bound.packs.get(axis).and_then(Option::as_ref) {
+        Some(sizes) => *sizes.first()?,
+        None => split.size,
+    };
+    // Of each step of a pack's first dimension this much goes into the axis.
+    let unit = split.size.checked_div(size)?;
+    let part = split.part.checked_div(unit)?;
+    if part < 1 || part >= size {
+        return None;
+    }
+    Some((Split { axis: split.axis, size, part, parts: parts(size, part) }, plan.kernel))
+}
+
+fn run_parts(
+    engine: &Engine,
+    operation: &'static OperationInfo,
+    split: &Split,
+    args: &mut [Arg<'_>],
+    outputs: &mut [OutArg<'_>],
+) -> Result<(), Error> {
+    let schema = operation.schema();
+    let Some(axis) = splittable_axis(schema) else { return Err(cannot(operation)) };
+    let inputs = schema.inputs.len();
+    let mut start = 0;
+    while start < split.size {
+        let count = split.part.min(split.size - start);
+        let mut some: Vec<Arg<'_>> = Vec::with_capacity(args.len());
+        for (position, arg) in args.iter_mut().enumerate() {
+            let cut = position < inputs && is_cut(schema, axis, position, split.size, arg);
+            some.push(if cut {
+                part_of(arg, start, count).ok_or_else(|| cannot(operation))?
+            } else {
+                arg.reborrow()
+            });
+        }
+        let mut places: Vec<OutArg<'_>> = Vec::with_capacity(outputs.len());
+        for output in outputs.iter_mut() {
+            places.push(match output {
+                OutArg::Tensor(tensor) => {
+                    OutArg::Tensor(tensor.leading_mut(start, count).ok_or_else(|| cannot(operation))?)
+                }
+                other => other.reborrow(),
+            });
+        }
+        dynamic::call_into(engine, operation, &mut some, &mut places)?;
+        start += count;
+    }
+    Ok(())
+}
+
+/// Whether this input is cut: it has the axis, and is not broadcast along it.
+fn is_cut(schema: &Operation, axis: usize, input: usize, size: i64, arg: &Arg<'_>) -> bool {
+    let Some(about) = schema.inputs.get(input) else { return false };
+    let mut shapes = about.shape.all().iter();
+    let has = shapes
+        .any(|shape| matches!(shape.first(), Some(Dim::Axis(index) | Dim::Pack(index)) if *index == axis));
+    let Some(view) = arg.tensor().filter(|_| has) else { return false };
+    if !about.broadcast {
+        return true;
+    }
+    let full = match &about.shape {
+        Cases::One(shape) => shape.len(),
+        Cases::By(_, cases) => cases.iter().map(Vec::len).max().unwrap_or_default(),
+    };
+    view.rank() == full && view.shape().first() == Some(&size)
+}
+
+fn part_of<'a>(arg: &'a mut Arg<'_>, start: i64, count: i64) -> Option<Arg<'a>> {
+    match arg {
+        Arg::Tensor(view) => view.leading(start, count).map(Arg::Tensor),
+        Arg::TensorMut(tensor) => tensor.leading_mut(start, count).map(Arg::TensorMut),
+        other => Some(other.reborrow()),
+    }
+}
+
+fn cannot(operation: &OperationInfo) -> Error {
+    let reason =
+        Reason::new(ReasonCode::ShapeMismatch).message("a part of the batch lies outside of a tensor");
+    Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
+}
