@@ -314,6 +314,7 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
                 .required(format!("an address that is a multiple of {} bytes", spec.alignment))
                 .found(format!("a multiple of {}", 1u64 << (class >> 3)))
         }
+        TransformKind::Dtype => Reason::new(ReasonCode::DtypeUnsupported),
     }
 }
 

@@ -27,6 +27,7 @@ pub mod mode;
 pub mod operation;
 pub mod perfdb;
 pub mod plan;
+pub mod planner;
 pub mod policy;
 pub mod quant;
 pub mod reason;

@@ -18,12 +18,14 @@ pub enum TransformKind {
     Contiguous = 2,
     /// Addresses into aligned ones, by copying.
     Align = 4,
+    /// Element types; only plans of several operations ask for it, where their caller allows it.
+    Dtype = 8,
 }
 
 impl TransformKind {
     /// Every transform.
-    pub const ALL: [TransformKind; 3] =
-        [TransformKind::Layout, TransformKind::Contiguous, TransformKind::Align];
+    pub const ALL: [TransformKind; 4] =
+        [TransformKind::Layout, TransformKind::Contiguous, TransformKind::Align, TransformKind::Dtype];
 
     /// The name used in descriptors and explanations.
     pub const fn name(self) -> &'static str {
@@ -31,6 +33,7 @@ impl TransformKind {
             TransformKind::Layout => "layout",
             TransformKind::Contiguous => "contiguous",
             TransformKind::Align => "align",
+            TransformKind::Dtype => "dtype",
         }
     }
 

@@ -249,7 +249,13 @@ fn a_launch_must_fit_the_device() {
     let engine = engine([tiled]).with_device(DeviceSpec::preset("h100").unwrap());
     let ask = |shape: Shape| engine.which(attend(), &shape.context());
     assert!(ask(Shape::default()).is_ok());
-    let error = ask(Shape { batch: 1 << 14, ..Shape::default() }).unwrap_err();
+    let large = || Shape { batch: 1 << 14, ..Shape::default() };
+    let split = ask(large()).unwrap().split.expect("as a whole it cannot be launched");
+    assert_eq!((split.axis.as_str(), split.part), ("batch", 1 << 12));
+    // Whoever wants nothing implicit gets the reason.
+    let strict = mode::scope(ModeChange::NONE.set(Ask::Strict, true));
+    let error = ask(large()).unwrap_err();
+    drop(strict);
     insta::assert_snapshot!(error, @r"
     demo.attend: no kernel can run this call
       cuda.tiled

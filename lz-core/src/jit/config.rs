@@ -41,7 +41,7 @@ impl Default for JitConfig {
 }
 
 impl JitConfig {
-    /// What the policy says: `settings` looks a key up, as [`PolicyStack::value`](crate::policy::PolicyStack::value) does.
+    /// What the policy says: `settings` looks a key up, as `engine.settings().value(key)` does.
     pub fn of(settings: impl Fn(&str) -> Option<Sourced<SettingValue>>) -> JitConfig {
         let mut config = JitConfig::default();
         let value = |key: &str| settings(key).map(|sourced| sourced.value);

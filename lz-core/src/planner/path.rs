@@ -1,0 +1,257 @@
+//! The shortest path through a block: over the state of what flows from step to step, with fused kernels as longer edges.
+//!
+//! Nothing here knows kernels or operations: an edge has costs, what it takes and what it makes.
+
+use std::collections::BTreeMap;
+
+use lz_schema::DType;
+
+/// What flows between two steps: the order of its dimensions, as the operations call it, and its element type.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub(super) struct Flow {
+    pub layout: String,
+    pub dtype: Option<DTypeOrd>,
+}
+
+/// A dtype by its number, which orders it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct DTypeOrd(pub u8);
+
+impl DTypeOrd {
+    pub fn dtype(self) -> Option<DType> {
+        DType::from_number(self.0)
+    }
+}
+
+/// What can be converted, and what each conversion costs.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub(super) struct Ability {
+    pub layout: bool,
+    pub dtype: bool,
+    pub each: f64,
+}
+
+/// One way to do one or more steps.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Edge {
+    /// How many steps it does.
+    pub covers: usize,
+    /// What it costs by itself.
+    pub cost: f64,
+    pub takes: Flow,
+    pub makes: Flow,
+    /// What it can convert before it begins.
+    pub incoming: Ability,
+    /// What each conversion of its result into what the block declares there costs.
+    pub outgoing: f64,
+    /// Breaks ties: the lower goes first.
+    pub rank: String,
+}
+
+/// A block: the edges that begin at each step, and what is declared to flow into each step and out of the last.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Graph {
+    pub edges: Vec<Vec<Edge>>,
+    /// One more than there are steps.
+    pub declared: Vec<Flow>,
+}
+
+/// Who converts between two steps, and what it costs.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) enum Conversion {
+    /// Nothing has to be converted.
+    None,
+    /// The one that takes it.
+    Incoming(f64),
+    /// The one that made it.
+    Outgoing(f64),
+}
+
+impl Conversion {
+    pub fn cost(self) -> f64 {
+        match self {
+            Conversion::None => 0.0,
+            Conversion::Incoming(cost) | Conversion::Outgoing(cost) => cost,
+        }
+    }
+}
+
+/// How what is there becomes what is wanted; `None` if nobody can do it. `outgoing` is what its maker would ask for each
+/// conversion into what is declared, which every maker can do: it is what the operation promises.
+pub(super) fn convert(
+    there: &Flow,
+    wanted: &Flow,
+    declared: &Flow,
+    outgoing: Option<f64>,
+    incoming: Ability,
+) -> Option<Conversion> {
+    let (layout, dtype) = (there.layout != wanted.layout, there.dtype != wanted.dtype);
+    let count = f64::from(u8::from(layout) + u8::from(dtype));
+    if !layout && !dtype {
+        return Some(Conversion::None);
+    }
+    let outgoing = outgoing.filter(|_| wanted == declared).map(|each| Conversion::Outgoing(each * count));
+    let able = (!layout || incoming.layout) && (!dtype || incoming.dtype);
+    let incoming = able.then_some(Conversion::Incoming(incoming.each * count));
+    match (outgoing, incoming) {
+        (Some(outgoing), Some(incoming)) if incoming.cost() < outgoing.cost() => Some(incoming),
+        (Some(outgoing), _) => Some(outgoing),
+        (None, incoming) => incoming,
+    }
+}
+
+/// A path: for each edge its position among those of its step, and the conversion before it; and the one after the last.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Path {
+    pub total: f64,
+    pub edges: Vec<(usize, usize, Conversion)>,
+    pub last: Conversion,
+}
+
+/// A state: what flows, and what its maker asks for converting it (as bits, so that it orders).
+type State = (Flow, Option<u64>);
+
+#[derive(Debug, Clone)]
+struct Reached {
+    total: f64,
+    edges: Vec<(usize, usize, Conversion)>,
+    rank: Vec<String>,
+}
+
+impl Reached {
+    fn is_better(&self, other: &Reached) -> bool {
+        self.total.total_cmp(&other.total).then_with(|| self.rank.cmp(&other.rank)).is_lt()
+    }
+}
+
+/// The cheapest path; of equally cheap ones the first by rank. `None` if there is none.
+pub(super) fn shortest(graph: &Graph) -> Option<Path> {
+    let steps = graph.edges.len();
+    let mut reached: Vec<BTreeMap<State, Reached>> = vec![BTreeMap::new(); steps + 1];
+    let start = Reached { total: 0.0, edges: Vec::new(), rank: Vec::new() };
+    reached.first_mut()?.insert((graph.declared.first()?.clone(), None), start);
+    for step in 0..steps {
+        let here: Vec<(State, Reached)> = std::mem::take(reached.get_mut(step)?).into_iter().collect();
+        let declared = graph.declared.get(step)?;
+        for (position, edge) in graph.edges.get(step)?.iter().enumerate() {
+            let Some(there) = reached.get_mut(step + edge.covers.max(1)) else { continue };
+            for ((flow, maker), before) in &here {
+                let outgoing = maker.map(f64::from_bits);
+                let Some(conversion) = convert(flow, &edge.takes, declared, outgoing, edge.incoming) else {
+                    continue;
+                };
+                let mut next = before.clone();
+                next.total += conversion.cost() + edge.cost;
+                next.edges.push((step, position, conversion));
+                next.rank.push(edge.rank.clone());
+                let state = (edge.makes.clone(), Some(edge.outgoing.to_bits()));
+                match there.get(&state) {
+                    Some(known) if !next.is_better(known) => {}
+                    _ => {
+                        there.insert(state, next);
+                    }
+                }
+            }
+        }
+    }
+    let wanted = graph.declared.last()?;
+    let mut best: Option<(Reached, Conversion)> = None;
+    for ((flow, maker), mut one) in std::mem::take(reached.last_mut()?) {
+        let Some(last) = convert(&flow, wanted, wanted, maker.map(f64::from_bits), Ability::default()) else {
+            continue;
+        };
+        one.total += last.cost();
+        if best.as_ref().is_none_or(|(known, _)| one.is_better(known)) {
+            best = Some((one, last));
+        }
+    }
+    best.map(|(one, last)| Path { total: one.total, edges: one.edges, last })
+}
+
+/// What a path of given edges costs; `None` if it does not fit together. The edges of a step are named by position.
+pub(super) fn follow(graph: &Graph, chosen: &[(usize, usize)]) -> Option<Path> {
+    let mut flow = graph.declared.first()?.clone();
+    let mut maker = None;
+    let mut path = Path { total: 0.0, edges: Vec::new(), last: Conversion::None };
+    for (step, position) in chosen {
+        let edge = graph.edges.get(*step)?.get(*position)?;
+        let declared = graph.declared.get(*step)?;
+        let conversion = convert(&flow, &edge.takes, declared, maker, edge.incoming)?;
+        path.total += conversion.cost() + edge.cost;
+        path.edges.push((*step, *position, conversion));
+        (flow, maker) = (edge.makes.clone(), Some(edge.outgoing));
+    }
+    let wanted = graph.declared.last()?;
+    path.last = convert(&flow, wanted, wanted, maker, Ability::default())?;
+    path.total += path.last.cost();
+    Some(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::collection::vec as vec_of;
+    use proptest::prelude::*;
+    use proptest::sample::select;
+
+    fn flow() -> impl Strategy<Value = Flow> {
+        (select(vec!["BSHD", "BHSD", "SBHD"]), select(vec![None, Some(DTypeOrd(1)), Some(DTypeOrd(2))]))
+            .prop_map(|(layout, dtype)| Flow { layout: layout.to_owned(), dtype })
+    }
+
+    fn edge() -> impl Strategy<Value = Edge> {
+        let costs = (0i32..20, (any::<bool>(), any::<bool>(), 0i32..9), 0i32..9);
+        (1usize..4, costs, flow(), flow(), 0u8..9).prop_map(
+            |(covers, (cost, (layout, dtype, each), outgoing), takes, makes, rank)| Edge {
+                covers,
+                cost: f64::from(cost - 5),
+                takes,
+                makes,
+                incoming: Ability { layout, dtype, each: f64::from(each) },
+                outgoing: f64::from(outgoing),
+                rank: rank.to_string(),
+            },
+        )
+    }
+
+    /// Every sequence of edges from the first step to the end, tried one by one.
+    fn all(graph: &Graph, step: usize, chosen: &mut Vec<(usize, usize)>, best: &mut Option<f64>) {
+        if step == graph.edges.len() {
+            if let Some(path) = follow(graph, chosen)
+                && best.is_none_or(|known| path.total < known)
+            {
+                *best = Some(path.total);
+            }
+            return;
+        }
+        for (position, edge) in graph.edges[step].iter().enumerate() {
+            if step + edge.covers <= graph.edges.len() {
+                chosen.push((step, position));
+                all(graph, step + edge.covers, chosen, best);
+                chosen.pop();
+            }
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 2000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn the_shortest_path_is_the_best_of_all(
+            edges in vec_of(vec_of(edge(), 0..4), 1..5),
+            declared in vec_of(flow(), 6),
+        ) {
+            let declared = declared[..=edges.len()].to_vec();
+            let graph = Graph { edges, declared };
+            let found = shortest(&graph);
+            let mut best = None;
+            all(&graph, 0, &mut Vec::new(), &mut best);
+            prop_assert_eq!(found.as_ref().map(|path| path.total), best);
+            if let Some(found) = found {
+                let chosen: Vec<(usize, usize)> =
+                    found.edges.iter().map(|(step, position, _)| (*step, *position)).collect();
+                prop_assert_eq!(follow(&graph, &chosen), Some(found), "a path costs what it says");
+            }
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Kernels that compile on first use: never inside a call, in the background and beforehand, and what is learnt is kept.
+
+mod engine_support;
+
+use std::fs;
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use engine_support::{Does, Shape, attend, entry, run, spec};
+use lz_core::jit::{CompileRequest, Compiled, JitConfig, JitQueue, Manifest, ManifestState};
+use lz_core::{Engine, KernelEntry, KernelError, ReasonCode};
+
+const LONG: Duration = Duration::from_secs(60);
+
+/// A folder of its own that is gone afterwards.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("lz-jit-{name}-{}", std::process::id()));
+        fs::remove_dir_all(&path).ok();
+        fs::create_dir_all(&path).expect("the temporary folder can be written");
+        Folder(path)
+    }
+
+    fn file(&self) -> PathBuf {
+        self.0.join("shapes.json")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+fn compiled_by(
+    compile: impl Fn(&CompileRequest<'_>) -> Result<Compiled, KernelError> + Send + Sync + 'static,
+) -> Engine {
+    let engine = Engine::new();
+    let mut slow = spec("jit.attend").priority(90);
+    slow.jit = true;
+    let jit = KernelEntry::new(slow, Does(Box::new(|| Ok(())))).of(attend()).compiled_by(compile);
+    engine.register([jit, entry(spec("plain.attend").priority(10))]).unwrap();
+    engine
+}
+
+/// An engine whose compiler counts.
+fn counting() -> (Engine, Arc<AtomicUsize>) {
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let engine = compiled_by(move |request| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(request.spec.id, "jit.attend");
+        assert!(request.call().contains(&("head_dim".to_owned(), "64".to_owned())));
+        Ok(Compiled { artifacts: vec!["key-1".to_owned()] })
+    });
+    (engine, count)
+}
+
+fn shape(seq: i64) -> Shape {
+    Shape { seq, ..Shape::default() }
+}
+
+#[test]
+fn a_cold_kernel_is_compiled_behind_the_call_and_promoted() {
+    let (engine, count) = counting();
+    let queue = JitQueue::start(&engine, "demo", JitConfig::default());
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend", "the first call does not wait");
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
+    assert_eq!(run(&engine, &shape(65)).unwrap(), "jit.attend", "the same bucket");
+    assert_eq!(count.load(Ordering::SeqCst), 1);
+    assert_eq!(run(&engine, &shape(4000)).unwrap(), "plain.attend", "another bucket");
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(run(&engine, &shape(4000)).unwrap(), "jit.attend");
+    let counters = queue.counters();
+    assert_eq!((counters.wanted, counters.compiled, counters.dropped, counters.failed), (2, 2, 0, 0));
+    queue.stop();
+}
+
+#[test]
+fn a_call_never_compiles_even_while_the_compiler_hangs() {
+    let (release, gate): (Sender<()>, Receiver<()>) = channel();
+    let gate = Mutex::new(gate);
+    let engine = compiled_by(move |_| {
+        gate.lock().unwrap().recv().ok();
+        Ok(Compiled::default())
+    });
+    let queue = JitQueue::start(&engine, "demo", JitConfig::default());
+    for _ in 0..100 {
+        assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
+    }
+    assert_eq!(queue.counters().wanted, 1, "asked for once");
+    release.send(()).unwrap();
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
+}
+
+#[test]
+fn a_full_queue_drops_the_oldest_and_counts() {
+    let (release, gate): (Sender<()>, Receiver<()>) = channel();
+    let gate = Mutex::new(gate);
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&seen);
+    let engine = compiled_by(move |request| {
+        gate.lock().unwrap().recv().ok();
+        let heads = request.call().into_iter().find(|(name, _)| name == "heads").unwrap().1;
+        noted.lock().unwrap().push(heads);
+        Ok(Compiled::default())
+    });
+    let queue = JitQueue::start(&engine, "demo", JitConfig { queue: 2, ..JitConfig::default() });
+    let want = |heads| run(&engine, &Shape { heads, ..Shape::default() }).unwrap();
+    want(1);
+    // The worker holds the first; of the next four only the last two have room.
+    while queue.waiting() > 0 {
+        std::thread::yield_now();
+    }
+    (2..6).for_each(|heads| assert_eq!(want(heads), "plain.attend"));
+    assert_eq!((queue.waiting(), queue.counters().dropped), (2, 2));
+    drop(release);
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(*seen.lock().unwrap(), ["1", "4", "5"]);
+    // What was dropped is wanted again when it is met again.
+    want(2);
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(want(2), "jit.attend");
+}
+
+#[test]
+fn a_failure_is_remembered_by_health_and_tried_again_after_a_rest() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tries);
+    let engine = compiled_by(move |_| match counted.fetch_add(1, Ordering::SeqCst) {
+        0 => Err(KernelError::failed("the toolchain is missing")),
+        1 => panic!("the compiler is broken"),
+        _ => Ok(Compiled::default()),
+    });
+    let config = JitConfig { backoff: Duration::from_millis(1), ..JitConfig::default() };
+    let queue = JitQueue::start(&engine, "demo", config);
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
+    while queue.counters().compiled == 0 {
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(tries.load(Ordering::SeqCst), 3);
+    assert_eq!(queue.counters().failed, 2);
+    assert!(!engine.health().is_spotless(), "health knows of the failures");
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
+}
+
+#[test]
+fn while_it_rests_it_is_not_tried() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&tries);
+    let engine = compiled_by(move |_| {
+        counted.fetch_add(1, Ordering::SeqCst);
+        Err(KernelError::failed("the toolchain is missing"))
+    });
+    let queue = JitQueue::start(&engine, "demo", JitConfig { backoff: LONG, ..JitConfig::default() });
+    for _ in 0..50 {
+        run(&engine, &shape(64)).unwrap();
+        assert!(queue.wait_until_idle(LONG));
+    }
+    assert_eq!(tries.load(Ordering::SeqCst), 1);
+    let entry = queue.manifest().entries().next().cloned().unwrap();
+    assert!(matches!(&entry.state, ManifestState::Failed(why) if why.contains("the toolchain is missing")));
+}
+
+#[test]
+fn a_degraded_engine_compiles_nothing_in_the_background() {
+    let (engine, count) = counting();
+    let queue = JitQueue::start(&engine, "demo", JitConfig::default());
+    while engine.health().level().allows_background() {
+        engine.health().record_engine_fault("a test");
+    }
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
+    assert!(!queue.wait_until_idle(Duration::from_millis(120)) || queue.counters().wanted == 0);
+    assert_eq!(count.load(Ordering::SeqCst), 0);
+    // Somebody who waits for it may still have it compiled.
+    let items = engine.cold_kernels(&[(attend(), shape(64).context())]);
+    let report = engine.warmup(&items, &mut |_| ControlFlow::Continue(()));
+    assert_eq!((report.compiled.len(), count.load(Ordering::SeqCst)), (1, 1));
+}
+
+#[test]
+fn without_a_compiler_it_stays_cold_and_says_so() {
+    let engine = Engine::new();
+    let mut slow = spec("jit.attend").priority(90);
+    slow.jit = true;
+    engine.register([entry(slow), entry(spec("plain.attend"))]).unwrap();
+    let queue = JitQueue::start(&engine, "demo", JitConfig::default());
+    for _ in 0..3 {
+        assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
+        assert!(queue.wait_until_idle(LONG));
+    }
+    assert_eq!(queue.counters().impossible, 1);
+}
+
+#[test]
+fn a_warm_up_tells_its_progress_and_can_be_called_off() {
+    let (engine, count) = counting();
+    let calls: Vec<_> = [16, 1000, 4000].map(|seq| (attend(), shape(seq).context())).into();
+    let items = engine.cold_kernels(&calls);
+    assert_eq!(items.len(), 3);
+    let mut told = Vec::new();
+    let report = engine.warmup(&items, &mut |progress| {
+        told.push((progress.done, progress.total, progress.next.to_owned()));
+        if progress.done < 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(report.cancelled);
+    assert_eq!((report.compiled.len(), told.len(), count.load(Ordering::SeqCst)), (2, 3, 2));
+    assert_eq!(report.compiled[0].1, ["key-1"]);
+    assert_eq!(run(&engine, &shape(16)).unwrap(), "jit.attend", "what was compiled stays warm");
+    assert_eq!(run(&engine, &shape(4000)).unwrap(), "plain.attend");
+    let report = engine.warmup(&items, &mut |_| ControlFlow::Continue(()));
+    assert_eq!((report.compiled.len(), report.already_warm), (1, 2));
+    assert!(engine.cold_kernels(&calls).is_empty());
+}
+
+#[test]
+fn a_manifest_survives_a_restart_and_warms_the_next_run_up() {
+    let folder = Folder::new("restart");
+    let config = JitConfig { manifest: Some(folder.file()), ..JitConfig::default() };
+    let (engine, _) = counting();
+    let queue = JitQueue::start(&engine, "demo", config.clone());
+    run(&engine, &shape(64)).unwrap();
+    assert!(queue.wait_until_idle(LONG));
+    queue.stop();
+
+    let (engine, count) = counting();
+    let queue = JitQueue::start(&engine, "demo", config.clone());
+    let items = queue.manifest().items(&engine.registry());
+    assert_eq!(items.len(), 1);
+    assert_eq!(items[0].context, shape(64).context(), "the call comes back bit for bit");
+    let report = engine.warmup(&items, &mut |_| ControlFlow::Continue(()));
+    assert_eq!((report.compiled.len(), count.load(Ordering::SeqCst)), (1, 1));
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend", "the first call is fast");
+    queue.stop();
+    let left: Vec<_> = fs::read_dir(&folder.0).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["shapes.json"], "no half-written file is left");
+
+    let (other, _) = counting();
+    other.unregister_backend("jit");
+    let (manifest, warning) = Manifest::load(&folder.file(), "demo", LONG);
+    assert_eq!(warning, None);
+    assert!(manifest.items(&other.registry()).is_empty(), "what is gone is left out");
+}
+
+#[test]
+fn a_manifest_that_cannot_be_used_is_put_aside_with_a_warning() {
+    let folder = Folder::new("damaged");
+    let load = || Manifest::load(&folder.file(), "demo", LONG);
+    assert_eq!(load(), (Manifest::new("demo"), None), "none is no mistake");
+
+    let mut manifest = Manifest::new("demo");
+    manifest.note("jit.attend", "1", attend(), &shape(64).context(), ManifestState::Wanted);
+    manifest.save(&folder.file()).unwrap();
+    let text = fs::read_to_string(folder.file()).unwrap();
+    for cut in [0, 1, text.len() / 2, text.len() - 3] {
+        fs::write(folder.file(), &text[..cut]).unwrap();
+        let (empty, warning) = load();
+        assert_eq!(empty.entries().count(), 0);
+        assert!(warning.is_some_and(|warning| warning.contains("is damaged")), "{cut}");
+        assert!(!folder.file().exists(), "it was put aside");
+    }
+
+    fs::write(folder.file(), text.replace("\"version\": 1,", "\"version\": 2,")).unwrap();
+    let (later, warning) = load();
+    assert!(warning.is_some_and(|warning| warning.contains("has version 2")));
+    assert!(
+        later.save(&folder.file()).is_err() && manifest.save(&folder.file()).is_err(),
+        "it is left alone"
+    );
+
+    fs::write(folder.file(), &text).unwrap();
+    let (_, warning) = Manifest::load(&folder.file(), "another", LONG);
+    assert!(warning.is_some_and(|warning| warning.contains("is of model `demo`")));
+    let old = text.lines().map(|line| match line.trim_start().starts_with("\"written_at\"") {
+        true => "\"written_at\": 1000000000,".to_owned(),
+        false => line.to_owned(),
+    });
+    fs::write(folder.file(), old.collect::<Vec<_>>().join("\n")).unwrap();
+    let (stale, warning) = load();
+    assert_eq!(stale.entries().count(), 0);
+    assert!(warning.is_some_and(|warning| warning.contains("days old and not trusted")));
+}
+
+#[test]
+fn two_processes_may_write_one_manifest() {
+    let folder = Folder::new("two");
+    let note = |kernel: &str| {
+        let mut manifest = Manifest::new("demo");
+        manifest.note(kernel, "1", attend(), &shape(64).context(), ManifestState::Compiled);
+        manifest
+    };
+    note("first.attend").save(&folder.file()).unwrap();
+    note("second.attend").save(&folder.file()).unwrap();
+    let (both, _) = Manifest::load(&folder.file(), "demo", LONG);
+    let kernels: Vec<&str> = both.entries().map(|entry| entry.kernel.as_str()).collect();
+    assert_eq!(kernels, ["first.attend", "second.attend"]);
+}
+
+#[test]
+fn an_unwritable_place_costs_a_warning_and_nothing_else() {
+    let folder = Folder::new("unwritable");
+    fs::write(folder.0.join("file"), "").unwrap();
+    let config = JitConfig { manifest: Some(folder.0.join("file/shapes.json")), ..JitConfig::default() };
+    let (engine, _) = counting();
+    let queue = JitQueue::start(&engine, "demo", config);
+    run(&engine, &shape(64)).unwrap();
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
+    queue.stop();
+}
+
+#[test]
+fn the_settings_of_the_policy_are_taken() {
+    let engine = Engine::new();
+    let config = JitConfig::of(|key| engine.settings().value(key));
+    assert!(config.background && config.queue == 1000);
+    assert_eq!(config.manifest_stale, Duration::from_secs(7 * 24 * 60 * 60));
+    assert!(config.manifest.is_some_and(|path| path.ends_with(".cache/layerzero/shape_manifest.json")));
+}
+
+#[test]
+fn what_is_solved_with_compilation_has_its_artifacts() {
+    let (engine, count) = counting();
+    let work = lz_core::solver::Work::new(attend(), shape(64).context()).range("batch", 1..=4);
+    let problem = lz_core::solver::Problem {
+        model_id: "demo".to_owned(),
+        works: vec![work.range("seq", 1..=100)],
+        compile: true,
+        ..Default::default()
+    };
+    let solution = engine.solve(&problem, &mut |_| ControlFlow::Continue(())).unwrap();
+    assert_eq!(count.load(Ordering::SeqCst), 2, "one bucket of batch 1, one of 2 to 4");
+    assert!(solution.text.contains("key-1") && solution.text.contains("jit.attend"), "{}", solution.text);
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "jit.attend");
+    assert!(!engine.explain(attend(), &shape(64).context()).candidates.iter().any(|candidate| {
+        candidate.reasons.iter().any(|reason| reason.code == ReasonCode::JitCold.as_str())
+    }));
+}
