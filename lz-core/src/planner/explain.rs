@@ -80,10 +80,8 @@ fn differences(block: &Block, plan: &BlockPlan) -> Vec<Difference> {
         let why = if step.operations.len() > 1 {
             format!("does {} in one", step.operations.join(" and "))
         } else if spends < spent {
-            format!(
-                "loses {:.1} points of score, and conversions around it cost {spends:.1} instead of {spent:.1}",
-                alone.1 - step.score
-            )
+            let more = step.score - alone.1;
+            format!("scores {more:+.1}, and conversions around it cost {spends:.1} instead of {spent:.1}")
         } else {
             "makes other steps cheaper".to_owned()
         };

@@ -245,11 +245,14 @@ fn add_ways(
 /// What is declared to flow into each step, and out of the last. An operation without a layout leaves it as it is.
 fn declared(steps: &[Step]) -> Vec<Flow> {
     let mut flows = Vec::with_capacity(steps.len() + 1);
-    let mut layout = String::new();
+    let stated =
+        |step: &Step| layout_of(step.operation).map(|field| crate::scope::show(field, &step.context));
+    // What comes before the first operation with a layout leaves that one's layout as it is.
+    let mut layout = steps.iter().find_map(stated).unwrap_or_default();
     let mut made = None;
     for step in steps {
-        if let Some(field) = layout_of(step.operation) {
-            layout = crate::scope::show(field, &step.context);
+        if let Some(stated) = stated(step) {
+            layout = stated;
         }
         let dtype = input_dtype(step.operation).map(|field| DTypeOrd(step.context.raw(field.store) as u8));
         flows.push(Flow { layout: layout.clone(), dtype });
