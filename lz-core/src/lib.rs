@@ -19,6 +19,7 @@ pub mod error;
 pub mod evidence;
 pub mod explain;
 mod filter;
+pub mod freeze;
 mod generated;
 pub mod health;
 pub mod jit;

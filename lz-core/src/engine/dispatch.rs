@@ -157,7 +157,9 @@ impl Shared {
         let Some(key) = key else {
             world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(world, table, context, mode);
-            return decide::decide(&call).map(Found::Fresh).ok_or_else(|| decide::refusal(&call));
+            let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
+            self.journal.note(&call, decision.position);
+            return Ok(Found::Fresh(decision));
         };
         let hash = key.hash(table.axes.len());
         let kept = || {
@@ -192,6 +194,7 @@ impl Shared {
         world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(world, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
+        self.journal.note(&call, decision.position);
         match world.decisions.insert(Box::new(Entry { key, decision }), hash) {
             Inserted::Kept(entry) => Ok(Found::Kept(entry)),
             Inserted::Full(entry) => {

@@ -30,6 +30,7 @@ use crate::device::DeviceSpec;
 use crate::error::Error;
 use crate::evidence::{Evidence, MemoryProbe};
 use crate::explain::{self, Explanation};
+use crate::freeze::Journal;
 use crate::health::{Health, Population};
 use crate::kernel::{KernelEntry, KernelError};
 use crate::mode::{self, Mode};
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     /// Who keeps things on disk.
     keeper: OnceLock<Arc<keep::Keeper>>,
     splits: Splits,
+    journal: Journal,
 }
 
 impl Numbered for World {
@@ -123,6 +125,7 @@ impl Engine {
             operator: OnceLock::new(),
             keeper: OnceLock::new(),
             splits: Splits::default(),
+            journal: Journal::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
         health.on_change(move |_, _| {
@@ -318,6 +321,11 @@ impl Engine {
     /// The engine, not kept alive.
     pub(crate) fn downgrade(&self) -> WeakEngine {
         WeakEngine(Arc::downgrade(&self.shared))
+    }
+
+    /// Where decisions are noted while the engine records.
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.shared.journal
     }
 
     /// Where splits are counted.

@@ -76,7 +76,7 @@ struct File {
 pub struct Manifest {
     /// What is served: any text, for example a hash of the model's configuration.
     pub model: String,
-    entries: BTreeMap<(String, Vec<u64>), ManifestEntry>,
+    entries: BTreeMap<(String, String, Vec<u64>), ManifestEntry>,
     /// The file is of a later version and must not be overwritten.
     foreign: bool,
 }
@@ -182,8 +182,9 @@ impl Manifest {
     /// What can be warmed up with this registry: entries whose operation, schema, kernel and version are as they were.
     pub fn items(&self, registry: &Registry) -> Vec<WarmupItem> {
         let fits = |entry: &&ManifestEntry| {
-            let kernel = registry.kernel(&entry.kernel);
-            kernel.is_some_and(|kernel| entry.version.is_empty() || kernel.spec.version == entry.version)
+            let Some(operation) = registry.operation(&entry.operation) else { return false };
+            let mut kernels = registry.kernels_of(operation).filter(|kernel| kernel.spec.id == entry.kernel);
+            kernels.any(|kernel| entry.version.is_empty() || kernel.spec.version == entry.version)
         };
         self.entries
             .values()
@@ -239,8 +240,8 @@ impl Manifest {
 }
 
 /// Entries of one kernel and one bucket are one entry.
-fn key(entry: &ManifestEntry) -> (String, Vec<u64>) {
-    (entry.kernel.clone(), entry.bucket.clone())
+fn key(entry: &ManifestEntry) -> (String, String, Vec<u64>) {
+    (entry.kernel.clone(), entry.operation.clone(), entry.bucket.clone())
 }
 
 /// A name beside a file that no other writer uses at the same time.

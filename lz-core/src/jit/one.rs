@@ -36,10 +36,11 @@ pub(super) fn compile(
 ) -> Outcome {
     let world = engine.world();
     let unknown = || Outcome::Impossible(Reason::new(ReasonCode::KernelUnknown).message(kernel));
-    let Some(entry) = world.registry.kernel(kernel).cloned() else { return unknown() };
-    let found = world.registry.index_of(kernel).and_then(|index| world.registry.compiled(index));
+    let found = world.registry.index_of(operation, kernel);
+    let found = found.and_then(|index| world.registry.compiled(index));
     let (Some(table), Some(found)) = (world.table(operation), found) else { return unknown() };
-    if world.warm.contains(kernel, Bucket::of(operation, context).words()) {
+    let entry = found.entry.clone();
+    if world.warm.contains(operation, kernel, Bucket::of(operation, context).words()) {
         return Outcome::Warm;
     }
     let Some(compiler) = &entry.compile else {

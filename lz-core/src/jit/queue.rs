@@ -20,8 +20,8 @@ use crate::operation::OperationInfo;
 /// How often a thread that may not work looks whether it may.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A kernel and a bucket.
-type Key = (String, Box<[u64]>);
+/// A kernel, the slot of its operation and a bucket.
+type Key = (String, u32, Box<[u64]>);
 
 #[derive(Debug, Clone)]
 struct Request {
@@ -177,7 +177,7 @@ impl Drop for JitQueue {
 
 impl JitRequests for Inner {
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
-        let key: Key = (kernel.to_owned(), Bucket::of(operation, context).words().into());
+        let key: Key = (kernel.to_owned(), operation.slot(), Bucket::of(operation, context).words().into());
         let mut state = self.state();
         if self.stopping.load(Ordering::Relaxed) || state.known.contains(&key) {
             return;
@@ -253,7 +253,9 @@ impl Inner {
     /// Puts down what became of a request.
     fn settle(&self, engine: &Engine, mut request: Request, outcome: Outcome) {
         let kernel = &request.key.0;
-        let version = engine.registry().kernel(kernel).map(|entry| entry.spec.version.clone());
+        let registry = engine.registry();
+        let mut entries = registry.kernels_of(request.operation);
+        let version = entries.find(|entry| entry.spec.id == *kernel).map(|entry| entry.spec.version.clone());
         let version = version.unwrap_or_default();
         let mut state = self.state();
         state.busy -= 1;

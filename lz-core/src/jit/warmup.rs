@@ -75,7 +75,7 @@ impl Engine {
     /// The kernels that only have to be compiled to be possible for these calls, each bucket once.
     pub fn cold_kernels(&self, calls: &[(&'static OperationInfo, Context)]) -> Vec<WarmupItem> {
         let world = self.world();
-        let mut seen: Vec<(&str, Bucket)> = Vec::new();
+        let mut seen: Vec<(&str, u32, Bucket)> = Vec::new();
         let mut items = Vec::new();
         for (operation, context) in calls {
             let Some(table) = world.table(operation) else { continue };
@@ -85,7 +85,7 @@ impl Engine {
                 let mut reasons: Vec<Reason> = Vec::new();
                 filter::examine(&call, position as u16, &mut reasons);
                 let only_cold = matches!(reasons.as_slice(), [one] if one.code == ReasonCode::JitCold);
-                let place = (kernel.spec().id.as_str(), call.bucket);
+                let place = (kernel.spec().id.as_str(), operation.slot(), call.bucket);
                 if only_cold && !seen.contains(&place) {
                     seen.push(place);
                     let kernel = kernel.spec().id.clone();

@@ -25,6 +25,9 @@ use crate::reason::{Reason, ReasonCode};
 use crate::table::{Leaf, TableWriter, capabilities_hash, grow, under};
 use grid::Grid;
 
+/// Keys of what was compiled, by kernel, operation and bucket.
+type Artifacts = BTreeMap<(String, String, Vec<u64>), Vec<String>>;
+
 /// The most cells that one table may have.
 const MOST_CELLS: u64 = 1 << 20;
 
@@ -147,7 +150,7 @@ impl Engine {
     }
 
     /// Compiles every cold kernel that could be chosen in some cell, and says what that left behind.
-    fn compile_all(&self, grids: &[Grid]) -> BTreeMap<(String, Vec<u64>), Vec<String>> {
+    fn compile_all(&self, grids: &[Grid]) -> Artifacts {
         let mut calls: Vec<(&'static OperationInfo, Context)> = Vec::new();
         for grid in grids {
             calls.extend(grid.contexts().into_iter().map(|context| (grid.operation, context)));
@@ -156,7 +159,7 @@ impl Engine {
         let report = self.warmup(&items, &mut |_| ControlFlow::Continue(()));
         let key = |item: &crate::jit::WarmupItem| {
             let bucket = crate::bucket::Bucket::of(item.operation, &item.context);
-            (item.kernel.clone(), bucket.words().to_vec())
+            (item.kernel.clone(), item.operation.name.to_string(), bucket.words().to_vec())
         };
         report.compiled.iter().map(|(item, artifacts)| (key(item), artifacts.clone())).collect()
     }
@@ -193,7 +196,7 @@ fn not_there(operation: &OperationInfo) -> Error {
 
 struct Solver<'a> {
     world: &'a World,
-    artifacts: &'a BTreeMap<(String, Vec<u64>), Vec<String>>,
+    artifacts: &'a Artifacts,
     progress: &'a mut dyn FnMut(&SolveProgress<'_>) -> ControlFlow<()>,
     done: u64,
     total: u64,
@@ -225,7 +228,8 @@ impl Solver<'_> {
             return Err(why);
         };
         self.solution.decided += 1;
-        let jit_artifacts = self.artifacts.get(&(kernel.clone(), call.bucket.words().to_vec()));
+        let key = (kernel.clone(), grid.operation.name.to_string(), call.bucket.words().to_vec());
+        let jit_artifacts = self.artifacts.get(&key);
         let jit_artifacts = jit_artifacts.cloned().unwrap_or_default();
         Ok(Leaf { kernel, fallbacks: ids.collect(), jit_artifacts })
     }

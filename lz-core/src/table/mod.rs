@@ -15,7 +15,7 @@ use std::fmt;
 use lz_schema::diagnostics::{Code, Report, Sink};
 use lz_schema::source::{Node as Place, Span};
 
-pub(crate) use capabilities::capabilities_hash;
+pub(crate) use capabilities::{capabilities_hash, hex};
 pub use grow::{Leaf, Sizes, TableWriter, grow, under};
 pub use loaded::TableState;
 pub(crate) use loaded::{Hint, LoadedTable, LoadedTables};
