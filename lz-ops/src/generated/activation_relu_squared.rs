@@ -429,12 +429,24 @@ impl ActivationReluSquaredCall<'_> {
         engine: &::lz_core::Engine,
         mut out: ActivationReluSquaredOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
-        engine
+        let outcome = engine
             .dispatch(
                 &ACTIVATION_RELU_SQUARED,
                 &self.context_with(&out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
-            )
+            );
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                ::lz_core::split::or_split(
+                    engine,
+                    &ACTIVATION_RELU_SQUARED,
+                    error,
+                    &mut self.to_args(),
+                    &mut out.to_args(),
+                )
+            }
+        }
     }
     /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
     #[inline]

@@ -1194,12 +1194,24 @@ impl AttentionSparseVariableBlockCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionSparseVariableBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
-        engine
+        let outcome = engine
             .dispatch(
                 &ATTENTION_SPARSE_VARIABLE_BLOCK,
                 &self.context_with(&out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
-            )
+            );
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                ::lz_core::split::or_split(
+                    engine,
+                    &ATTENTION_SPARSE_VARIABLE_BLOCK,
+                    error,
+                    &mut self.to_args(),
+                    &mut out.to_args(),
+                )
+            }
+        }
     }
     /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
     #[inline]

@@ -686,12 +686,24 @@ impl MlpLinearCall<'_> {
         engine: &::lz_core::Engine,
         mut out: MlpLinearOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
-        engine
+        let outcome = engine
             .dispatch(
                 &MLP_LINEAR,
                 &self.context_with(&out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
-            )
+            );
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                ::lz_core::split::or_split(
+                    engine,
+                    &MLP_LINEAR,
+                    error,
+                    &mut self.to_args(),
+                    &mut out.to_args(),
+                )
+            }
+        }
     }
     /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
     #[inline]

@@ -645,12 +645,24 @@ impl NormRmsCall<'_> {
         engine: &::lz_core::Engine,
         mut out: NormRmsOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
-        engine
+        let outcome = engine
             .dispatch(
                 &NORM_RMS,
                 &self.context_with(&out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
-            )
+            );
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                ::lz_core::split::or_split(
+                    engine,
+                    &NORM_RMS,
+                    error,
+                    &mut self.to_args(),
+                    &mut out.to_args(),
+                )
+            }
+        }
     }
     /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
     #[inline]

@@ -740,12 +740,24 @@ impl NormRmsAddCall<'_> {
         engine: &::lz_core::Engine,
         mut out: NormRmsAddOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
-        engine
+        let outcome = engine
             .dispatch(
                 &NORM_RMS_ADD,
                 &self.context_with(&out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
-            )
+            );
+        match outcome {
+            Ok(()) => Ok(()),
+            Err(error) => {
+                ::lz_core::split::or_split(
+                    engine,
+                    &NORM_RMS_ADD,
+                    error,
+                    &mut self.to_args(),
+                    &mut out.to_args(),
+                )
+            }
+        }
     }
     /// Runs it with this kernel: ours by its type, any other by dynamic arguments.
     #[inline]
