@@ -10,6 +10,8 @@ use lz_codegen::Source;
 use lz_codegen::emit::contracts::Contract;
 use lz_schema::{Reasons, SchemaSet};
 
+use crate::scenarios;
+
 /// What to do with files that differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mode {
@@ -93,6 +95,7 @@ fn render(root: &Path, catalogue: &Catalogue) -> Result<BTreeMap<String, String>
         .collect();
     let mut files = lz_codegen::render(&sources, &catalogue.reasons);
     files.extend(contracts(root)?);
+    files.insert(scenarios::INDEX.to_owned(), scenarios::index(root)?);
     Ok(files)
 }
 
@@ -182,6 +185,9 @@ fn changed_schemas(catalogue: &Catalogue, recorded: &str, stale: &[String]) -> S
     if stale.iter().any(|path| path == "lz-core/src/generated/reasons.rs") {
         changed.push("schemas/reasons.yaml".to_owned());
     }
+    if stale.iter().any(|path| path == scenarios::INDEX) {
+        changed.push("none, but a scenario".to_owned());
+    }
     if changed.is_empty() { "none (the generator changed)".to_owned() } else { changed.join(", ") }
 }
 
@@ -216,7 +222,8 @@ pub fn write(path: &Path, text: &str) -> Result<()> {
     fs::write(path, text).with_context(|| format!("writing {}", path.display()))
 }
 
-fn relative(root: &Path, path: &Path) -> Result<String> {
+/// A path from the root, with forward slashes.
+pub fn relative(root: &Path, path: &Path) -> Result<String> {
     Ok(path.strip_prefix(root)?.to_string_lossy().replace('\\', "/"))
 }
 

@@ -8,6 +8,7 @@ mod new_op;
 mod onnx;
 mod python;
 mod scaffold;
+mod scenarios;
 mod test;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ cargo xtask <command>
   export-definition OP        an operation as a definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust
   bench select [--json]       what deciding costs, with a full house
+  bench scenarios [--json]    what the performance scenarios cost, beside what one would write by hand
   bench python [--json]       what a call from Python costs, beside its peers
   bench cpu [--json]          CPU kernels beside the machine's limits and torch
   onnx-data                   fetch the ONNX node tests and print their folder
@@ -63,6 +65,7 @@ fn run() -> Result<()> {
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
+        ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),

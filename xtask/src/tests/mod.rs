@@ -4,3 +4,4 @@ mod documents;
 mod freshness;
 mod house;
 mod macros;
+mod scenarios;

@@ -1,0 +1,90 @@
+//! What a change costs whoever makes it, and the first calls after it.
+
+use std::hint::black_box;
+
+use lz_core::policy::Policy;
+use lz_core::policy::file::Document;
+use lz_core::table::{LockedDecision, Lockfile};
+use lz_ops::NORM_RMS;
+
+use super::Bench;
+use super::naive::Locked;
+use super::repeating::{decide, kernels, norms};
+use crate::house::{host_spec, vocabulary};
+use crate::kernels::quiet;
+
+/// The policy of an engine with thirty-two kernels is replaced, beside clearing a map of decisions.
+pub fn a_policy_is_replaced(bench: &mut Bench) {
+    let (engine, map, mut round) = (kernels(32), Locked::default(), 0.0);
+    bench.beside(
+        "clearing a map",
+        500,
+        || {
+            round += 1.0;
+            engine.set_policy(Policy { prefer_points: round, ..Policy::default() });
+        },
+        || map.clear(),
+    );
+}
+
+/// A plugin is registered among thirty-two kernels, its limits compiled and checked, and removed again.
+pub fn a_plugin_comes_and_goes(bench: &mut Bench) {
+    let engine = kernels(32);
+    bench.alone(200, || {
+        let plugin = host_spec("plugin.x").limit("hidden % 8 == 0", lz_core::ReasonCode::AxisLimit);
+        drop(black_box(engine.register([quiet(plugin, &NORM_RMS)])));
+        engine.unregister_backend("plugin");
+    });
+}
+
+/// The policy is replaced and sixty-four shapes are decided again: one shape's share, beside filling a map again.
+pub fn sixty_four_shapes_after_a_reload(bench: &mut Bench) {
+    let (engine, map, all, mut round) = (kernels(32), Locked::default(), norms(64), 0.0);
+    let share = |total: f64| total / 64.0;
+    let ours = bench_select::time(20, || {
+        round += 1.0;
+        engine.set_policy(Policy { prefer_points: round, ..Policy::default() });
+        all.iter().for_each(|args| decide(&engine, args));
+    });
+    let theirs = bench_select::time(20, || {
+        map.clear();
+        all.iter().for_each(|args| {
+            black_box(map.decide(args));
+        });
+    });
+    bench.figures("ns", share(ours), Some(("a map under a mutex", share(theirs))));
+}
+
+/// A policy file of twenty rules is read and checked against the whole catalogue, as hot reload does it.
+pub fn a_policy_file_is_read(bench: &mut Bench) {
+    let rules: String = (0..20)
+        .map(|number| {
+            format!(
+                "  - {{ match: {{ operation: norm.*, hidden_size: '>={}' }}, prefer: torch }}\n",
+                64 * number
+            )
+        })
+        .collect();
+    let (text, vocabulary) = (format!("version: 1\nrules:\n{rules}"), vocabulary());
+    bench.alone(3, || drop(black_box(Document::read("layerzero.yaml", black_box(&text), &vocabulary))));
+}
+
+/// A lockfile of two hundred decisions is written, read back with its digest checked, and compared.
+pub fn a_lockfile_of_two_hundred_decisions(bench: &mut Bench) {
+    let mut lockfile = Lockfile::new("cuda_sm90_cu130", "default", "abc");
+    for number in 0..200 {
+        lockfile.add(LockedDecision {
+            operation: "norm.rms".to_owned(),
+            context: format!("T=bf16 rows<=16 hidden={number}"),
+            schema: "90a506da".to_owned(),
+            kernel: "flashinfer.norm.rms".to_owned(),
+            kernel_version: "0.6.4".to_owned(),
+            fallbacks: vec!["torch.norm.rms".to_owned()],
+        });
+    }
+    bench.alone(2, || {
+        if let Ok(read) = Lockfile::read("layerzero.lock", &lockfile.text()) {
+            black_box(read.compare(&lockfile));
+        }
+    });
+}

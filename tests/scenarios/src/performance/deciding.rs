@@ -1,0 +1,123 @@
+//! Decisions that are made afresh, and what it costs to explain them.
+
+use std::hint::black_box;
+
+use lz_core::device::detect_cpu;
+use lz_core::perfdb::PerfDb;
+use lz_core::policy::{CacheConfig, Policy, Sourced};
+use lz_core::{Engine, ReasonCode};
+use lz_ops::NORM_RMS;
+
+use super::Bench;
+use super::naive::{best, checks};
+use super::repeating::{decide, kernels, norm, norms};
+use crate::calls::{Ask, Norm};
+use crate::folder::Folder;
+use crate::house::{govern, host_house, host_spec};
+use crate::measured::{evidence, measurement, spec_of};
+
+/// The same engine without a cache: every call is decided afresh.
+fn uncached(engine: &Engine) {
+    let mut policy = Policy::clone(&engine.policy());
+    let off = CacheConfig { enabled: false, ..policy.cache.value };
+    policy.cache = Sourced::new(off, "the benchmark");
+    engine.set_policy(policy);
+}
+
+fn afresh(bench: &Bench, engine: &Engine, count: i64) {
+    uncached(engine);
+    let (all, closures) = (norms(64), checks(count));
+    let (mut ours, mut theirs) = (all.iter().cycle(), all.iter().cycle());
+    bench.beside(
+        "a list of closures",
+        1_000,
+        || ours.next().into_iter().for_each(|args| decide(engine, black_box(args))),
+        || {
+            black_box(theirs.next().and_then(|args| best(&closures, black_box(args))));
+        },
+    );
+}
+
+/// A new shape with four kernels to choose from, beside four hand-written checks.
+pub fn the_first_call_of_a_shape_with_four_kernels(bench: &mut Bench) {
+    afresh(bench, &kernels(4), 4);
+}
+
+/// A new shape with thirty-two kernels to choose from, beside thirty-two hand-written checks.
+pub fn the_first_call_of_a_shape_with_thirty_two_kernels(bench: &mut Bench) {
+    afresh(bench, &kernels(32), 32);
+}
+
+/// A new shape under twenty rules.
+pub fn the_first_call_under_twenty_rules(bench: &mut Bench) {
+    let engine = kernels(32);
+    let rules: String = (0..20)
+        .map(|number| {
+            format!("  - {{ condition: hidden_size >= {}, prefer: backend{} }}\n", 64 * number, number % 8)
+        })
+        .collect();
+    govern(&engine, &format!("rules:\n{rules}"));
+    afresh(bench, &engine, 32);
+}
+
+/// A new shape whose kernels were measured: figures that were loaded from disk once, beside a question to the database for each.
+pub fn the_first_call_with_figures_from_disk(bench: &mut Bench) {
+    let (folder, device) = (Folder::new(), detect_cpu());
+    let (database, engine) = (PerfDb::open(folder.database()).db, kernels(32));
+    let call = Norm { hidden: 4096, ..Norm::default() };
+    let rows: Vec<_> = engine
+        .registry()
+        .kernels()
+        .map(|entry| measurement(&call, &spec_of(&engine, &entry.spec.id), &device, 1000.0))
+        .collect();
+    if database.record_all(&rows).is_err() {
+        return;
+    }
+    engine.set_evidence(Some(evidence(&database, &device)));
+    uncached(&engine);
+    let (args, key) = (norm(4, 4096), rows[0].key.clone());
+    bench.beside(
+        "a question to SQLite",
+        500,
+        || decide(&engine, black_box(&args)),
+        || {
+            let query = lz_core::perfdb::Query {
+                operation: &key.operation,
+                setting: &key.setting,
+                dtypes: &key.dtypes,
+                bucket: &key.bucket,
+            };
+            black_box(database.lookup(query, lz_core::perfdb::unix_now()));
+        },
+    );
+}
+
+/// Nothing can run the call: every reason of thirty-two kernels is made, each time.
+pub fn a_call_that_nothing_can_run(bench: &mut Bench) {
+    let impossible =
+        |number: u8| host_spec(&format!("k{number}.x")).limit("hidden >= 100000", ReasonCode::AxisLimit);
+    let engine = host_house((0..32).map(impossible));
+    let args = norm(4, 64);
+    bench.alone(500, || decide(&engine, black_box(&args)));
+}
+
+/// `which` for a call with thirty-two kernels: the plan with its whole chain of fallbacks.
+pub fn asking_which_kernel_would_run(bench: &mut Bench) {
+    let engine = kernels(32);
+    let Ok(context) = Norm::default().context() else { return };
+    bench.alone(500, || drop(black_box(engine.which(&NORM_RMS, black_box(&context)))));
+}
+
+/// `explain` for a call with thirty-two kernels: every candidate, every addend, as data.
+pub fn explaining_a_decision(bench: &mut Bench) {
+    let engine = kernels(32);
+    let Ok(context) = Norm::default().context() else { return };
+    bench.alone(500, || drop(black_box(engine.explain(&NORM_RMS, black_box(&context)))));
+}
+
+/// The same explanation as the text that is printed.
+pub fn an_explanation_as_a_table(bench: &mut Bench) {
+    let engine = kernels(32);
+    let explanation = Norm::default().explain(&engine);
+    bench.alone(500, || drop(black_box(black_box(&explanation).to_string())));
+}

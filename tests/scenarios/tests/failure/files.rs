@@ -1,0 +1,157 @@
+//! Files and variables that are wrong: told exactly, and what was in force stays in force.
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use lz_core::descriptor::{self, Catalogue};
+use lz_core::policy::env;
+use lz_core::policy::file::Document;
+use lz_core::reload::{Outcome, watch};
+use lz_core::{ReasonCode, dynamic};
+use lz_ops::OPERATIONS;
+use lz_scenarios::calls::{Ask, Prefill};
+use lz_scenarios::folder::Folder;
+use lz_scenarios::house::{house_on, stack, vocabulary};
+
+fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {
+    let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
+    let error = descriptor::read("vendor.json", json, &catalogue).unwrap_err();
+    (error.backend.clone(), error.reasons.iter().map(|reason| reason.code).collect())
+}
+
+const KERNEL: &str =
+    r#""kernel_id": "vendor.rms", "min_sm": 80, "requires_layouts": ["any"], "writes_into_output": true"#;
+
+/// A vendor's descriptor is of a version that this release does not know: the backend is disabled, whatever else it says.
+#[test]
+fn a_descriptor_of_the_future_disables_its_backend() {
+    let json = format!(
+        r#"{{ "schema_version": "2.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
+              "ops": {{ "norm.rms": [ {{ {KERNEL}, "dtypes": ["float16"] }} ] }} }}"#
+    );
+    assert_eq!(
+        descriptor_codes(&json),
+        (Some("vendor".to_owned()), vec![ReasonCode::CapabilitiesSchemaMismatch])
+    );
+}
+
+/// A descriptor leaves out its dtypes: they are not guessed, the backend is disabled.
+#[test]
+fn a_descriptor_without_dtypes_disables_its_backend() {
+    let json = format!(
+        r#"{{ "schema_version": "1.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
+              "ops": {{ "norm.rms": [ {{ {KERNEL} }} ] }} }}"#
+    );
+    assert_eq!(descriptor_codes(&json), (Some("vendor".to_owned()), vec![ReasonCode::CapabilitiesMissing]));
+}
+
+/// A descriptor speaks of an operation that does not exist: named, with the nearest one that does.
+#[test]
+fn a_descriptor_of_an_unknown_operation_is_refused() {
+    let json = format!(
+        r#"{{ "schema_version": "1.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
+              "ops": {{ "norm.rmss": [ {{ {KERNEL}, "dtypes": ["float16"] }} ] }} }}"#
+    );
+    let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
+    let error = descriptor::read("vendor.json", &json, &catalogue).unwrap_err();
+    assert_eq!(error.reasons[0].code, ReasonCode::OperationUnknown);
+    assert!(error.to_string().contains("did you mean `norm.rms`?"), "{error}");
+}
+
+/// Somebody saves a policy with a typing mistake while the server runs: it is refused with line and suggestion, the old one stays.
+#[test]
+fn a_wrong_policy_changes_nothing_while_serving() {
+    let folder = Folder::new();
+    let file = folder.write("layerzero.yaml", "deny: [flash_attn.v3.prefill]\n");
+    let engine = house_on("h100");
+    let (sender, outcomes) = mpsc::channel();
+    let told = move |outcome| drop(sender.send(outcome));
+    let reload = watch(&file, Duration::from_millis(10), stack(&engine), vocabulary(), told).unwrap();
+    let next = |fits: fn(&Outcome) -> bool| loop {
+        let outcome = outcomes.recv_timeout(Duration::from_secs(60)).unwrap();
+        if fits(&outcome) {
+            return outcome;
+        }
+    };
+    next(|outcome| matches!(outcome, Outcome::Applied));
+    let generation = engine.generation();
+    folder.write("layerzero.yaml", "dney: [flash_attn]\n");
+    let Outcome::Refused(report) = next(|outcome| matches!(outcome, Outcome::Refused(_))) else {
+        unreachable!()
+    };
+    assert!(report.contains("unknown key `dney`") && report.contains("did you mean `deny`?"), "{report}");
+    assert_eq!(engine.generation(), generation);
+    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v2.prefill");
+
+    // The file vanishes, as it does while some editors save: nothing changes either.
+    std::fs::remove_file(&file).unwrap();
+    next(|outcome| matches!(outcome, Outcome::Unreadable(_)));
+    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v2.prefill");
+    drop(reload);
+}
+
+/// A rule names a size, an operation and an axis wrongly: the file is refused whole, with every mistake in it.
+#[test]
+fn a_policy_with_several_mistakes_tells_all_of_them() {
+    let text = "rules:\n  - { condition: head_dims > 64, prefer: torch }\n  - { match: { operation: atention.* }, deny: x }\n  - { condition: seq_len > bf16, avoid: x }\n";
+    let report = Document::read("layerzero.yaml", text, &vocabulary()).unwrap_err().to_string();
+    for part in [
+        "head_dims",
+        "did you mean `head_dim`?",
+        "atention",
+        "layerzero.yaml:4:",
+        "3 errors in layerzero.yaml",
+    ] {
+        assert!(report.contains(part), "{part}: {report}");
+    }
+}
+
+/// A variable's value is no switch: refused; a variable's name is misspelled: a warning, because others may use such names.
+#[test]
+fn a_misspelled_variable_warns_and_a_wrong_value_fails() {
+    let read = |name: &str, value: &str| env::read([(name.to_owned(), value.to_owned())], &vocabulary());
+    let report = read("LAYERZERO_DETERMINISTIC", "perhaps").unwrap_err().to_string();
+    assert!(report.contains("`LAYERZERO_DETERMINISTIC` is a switch: 1 or 0"), "{report}");
+    let environment = read("LAYERZERO_PREFFER", "torch").unwrap();
+    assert_eq!(environment.warnings.len(), 1);
+    assert_eq!(environment.warnings[0].message, "nothing reads `LAYERZERO_PREFFER`");
+    assert!(environment.layer.is_empty());
+}
+
+/// A lock in the environment names no operation: refused with the nearest name, instead of locking nothing.
+#[test]
+fn a_lock_on_no_operation_is_refused() {
+    let variable = [("LAYERZERO_LOCK_NORM_RSM".to_owned(), "torch.norm.rms".to_owned())];
+    let report = env::read(variable, &vocabulary()).unwrap_err().to_string();
+    assert!(report.contains("did you mean `LAYERZERO_LOCK_NORM_RMS`?"), "{report}");
+}
+
+/// An operation of one's own has a shape over an axis that it does not define: refused with the place and the nearest name.
+#[test]
+fn a_wrong_schema_of_ones_own_is_refused() {
+    let yaml = "operation: team.copy
+version: 1
+summary: A copy.
+doc: \"output = x\"
+axes:
+  rows: { role: batch, select: exact, fuzz: 1..4 }
+types:
+  T: [f32]
+inputs:
+  x: { shape: [rws], dtype: T, doc: \"Input.\" }
+outputs:
+  output: { shape: [rows], dtype: T, doc: \"Output.\" }
+semantics: { nan: propagate }
+equivalence:
+  exact: true
+workloads:
+  small: { rows: 2, T: f32 }
+";
+    let error = dynamic::read_operation("team/copy.yaml", yaml).unwrap_err();
+    assert!(error.has(ReasonCode::SchemaInvalid));
+    assert!(
+        error.to_string().contains("team/copy.yaml:10:16")
+            && error.to_string().contains("did you mean `rows`?"),
+        "{error}"
+    );
+}

@@ -1,0 +1,80 @@
+//! What survives the end of a process, and what must not.
+
+use lz_core::KernelError;
+use lz_core::device::detect_cpu;
+use lz_core::perfdb::{Filter, HealthState, PerfDb};
+use lz_ops::NORM_RMS;
+use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::folder::Folder;
+use lz_scenarios::house::{host_spec, register};
+use lz_scenarios::kernels::doing;
+use lz_scenarios::process::{ask, broken_rank, rank, restore, start};
+
+use super::OTHER;
+
+/// Crash while tuning (flashinfer#4157): the process aborts on a kernel; what it measured before is there, and the kernel is not tried again.
+#[test]
+fn a_crash_while_tuning_keeps_figures_and_remembers_the_culprit() {
+    let folder = Folder::new();
+    let file = folder.database();
+    let file = file.to_str().unwrap();
+    let status = start(OTHER, &["tune-and-crash", file, "delta.norm.rms"]).wait().unwrap();
+    assert!(!status.success());
+    let database = PerfDb::open(file).db;
+    assert_eq!(database.count(&Filter::default()), 3);
+    let rows = database.load_health(None);
+    assert_eq!((rows.len(), rows[0].name.as_str(), rows[0].state), (1, "delta.norm.rms", HealthState::Open));
+    drop(database);
+    assert_eq!(ask(OTHER, &["health", file]), ["alpha.norm.rms"]);
+}
+
+/// A server restarts: the kernel that broke before is still left alone, with the text of its last error.
+#[test]
+fn health_survives_a_restart() {
+    let folder = Folder::new();
+    let database = PerfDb::open(folder.database()).db;
+    let before = broken_rank();
+    (0..10).for_each(|_| assert_eq!(Norm::default().serve(&before).unwrap(), "alpha.norm.rms"));
+    database.save_health(&before.health().export(&detect_cpu().uuid)).unwrap();
+    drop(before);
+
+    let after = broken_rank();
+    assert_eq!(Norm::default().chosen(&after).unwrap(), "delta.norm.rms", "until it has read");
+    assert_eq!(restore(&after, &database), 1);
+    assert_eq!(Norm::default().codes(&after, "delta.norm.rms"), ["CIRCUIT_OPEN"]);
+    let explanation = Norm::default().explain(&after);
+    let sentence = &explanation.candidate("delta.norm.rms").unwrap().reasons[0].sentence;
+    assert!(sentence.contains("an illegal memory access"), "{sentence}");
+}
+
+/// The library is upgraded between two runs: the new version starts with a clean record.
+#[test]
+fn a_new_version_starts_clean() {
+    let folder = Folder::new();
+    let database = PerfDb::open(folder.database()).db;
+    let before = broken_rank();
+    (0..10).for_each(|_| drop(Norm::default().serve(&before).unwrap()));
+    database.save_health(&before.health().export(&detect_cpu().uuid)).unwrap();
+
+    let upgraded = rank();
+    let mut spec = host_spec("delta.norm.rms").priority(90);
+    spec.version = "2".to_owned();
+    register(&upgraded, [doing(spec, &NORM_RMS, || Ok::<(), KernelError>(()))]);
+    assert_eq!(restore(&upgraded, &database), 0);
+    assert_eq!(Norm::default().serve(&upgraded).unwrap(), "delta.norm.rms");
+}
+
+/// A kernel is forgiven and the server restarts: the row of its failure is gone from the database.
+#[test]
+fn what_was_forgiven_is_forgotten_on_disk() {
+    let folder = Folder::new();
+    let database = PerfDb::open(folder.database()).db;
+    let engine = broken_rank();
+    (0..10).for_each(|_| drop(Norm::default().serve(&engine).unwrap()));
+    let uuid = detect_cpu().uuid;
+    database.save_health(&engine.health().export(&uuid)).unwrap();
+    assert_eq!(database.load_health(None).len(), 1);
+    engine.health().reset_kernel("delta.norm.rms");
+    database.save_health(&engine.health().export(&uuid)).unwrap();
+    assert_eq!(database.load_health(None).len(), 0);
+}

@@ -1,0 +1,108 @@
+//! Tuning that meets trouble: kernels that run out of memory, panic, or are interrupted.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lz_core::health::{Clock, ManualClock};
+use lz_core::perfdb::{Filter, PerfDb, unix_now};
+use lz_core::speculative::{Side, SpeculativeConfig};
+use lz_core::tune::{Outcome, Progress, TuneOptions, Tuned};
+use lz_core::{Engine, KernelEntry, KernelError, Reason, ReasonCode, Run};
+use lz_ops::NORM_RMS;
+use lz_scenarios::calls::{Ask, DecodePaged, Norm};
+use lz_scenarios::folder::Folder;
+use lz_scenarios::house::{host_spec, house_on, register};
+use lz_scenarios::kernels::doing;
+
+/// An engine with a database, two kernels that take their time and one that breaks; and the clock that they move.
+fn house(folder: &Folder, breaks: fn() -> Result<(), KernelError>) -> (Engine, Arc<ManualClock>) {
+    let clock = Arc::new(ManualClock::starting_at(unix_now()));
+    let engine = Engine::new();
+    for (id, cost) in [("alpha.x", 4_000), ("beta.x", 1_000)] {
+        let clock = Arc::clone(&clock);
+        let takes = move || {
+            clock.advance(Duration::from_nanos(cost));
+            Ok(())
+        };
+        register(&engine, [doing(host_spec(id), &NORM_RMS, takes)]);
+    }
+    register(&engine, [doing(host_spec("broken.x").priority(90), &NORM_RMS, breaks)]);
+    assert!(engine.attach_perfdb(Arc::new(PerfDb::open(folder.database()).db), ""));
+    (engine, clock)
+}
+
+fn tune(
+    engine: &Engine,
+    clock: &Arc<ManualClock>,
+    told: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+) -> Tuned {
+    let options = TuneOptions {
+        clock: Arc::clone(clock) as Arc<dyn Clock>,
+        sample_time: Duration::ZERO,
+        ..TuneOptions::default()
+    };
+    let mut run = |entry: &KernelEntry, run: &mut Run<'_>| entry.kernel.run(&mut [], &mut [], run);
+    engine.tune(&NORM_RMS, &Norm::default().context().unwrap(), &options, &mut run, told).unwrap()
+}
+
+fn outcome<'a>(tuned: &'a Tuned, kernel: &str) -> &'a Outcome {
+    &tuned.kernels.iter().find(|(id, _)| id == kernel).unwrap().1
+}
+
+/// Out of memory while tuning (cubecl#1510): the kernel takes no further part, the others are measured, and the best of them serves.
+#[test]
+fn out_of_memory_while_tuning_costs_one_candidate() {
+    let folder = Folder::new();
+    let oom =
+        || Err(KernelError::because(Reason::new(ReasonCode::OutOfMemory).message("20 GiB for scratch")));
+    let (engine, clock) = house(&folder, oom);
+    let tuned = tune(&engine, &clock, &mut |_| ControlFlow::Continue(()));
+    assert_eq!(tuned.best(), Some("beta.x"));
+    let Outcome::Failed(reason) = outcome(&tuned, "broken.x") else { panic!("{tuned:?}") };
+    assert_eq!(reason.code, ReasonCode::OutOfMemory);
+    assert_eq!(Norm::default().serve(&engine).unwrap(), "beta.x");
+}
+
+/// A kernel panics while it is tuned: tuning goes on, and the panic is what is told of that kernel.
+#[test]
+fn a_panic_while_tuning_costs_one_candidate() {
+    let folder = Folder::new();
+    let (engine, clock) = house(&folder, || panic!("a null pointer"));
+    let tuned = tune(&engine, &clock, &mut |_| ControlFlow::Continue(()));
+    assert_eq!(tuned.best(), Some("beta.x"));
+    assert!(
+        matches!(outcome(&tuned, "broken.x"), Outcome::Failed(reason) if reason.code == ReasonCode::KernelPanicked)
+    );
+}
+
+/// Somebody presses Ctrl-C in the middle of tuning: it ends at once, and what was measured until then is kept.
+#[test]
+fn interrupted_tuning_keeps_what_it_measured() {
+    let folder = Folder::new();
+    let (engine, clock) = house(&folder, || Err(KernelError::failed("no luck")));
+    let mut samples = 0;
+    let tuned = tune(&engine, &clock, &mut |progress| {
+        samples += u32::from(matches!(progress, Progress::Sampled { .. }));
+        if samples < 3 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    assert!(tuned.cancelled);
+    let database = engine.perfdb().unwrap();
+    let kept: u64 = database.show(&Filter::default(), 9).iter().map(|row| row.timing.samples).sum();
+    assert_eq!(kept, 3);
+}
+
+/// A target model is spread over two pipeline stages: no pair can be drafted for it, and the reason says that.
+#[test]
+fn a_pipelined_target_cannot_be_paired() {
+    let engine = house_on("h100");
+    let context = DecodePaged::llama3_8b().context().unwrap();
+    let side = |pipeline_stages| Side {
+        operation: DecodePaged::llama3_8b().operation(),
+        context: &context,
+        pipeline_stages,
+    };
+    let error = engine.pair(&SpeculativeConfig::default(), side(1), side(2)).unwrap_err();
+    let codes: Vec<ReasonCode> = error.reasons().iter().map(|reason| reason.code).collect();
+    assert_eq!(codes, [ReasonCode::SpecDecodePpIncompatible], "{error}");
+}

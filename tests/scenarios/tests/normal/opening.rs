@@ -1,0 +1,124 @@
+//! Engines as operators open them: from a file, variables and calls; tuned in place; pairs and formats chosen above kernels.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lz_core::health::{Clock, ManualClock};
+use lz_core::perfdb::unix_now;
+use lz_core::policy::layer::Given;
+use lz_core::quant::{FormatCall, QuantConfig, Weighing};
+use lz_core::speculative::{Side, SpeculativeConfig};
+use lz_core::tune::TuneOptions;
+use lz_core::{Engine, KernelEntry, Run};
+use lz_ops::{NORM_RMS, OPERATIONS, QUANTIZE, QuantizeFormat};
+use lz_scenarios::calls::{Ask, DecodePaged, Norm, Quantized};
+use lz_scenarios::folder::Folder;
+use lz_scenarios::house::{host_spec, house_on, register};
+use lz_scenarios::kernels::{doing, quiet};
+
+/// A server is opened with a file, a variable and a call: each lies above the one before, and the engine decides by all of them.
+#[test]
+fn an_engine_is_opened_from_file_environment_and_call() {
+    let folder = Folder::new();
+    let file = folder.write("layerzero.yaml", "deny: [alpha]\nstrict_mode: true\ncache: { max_size: 10 }\n");
+    let engine = Engine::builder()
+        .operations(OPERATIONS.iter().copied())
+        .config(&file)
+        .variables([("LAYERZERO_PREFER".to_owned(), "gamma".to_owned())])
+        .set("cache.max_size", Given::Int(20))
+        .open()
+        .unwrap();
+    register(&engine, ["alpha.x", "beta.x", "gamma.x"].map(|id| quiet(host_spec(id), &NORM_RMS)));
+    assert_eq!(Norm::default().serve(&engine).unwrap(), "gamma.x");
+    let policy = engine.policy();
+    assert_eq!((policy.strict_mode.value, policy.cache.value.max_entries), (true, 20));
+    assert_eq!(Norm::default().codes(&engine, "alpha.x"), ["POLICY_DENIED"]);
+}
+
+/// `lz tune`: kernels are measured in turn, the fastest serves at once, and an engine that is opened later finds the figures.
+#[test]
+fn tuning_in_place_serves_at_once_and_after_a_restart() {
+    let folder = Folder::new();
+    let clock = Arc::new(ManualClock::starting_at(unix_now()));
+    let open = || {
+        let path = folder.database().display().to_string();
+        let engine = Engine::builder()
+            .operations(OPERATIONS.iter().copied())
+            .set("perfdb.path", Given::Text(path))
+            .set("perf_environment.use_nvml", Given::Bool(false))
+            .open()
+            .unwrap();
+        for (id, cost) in [("alpha.x", 9_000), ("beta.x", 1_000), ("gamma.x", 4_000)] {
+            // The only clock that the tuner reads is moved by the kernels themselves.
+            let clock = Arc::clone(&clock);
+            let takes = move || {
+                clock.advance(Duration::from_nanos(cost));
+                Ok(())
+            };
+            register(&engine, [doing(host_spec(id), &NORM_RMS, takes)]);
+        }
+        engine
+    };
+    let engine = open();
+    assert_eq!(Norm::default().chosen(&engine).unwrap(), "alpha.x");
+    let options = TuneOptions {
+        clock: Arc::clone(&clock) as Arc<dyn Clock>,
+        sample_time: Duration::ZERO,
+        ..TuneOptions::default()
+    };
+    let mut run = |entry: &KernelEntry, run: &mut Run<'_>| entry.kernel.run(&mut [], &mut [], run);
+    let context = Norm::default().context().unwrap();
+    let tuned =
+        engine.tune(&NORM_RMS, &context, &options, &mut run, &mut |_| ControlFlow::Continue(())).unwrap();
+    let order: Vec<&str> = tuned.kernels.iter().map(|(id, _)| id.as_str()).collect();
+    assert_eq!(order, ["beta.x", "gamma.x", "alpha.x"]);
+    assert_eq!((tuned.settled, tuned.kept), (true, Some(Ok(()))));
+    assert_eq!(Norm::default().serve(&engine).unwrap(), "beta.x");
+    drop(engine);
+    let later = open();
+    assert_eq!(Norm::default().serve(&later).unwrap(), "beta.x");
+    assert_eq!(Norm::rows(5000).serve(&later).unwrap(), "alpha.x", "another bucket was not tuned");
+}
+
+/// A draft model and its target share a cache of keys and values: their kernels are chosen as a pair that reads the same pages.
+#[test]
+fn draft_and_target_are_chosen_as_a_pair() {
+    let engine = house_on("h100");
+    let (draft, target) = (
+        DecodePaged { heads: 8, kv_heads: 8, ..DecodePaged::llama3_8b() }.context().unwrap(),
+        DecodePaged::llama3_8b().context().unwrap(),
+    );
+    let side =
+        |context| Side { operation: DecodePaged::llama3_8b().operation(), context, pipeline_stages: 1 };
+    let config = SpeculativeConfig { share_kv_cache: true, ..SpeculativeConfig::default() };
+    let pair = engine.pair(&config, side(&draft), side(&target)).unwrap();
+    assert_eq!(
+        (pair.draft.as_str(), pair.target.as_str()),
+        ("flashinfer.fa2.decode", "flashinfer.fa2.decode")
+    );
+    assert_eq!(pair.score, 160.0);
+}
+
+/// Weights may be stored in several formats: on a B200 the most accurate four-bit one is taken, on an H100 what it can run.
+#[test]
+fn a_format_is_chosen_by_accuracy_among_those_that_run() {
+    let forms = [
+        ("nvfp4", Quantized { format: QuantizeFormat::Nvfp4, block_size: 16, inner: 4096 }),
+        ("mxfp4", Quantized { format: QuantizeFormat::Mxfp4, block_size: 32, inner: 4096 }),
+        ("int8", Quantized { format: QuantizeFormat::Int8, block_size: 128, inner: 4096 }),
+    ];
+    let contexts: Vec<_> = forms.iter().map(|(_, call)| call.context().unwrap()).collect();
+    let calls: Vec<FormatCall<'_>> = forms
+        .iter()
+        .zip(&contexts)
+        .map(|((format, _), context)| FormatCall { format, operation: &QUANTIZE, context })
+        .collect();
+    let config = QuantConfig { weighing: Weighing::High, max_drop_percent: 100.0, ..QuantConfig::default() };
+    let choose = |preset: &str, calls: &[FormatCall<'_>]| {
+        let choice = house_on(preset).choose_format(&config, None, calls).unwrap();
+        (choice.format, choice.kernel)
+    };
+    assert_eq!(choose("b200", &calls[..2]), ("nvfp4".to_owned(), "flashinfer.nvfp4.quantize".to_owned()));
+    assert_eq!(choose("h100", &calls), ("int8".to_owned(), "torch.fp8.quantize".to_owned()));
+}
