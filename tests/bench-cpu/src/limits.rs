@@ -25,6 +25,8 @@ pub struct Limits {
     read: f64,
     /// f32, GFLOP/s.
     flops: f64,
+    /// A call of the pool that does nothing, in nanoseconds.
+    forked: f64,
     memory: RefCell<Memory>,
 }
 
@@ -126,6 +128,20 @@ fn aligned(buffer: &mut [f32]) -> Shared {
     Shared(buffer.as_mut_ptr().wrapping_add(skip))
 }
 
+/// What it costs to hand out tasks that do nothing and to wait for them: the median, in nanoseconds.
+fn forked(tasks: usize) -> f64 {
+    let mut times: Vec<f64> = (0..20_000)
+        .map(|_| {
+            let start = Instant::now();
+            pool::for_each(tasks, &|task| {
+                black_box(task);
+            });
+            start.elapsed().as_nanos() as f64
+        })
+        .collect();
+    crate::median(&mut times)
+}
+
 /// The best of some runs, in seconds.
 fn best(runs: usize, mut body: impl FnMut()) -> f64 {
     (0..runs)
@@ -170,6 +186,7 @@ impl Limits {
             triad: (third / step * step * 12) as f64 / triad / 1e9,
             read: (count / step * step * 4) as f64 / reading / 1e9,
             flops: touched as f64 * 2.0 / adding / 1e9,
+            forked: forked(tasks),
             memory: RefCell::new(memory),
         }
     }
@@ -179,6 +196,7 @@ impl Limits {
         report.limit(&format!("limit: triad with streamed stores {threads}t"), "GB/s", self.triad);
         report.limit(&format!("limit: read {threads}t"), "GB/s", self.read);
         report.limit(&format!("limit: f32 fused multiply-add {threads}t"), "GFLOP/s", self.flops);
+        report.limit(&format!("pool: tasks handed out and waited for {threads}t"), "ns", self.forked);
     }
 
     /// Moves as many bytes as a call must, and does nothing else: what the machine needs at least at this size.

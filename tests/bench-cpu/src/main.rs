@@ -88,7 +88,8 @@ fn run(case: &mut Case) -> Result<(), String> {
     outcome.map_err(|error| format!("{}: {error}", kernel.spec.id))
 }
 
-/// Nanoseconds of one run, the median of a turn.
+/// Nanoseconds of one run: of a turn's runs the one that a tenth was faster than. The machine is shared, and whatever else it does
+/// only ever adds.
 fn turn(mut body: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let begin = Instant::now();
     let mut times = Vec::new();
@@ -97,7 +98,12 @@ fn turn(mut body: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
         body()?;
         times.push(start.elapsed().as_nanos() as f64);
     }
-    Ok(median(&mut times))
+    Ok(fast(&mut times))
+}
+
+fn fast(times: &mut [f64]) -> f64 {
+    times.sort_by(f64::total_cmp);
+    times.get(times.len() / 10).copied().unwrap_or(f64::NAN)
 }
 
 fn median(times: &mut [f64]) -> f64 {

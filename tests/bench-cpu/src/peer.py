@@ -1,7 +1,6 @@
 """torch beside the CPU kernels: one workload a line on standard input, or a turn to take; an answer a line."""
 
 import json
-import statistics
 import sys
 import time
 
@@ -231,7 +230,7 @@ def turn(run, seconds):
         start = time.perf_counter_ns()
         run()
         times.append(time.perf_counter_ns() - start)
-    return statistics.median(times)
+    return sorted(times)[len(times) // 10]
 
 
 def main():

@@ -1,7 +1,7 @@
 //! torch in a process of its own: told a workload, it makes the tensors and takes its turns when asked.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
@@ -25,13 +25,11 @@ struct Talking {
 }
 
 impl Peer {
-    /// Starts the Python of the checkout's `.venv`; without torch in it there is no peer.
+    /// Starts the Python that `LZ_BENCH_PYTHON` names, or the one of the checkout's `.venv`; without torch in it there is no peer.
     pub fn start() -> Peer {
-        let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+        let checkout = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.venv/bin/python");
+        let python = std::env::var_os("LZ_BENCH_PYTHON").map_or_else(checkout, PathBuf::from);
         let absent = |why: String| Peer { talking: None, described: format!("peer: none ({why})") };
-        if !python.is_file() {
-            return absent("no .venv in the checkout".to_owned());
-        }
         let spawned = Command::new(python)
             .args(["-u", "-c", SCRIPT])
             .stdin(Stdio::piped())
@@ -68,7 +66,7 @@ impl Peer {
         talking.hear() == Some(Value::Bool(true))
     }
 
-    /// Nanoseconds of one run, the median of a turn.
+    /// Nanoseconds of one run, counted as ours are.
     pub fn turn(&mut self, length: Duration) -> Option<f64> {
         let talking = self.talking.as_mut()?;
         talking.say(&json!({ "turn": length.as_secs_f64() }));

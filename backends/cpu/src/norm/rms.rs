@@ -71,7 +71,8 @@ pub(super) fn normalise<S: Simd, T: Float>(
     stream: bool,
 ) {
     let squares = square_sum(s, x);
-    if !(squares < f32::MAX && (squares > 1e-30 || eps > 1e-20)) {
+    // A NaN needs no care: it makes the whole row NaN either way.
+    if squares > f32::MAX || (squares <= 1e-30 && eps <= 1e-20) {
         return normalise_widely(x, weight, offset, eps, y);
     }
     let scale = s.splat(1.0 / (squares / x.len() as f32 + eps).sqrt());
