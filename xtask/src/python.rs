@@ -22,7 +22,14 @@ const LIGHT: Group = Group {
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16"] };
 
 /// What the benchmark compares with.
-const PEERS: Group = Group { name: "peers", packages: &["apache-tvm-ffi>=0.1.15"] };
+const PEERS: Group = Group {
+    name: "peers",
+    packages: &["apache-tvm-ffi>=0.1.15", "pydantic>=2", "safetensors>=0.5", "docstring_parser>=0.16"],
+};
+
+/// FlashInfer-Bench, for its selection alone: what it would pull in takes gigabytes and is not used.
+const PEERS_ALONE: Group =
+    Group { name: "peers-alone", packages: &["--no-deps", "flashinfer-bench>=0.1.2,<0.2"] };
 
 /// Makes the virtual environment and installs what is missing; quick when nothing is.
 pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
@@ -91,11 +98,39 @@ pub fn test_torch(root: &Path) -> Result<()> {
     )
 }
 
+/// Builds the wheel and uses it in an environment that has nothing else.
+pub fn test_wheel(root: &Path) -> Result<()> {
+    let python = ensure_venv(root)?;
+    let folder = root.join("target/wheel");
+    let (wheels, venv) = (folder.join("dist"), folder.join("venv"));
+    for old in [&wheels, &venv] {
+        if old.exists() {
+            std::fs::remove_dir_all(old)?;
+        }
+    }
+    let out = wheels.to_string_lossy();
+    let build = ["-m", "maturin", "build", "--quiet", "--profile", "dev", "--out", &*out];
+    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &build).context("building the wheel")?;
+    let wheel = std::fs::read_dir(&wheels)?.next().context("maturin wrote no wheel")??.path();
+    command::run(root, &python.to_string_lossy(), &["-m", "venv", &*venv.to_string_lossy()])?;
+    let empty = venv.join("bin/python");
+    let install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-index"];
+    let wheel = wheel.to_string_lossy();
+    command::run(root, &empty.to_string_lossy(), &[&install[..], &[&*wheel]].concat())?;
+    // Run elsewhere, so that what is found is what was installed.
+    let check = "import array, layerzero as lz; x = array.array('f', [3, 4]); \
+                 assert abs(lz.ops.norm_rms(x)[0] - 0.848528) < 1e-5; assert lz.readiness_check().data['ready']";
+    command::run(&folder, &empty.to_string_lossy(), &["-c", check])?;
+    let program = venv.join("bin/lz");
+    command::run(&folder, &program.to_string_lossy(), &["kernels", "norm.rms"])
+}
+
 /// Measures the cost of a call beside its peers, optimised.
 pub fn bench(root: &Path, flags: &[&str]) -> Result<()> {
     let python = install_with(root, &["--release"])?;
     ensure(root, &TORCH)?;
     ensure(root, &PEERS)?;
+    ensure(root, &PEERS_ALONE)?;
     let arguments = [&["benches/calls.py"], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
 }

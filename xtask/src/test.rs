@@ -19,7 +19,7 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 9] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
@@ -27,6 +27,7 @@ const STEPS: [Step; 8] = [
     Step { name: "onnx-data", run: |root| onnx::ensure_onnx_data(root).map(drop) },
     Step { name: "rust", run: rust },
     Step { name: "python", run: python::test },
+    Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },
 ];
 

@@ -22,6 +22,19 @@ pub fn engine() -> &'static Engine {
     })
 }
 
+/// Where measurements are kept, if they are.
+pub fn database_path() -> Option<std::path::PathBuf> {
+    let on = engine().setting("perfdb.enabled").map(|setting| setting.value.to_string());
+    let path = engine().setting("perfdb.path").map(|setting| setting.value.to_string())?;
+    if on.as_deref() != Some("true") {
+        return None;
+    }
+    Some(match (path.strip_prefix("~/"), std::env::home_dir()) {
+        (Some(rest), Some(home)) => home.join(rest),
+        _ => path.into(),
+    })
+}
+
 /// What was wrong with the environment when the engine was made.
 static PROBLEMS: OnceLock<String> = OnceLock::new();
 

@@ -12,6 +12,7 @@ mod generated;
 mod hosted;
 mod inspect;
 mod output;
+mod prepare;
 mod register;
 mod runtime;
 mod tensor;
@@ -36,6 +37,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     inspect::add(module)?;
     register::add(module)?;
     control::add(module)?;
+    prepare::add(module)?;
     runtime::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;

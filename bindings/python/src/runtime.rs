@@ -1,7 +1,7 @@
 //! Operations that were read at run time: the same language, checks and selection, callable at once.
 
 use lz_core::expr::Value;
-use lz_core::{OperationInfo, OutArg, check, dynamic};
+use lz_core::{Context, KernelEntry, KernelError, OperationInfo, OutArg, Run, check, dynamic};
 use lz_schema::model::ParamType;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -54,12 +54,30 @@ impl PyOperation {
 }
 
 /// Calls any operation with arguments as Python passes them.
-pub fn call<'py>(
+fn call<'py>(
     py: Python<'py>,
     info: &'static OperationInfo,
     arguments: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let ((), result) = perform(py, info, arguments, keywords, |frame, context, run_one| {
+        frame.dispatch(context, |frame, entry, run| run_one(frame, entry, run))
+    })?;
+    Ok(result)
+}
+
+/// How a prepared call is run with one kernel.
+pub type RunOne<'r, 'a, 'py> =
+    dyn FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
+
+/// Prepares a call of any operation, has `act` run it as often as it likes, and gives what the last run produced.
+pub fn perform<'py, R>(
+    py: Python<'py>,
+    info: &'static OperationInfo,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: Option<&Bound<'py, PyDict>>,
+    act: impl for<'a> FnOnce(&mut Frame<'a, 'py>, &Context, &mut RunOne<'_, 'a, 'py>) -> PyResult<R>,
+) -> PyResult<(R, Bound<'py, PyAny>)> {
     let schema = info.schema();
     let (objects, out) = matched(py, info, arguments, keywords)?;
     let mut frame = Frame::new(py, info);
@@ -114,7 +132,7 @@ pub fn call<'py>(
             (object.map(Bound::as_borrowed), hosted_param(&param.ty, *value))
         })
         .collect();
-    frame.dispatch(&context, |frame, entry, run| {
+    let answer = act(&mut frame, &context, &mut |frame, entry, run| {
         if let Some(hosted) = Hosted::of(entry) {
             return hosted.run(frame, &inputs, &params, out.as_ref().map(Bound::as_borrowed));
         }
@@ -127,7 +145,7 @@ pub fn call<'py>(
         frame.native(|| entry.kernel.run(&mut args, &mut outs, run))
     })?;
     if let Some(result) = frame.take_result() {
-        return Ok(result);
+        return Ok((answer, result));
     }
     let mut results = Vec::new();
     for ((place, tensor), strings) in places.into_iter().zip(tensors).zip(strings_out) {
@@ -139,7 +157,7 @@ pub fn call<'py>(
             results.push(strings.into_pyobject(py)?.into_any());
         }
     }
-    returned(py, results)
+    Ok((answer, returned(py, results)?))
 }
 
 fn out_args<'o>(

@@ -39,6 +39,7 @@ from layerzero._native import (
     ValidationError,
     __version__,
 )
+from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import register_kernel, register_operation, unregister_backend
 
 __all__ = [
@@ -63,11 +64,13 @@ __all__ = [
     "detokenize",
     "disabled",
     "doctor",
+    "dry_run",
     "explain",
     "layer_norm",
     "list_kernels",
     "list_operations",
     "load_config",
+    "load_dispatch_table",
     "lock",
     "ops",
     "paged_attention",
@@ -81,8 +84,10 @@ __all__ = [
     "sample_topk",
     "sample_topp",
     "tokenize",
+    "tune",
     "unlock",
     "unregister_backend",
     "validate",
+    "warmup",
     "which",
 ]

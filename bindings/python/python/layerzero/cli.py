@@ -73,6 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--seconds", type=float, default=0.2, help="how long each kernel is measured")
+    one = add("tune", _tune, "measure every kernel that could run a call, and keep what was found")
+    one.add_argument("operation")
+    one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
+    one.add_argument("--samples", type=int, default=20, help="the most samples of each kernel")
+    one = add("perfdb", _perfdb, "the measurements that are kept")
+    one.add_argument("action", choices=("show", "export", "import", "prune"))
+    one.add_argument("file", nargs="?", help="for export and import")
+    one.add_argument("--operation")
+    one.add_argument("--kernel")
     one = add("new-op", _new_op, "start an operation: a schema that lz.register_operation reads")
     one.add_argument("name", help="dotted, as in activation.square")
     one.add_argument("--folder", default=".", help="where the file goes")
@@ -204,6 +213,27 @@ def _bench(options: argparse.Namespace) -> Report:
         ],
     }
     return Report((table(options.operation, ("kernel", "median µs", "p95 µs", "samples"), rows),), data)
+
+
+def _tune(options: argparse.Namespace) -> Report:
+    return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments))
+
+
+def _perfdb(options: argparse.Namespace) -> Report:
+    if options.action in ("export", "import") and not options.file:
+        raise ValueError(f"lz perfdb {options.action} needs a file")
+    if options.action == "show":
+        columns = ("kernel", "operation", "dtypes", "median_ns", "p95_ns", "samples", "valid")
+        found = _native.perfdb_show(options.operation, options.kernel)
+        data = {"measurements": [dict(zip(columns, row, strict=True)) for row in found]}
+        return Report((table("measurements", columns, found),), data)
+    if options.action == "export":
+        count = _native.perfdb_export(options.file)
+    elif options.action == "import":
+        count = _native.perfdb_import(options.file)
+    else:
+        count = _native.perfdb_prune(options.operation, options.kernel)
+    return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})
 
 
 def _new_op(options: argparse.Namespace) -> Report:

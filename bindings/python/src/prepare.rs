@@ -1,0 +1,160 @@
+//! What is done before calls come: measuring kernels, and tables that decide beforehand.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use lz_core::perfdb::{Filter, PerfDb};
+use lz_core::tune::{Outcome, Progress, TuneOptions};
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::engine::{database_path, engine};
+use crate::error::raise;
+use crate::inspect::operation;
+use crate::runtime::perform;
+
+/// The database of measurements, opened where settings say if the engine has none yet.
+fn database(py: Python<'_>) -> PyResult<Arc<PerfDb>> {
+    if let Some(db) = engine().perfdb() {
+        return Ok(db);
+    }
+    let path = database_path().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))?;
+    let db = Arc::new(PerfDb::open(path).db);
+    engine().attach_perfdb(Arc::clone(&db), &torch_version(py));
+    Ok(engine().perfdb().unwrap_or(db))
+}
+
+/// The version of torch, without importing it: measurements depend on it.
+fn torch_version(py: Python<'_>) -> String {
+    let version = || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
+    version().unwrap_or_default()
+}
+
+/// Measures every kernel that could run a call; `told` hears of each sample. Ctrl-C ends it, and what was measured is kept.
+#[pyfunction]
+#[pyo3(signature = (operation_name, arguments, keywords, samples, told = None))]
+fn tune<'py>(
+    py: Python<'py>,
+    operation_name: &str,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+    samples: u32,
+    told: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyDict>> {
+    let info = operation(operation_name)?;
+    database(py)?;
+    let options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
+    let (tuned, _) = perform(py, info, arguments, Some(keywords), |frame, context, run_one| {
+        let mut tell = |progress: &Progress<'_>| {
+            let heard = match (progress, told) {
+                (Progress::Sampled { kernel, ns, done, most }, Some(told)) => {
+                    told.call1((*kernel, *ns, *done, *most)).map(drop)
+                }
+                _ => Ok(()),
+            };
+            // A signal, and an exception of whoever is told, end the measuring.
+            if heard.is_err() || py.check_signals().is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        };
+        let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
+        engine()
+            .tune(info, context, &options, &mut run, &mut tell)
+            .map_err(|error| raise(py, &error))
+    })?;
+    let answer = PyDict::new(py);
+    answer.set_item("operation", operation_name)?;
+    answer.set_item("best", tuned.best())?;
+    answer.set_item("settled", tuned.settled)?;
+    answer.set_item("cancelled", tuned.cancelled)?;
+    answer.set_item("kept", tuned.kept.as_ref().is_some_and(Result::is_ok))?;
+    let mut kernels = Vec::new();
+    for (id, outcome) in &tuned.kernels {
+        let one = PyDict::new(py);
+        one.set_item("kernel", id)?;
+        let (state, why) = match outcome {
+            Outcome::Measured(timing) => {
+                one.set_item("median_ns", timing.median_ns)?;
+                one.set_item("p95_ns", timing.p95_ns)?;
+                one.set_item("samples", timing.samples)?;
+                ("measured", None)
+            }
+            Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
+            Outcome::Passed(reasons) => {
+                let all: Vec<String> = reasons.iter().map(ToString::to_string).collect();
+                ("passed", Some(all.join("; ")))
+            }
+            Outcome::Untouched => ("untouched", None),
+        };
+        one.set_item("state", state)?;
+        one.set_item("why", why)?;
+        kernels.push(one);
+    }
+    answer.set_item("kernels", kernels)?;
+    Ok(answer)
+}
+
+/// Uses a dispatch table from now on; says what it is as JSON.
+#[pyfunction]
+fn load_dispatch_table(py: Python<'_>, path: PathBuf) -> PyResult<String> {
+    let state = engine().load_dispatch_table(&path).map_err(|error| raise(py, &error))?;
+    serde_json::to_string(&state).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
+/// Measurements that are kept, newest figures of each: kernel, operation, dtypes, median, samples.
+#[pyfunction]
+#[pyo3(signature = (operation_name = None, kernel = None, limit = 1000))]
+fn perfdb_show(
+    py: Python<'_>,
+    operation_name: Option<String>,
+    kernel: Option<String>,
+    limit: usize,
+) -> PyResult<Vec<(String, String, String, f64, f64, u64, bool)>> {
+    let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
+    let rows = database(py)?.show(&filter, limit);
+    Ok(rows
+        .into_iter()
+        .map(|row| {
+            let timing = row.timing;
+            let samples = timing.samples;
+            (row.key.kernel, row.key.operation, row.key.dtypes, timing.median_ns, timing.p95_ns, samples, row.valid)
+        })
+        .collect())
+}
+
+/// Writes measurements to a file, one JSON object a line; says how many.
+#[pyfunction]
+fn perfdb_export(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    let done = database(py)?.export(&Filter::default(), &mut file);
+    done.map(|exported| exported.measurements as u64).map_err(|error| PyOSError::new_err(error.to_string()))
+}
+
+/// Reads measurements from a file; says how many were taken.
+#[pyfunction]
+fn perfdb_import(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+    let file = std::io::BufReader::new(std::fs::File::open(path)?);
+    let report = database(py)?.import(file).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    engine().refresh_evidence();
+    Ok(report.stored as u64)
+}
+
+/// Deletes measurements; says how many.
+#[pyfunction]
+#[pyo3(signature = (operation_name = None, kernel = None))]
+fn perfdb_prune(py: Python<'_>, operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {
+    let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
+    let gone = database(py)?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    engine().refresh_evidence();
+    Ok(gone)
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(tune, module)?)?;
+    module.add_function(wrap_pyfunction!(load_dispatch_table, module)?)?;
+    module.add_function(wrap_pyfunction!(perfdb_show, module)?)?;
+    module.add_function(wrap_pyfunction!(perfdb_export, module)?)?;
+    module.add_function(wrap_pyfunction!(perfdb_import, module)?)?;
+    module.add_function(wrap_pyfunction!(perfdb_prune, module)?)
+}
