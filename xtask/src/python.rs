@@ -110,7 +110,8 @@ pub fn test_wheel(root: &Path) -> Result<()> {
     }
     let out = wheels.to_string_lossy();
     let build = ["-m", "maturin", "build", "--quiet", "--profile", "dev", "--out", &*out];
-    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &build).context("building the wheel")?;
+    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &build)
+        .context("building the wheel")?;
     let wheel = std::fs::read_dir(&wheels)?.next().context("maturin wrote no wheel")??.path();
     command::run(root, &python.to_string_lossy(), &["-m", "venv", &*venv.to_string_lossy()])?;
     let empty = venv.join("bin/python");

@@ -28,7 +28,8 @@ fn database(py: Python<'_>) -> PyResult<Arc<PerfDb>> {
 
 /// The version of torch, without importing it: measurements depend on it.
 fn torch_version(py: Python<'_>) -> String {
-    let version = || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
+    let version =
+        || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
     version().unwrap_or_default()
 }
 
@@ -55,12 +56,14 @@ fn tune<'py>(
                 _ => Ok(()),
             };
             // A signal, and an exception of whoever is told, end the measuring.
-            if heard.is_err() || py.check_signals().is_err() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+            if heard.is_err() || py.check_signals().is_err() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            }
         };
         let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
-        engine()
-            .tune(info, context, &options, &mut run, &mut tell)
-            .map_err(|error| raise(py, &error))
+        engine().tune(info, context, &options, &mut run, &mut tell).map_err(|error| raise(py, &error))
     })?;
     let answer = PyDict::new(py);
     answer.set_item("operation", operation_name)?;
@@ -101,7 +104,10 @@ fn load_dispatch_table(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     serde_json::to_string(&state).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// Measurements that are kept, newest figures of each: kernel, operation, dtypes, median, samples.
+/// Kernel, operation, dtypes, median and 95th percentile in nanoseconds, samples, whether it still counts.
+type Row = (String, String, String, f64, f64, u64, bool);
+
+/// Measurements that are kept.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, kernel = None, limit = 1000))]
 fn perfdb_show(
@@ -109,7 +115,7 @@ fn perfdb_show(
     operation_name: Option<String>,
     kernel: Option<String>,
     limit: usize,
-) -> PyResult<Vec<(String, String, String, f64, f64, u64, bool)>> {
+) -> PyResult<Vec<Row>> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
     let rows = database(py)?.show(&filter, limit);
     Ok(rows
@@ -117,7 +123,15 @@ fn perfdb_show(
         .map(|row| {
             let timing = row.timing;
             let samples = timing.samples;
-            (row.key.kernel, row.key.operation, row.key.dtypes, timing.median_ns, timing.p95_ns, samples, row.valid)
+            (
+                row.key.kernel,
+                row.key.operation,
+                row.key.dtypes,
+                timing.median_ns,
+                timing.p95_ns,
+                samples,
+                row.valid,
+            )
         })
         .collect())
 }
