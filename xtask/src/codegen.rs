@@ -24,12 +24,16 @@ pub enum Mode {
 }
 
 /// Folders in which every file that carries the generator's header belongs to it.
-const GENERATED_FOLDERS: [&str; 5] = [
+const GENERATED_FOLDERS: [&str; 9] = [
+    "backends/plugin/src/generated",
+    "bindings/cpp/include/layerzero",
+    "bindings/cpp/src/generated",
     "lz-ops/src/generated",
     "lz-core/src/generated",
     "bindings/python/src/generated",
     "docs/ops",
     "tests/conformance/src/generated",
+    "tests/cpp-ops/generated",
 ];
 /// The digests of the schemas that the generated files were made from; generated itself.
 const HASHES: &str = "schemas/hashes.json";
@@ -96,6 +100,8 @@ fn render(root: &Path, catalogue: &Catalogue) -> Result<BTreeMap<String, String>
     let mut files = lz_codegen::render(&sources, &catalogue.reasons);
     files.extend(contracts(root)?);
     files.insert(scenarios::INDEX.to_owned(), scenarios::index(root)?);
+    let bridge = lz_codegen::render_bridge(&catalogue.set.operations);
+    files.extend(bridge.map_err(|error| anyhow::anyhow!("the generator wrote a bridge that cxx refuses: {error}"))?);
     Ok(files)
 }
 

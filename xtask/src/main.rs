@@ -2,6 +2,7 @@
 
 mod codegen;
 mod command;
+mod cpp;
 mod definition;
 mod format;
 mod new_op;
@@ -33,6 +34,7 @@ cargo xtask <command>
   bench scenarios [--json]    what the performance scenarios cost, beside what one would write by hand
   bench python [--json]       what a call from Python costs, beside its peers
   bench cpu [--json]          CPU kernels beside the machine's limits and torch
+  bench cpp [--json]          what a call from C++ costs over one from Rust
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
@@ -68,6 +70,7 @@ fn run() -> Result<()> {
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
+        ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

@@ -11,7 +11,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{format, onnx, python, scaffold};
+use crate::{cpp, format, onnx, python, scaffold};
 
 /// One thing that must hold.
 struct Step {
@@ -26,6 +26,7 @@ const STEPS: [Step; 9] = [
     Step { name: "new-op", run: scaffold::check },
     Step { name: "onnx-data", run: |root| onnx::ensure_onnx_data(root).map(drop) },
     Step { name: "rust", run: rust },
+    Step { name: "cpp", run: cpp::test },
     Step { name: "python", run: python::test },
     Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },

@@ -1,0 +1,15 @@
+//! Compiles the bridge's C++ into the library. The text is checked in; nothing is generated here.
+
+fn main() {
+    let mut build = cc::Build::new();
+    build
+        .cpp(true)
+        .std("c++20")
+        .include("include")
+        .include("../../backends/plugin/include")
+        .file("src/generated/bridge.cc")
+        .warnings(false)
+        .compile("lz_cpp_bridge");
+    println!("cargo::rerun-if-changed=src/generated/bridge.cc");
+    println!("cargo::rerun-if-changed=../../backends/plugin/include/layerzero/lz_plugin.h");
+}

@@ -1,0 +1,157 @@
+// What generated calls are made of: arguments as they cross, places for results, options.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <layerzero/detail/failure.hpp>
+#include <layerzero/engine.hpp>
+#include <layerzero/tensor.hpp>
+#include <layerzero/tokenizer.hpp>
+
+namespace lz {
+
+/// A param without a default: leaving it out does not compile.
+template <class T> struct Required {
+    T value;
+    constexpr Required(T given) noexcept : value(given) {}
+    constexpr operator T() const noexcept { return value; }
+};
+
+/// Where results come from that the caller does not give.
+class Allocator {
+  public:
+    virtual ~Allocator() = default;
+    /// Memory of at least that many bytes, so aligned, there; null if there is none.
+    virtual void *allocate(std::uint64_t bytes, std::uint64_t alignment, Place place) noexcept = 0;
+    /// Takes it back.
+    virtual void release(void *memory, Place place) noexcept = 0;
+};
+
+/// How a call is made.
+struct Options {
+    /// The stream on the tensors' device; null is the device's own.
+    void *stream = nullptr;
+    /// Memory for results; without one it is the host's own.
+    std::shared_ptr<Allocator> allocator = nullptr;
+};
+
+namespace detail {
+
+/// Texts as they cross; lives no longer than they do.
+class CrossingTexts {
+  public:
+    explicit CrossingTexts(std::span<const std::string_view> texts) {
+        items_.reserve(texts.size());
+        for (const std::string_view text : texts) {
+            items_.push_back({text.data(), text.size()});
+        }
+        texts_ = {items_.data(), items_.size()};
+    }
+    [[nodiscard]] const lz_texts *raw() const noexcept { return &texts_; }
+
+  private:
+    std::vector<lz_text> items_;
+    lz_texts texts_{};
+};
+
+/// Places for the results of one call; gives back what nobody took.
+template <std::size_t N> class Outputs {
+  public:
+    explicit Outputs(const Options &options) : given_(options) {
+        options_.size = sizeof(options_);
+        options_.stream = options.stream;
+        options_.context = options.allocator.get();
+        options_.allocate = options.allocator ? allocate_there : allocate_here;
+    }
+    Outputs(const Outputs &) = delete;
+    Outputs &operator=(const Outputs &) = delete;
+    ~Outputs() {
+        for (lz_output &output : outputs_) {
+            if (output.state == LZ_OUTPUT_ALLOCATED || output.state == LZ_OUTPUT_OWNED) [[unlikely]] {
+                (void)hold(output);
+            }
+        }
+    }
+
+    [[nodiscard]] lz_output *data() noexcept { return outputs_.data(); }
+    [[nodiscard]] const lz_call_options *options() const noexcept { return &options_; }
+
+    /// Says where a result goes.
+    void give(std::size_t at, const TensorMut &tensor) noexcept {
+        outputs_[at].tensor = *tensor.raw();
+        outputs_[at].state = LZ_OUTPUT_GIVEN;
+    }
+    void give(std::size_t at, const std::optional<TensorMut> &tensor) noexcept {
+        if (tensor) {
+            give(at, *tensor);
+        }
+    }
+
+    /// A result that every call has.
+    [[nodiscard]] Tensor take(std::size_t at) {
+        const lz_tensor tensor = outputs_[at].tensor;
+        return Tensor(tensor, hold(outputs_[at]));
+    }
+    /// A result that some calls do not have.
+    [[nodiscard]] std::optional<Tensor> take_optional(std::size_t at) {
+        if (outputs_[at].state == LZ_OUTPUT_ABSENT) {
+            return std::nullopt;
+        }
+        return take(at);
+    }
+    /// Strings.
+    [[nodiscard]] std::vector<std::string> take_texts(std::size_t at) {
+        const lz_texts texts = outputs_[at].texts;
+        std::vector<std::string> taken;
+        taken.reserve(texts.count);
+        for (std::size_t item = 0; item < texts.count; ++item) {
+            taken.emplace_back(texts.items[item].data, texts.items[item].size);
+        }
+        return taken;
+    }
+
+  private:
+    static void *allocate_here(void *, std::uint64_t bytes, std::uint64_t alignment, std::uint32_t platform,
+                               std::uint32_t) {
+        if (platform != LZ_CPU || bytes > SIZE_MAX - alignment) {
+            return nullptr;
+        }
+        return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    }
+    static void *allocate_there(void *context, std::uint64_t bytes, std::uint64_t alignment, std::uint32_t platform,
+                                std::uint32_t device) {
+        const Place place{static_cast<Platform>(platform), static_cast<std::uint16_t>(device)};
+        return static_cast<Allocator *>(context)->allocate(bytes, alignment, place);
+    }
+
+    /// Whoever keeps the memory of a result from now on.
+    std::shared_ptr<void> hold(lz_output &output) {
+        const std::uint32_t state = std::exchange(output.state, LZ_OUTPUT_WANTED);
+        if (state == LZ_OUTPUT_OWNED) {
+            return std::shared_ptr<void>(output.owner, output.release);
+        }
+        if (!given_.allocator) {
+            return std::shared_ptr<void>(output.tensor.data, std::free);
+        }
+        const Place place = TensorView::borrow(&output.tensor).place();
+        return std::shared_ptr<void>(output.tensor.data, [allocator = given_.allocator, place](void *memory) {
+            allocator->release(memory, place);
+        });
+    }
+
+    const Options &given_;
+    lz_call_options options_{};
+    std::array<lz_output, N> outputs_{};
+};
+
+} // namespace detail
+} // namespace lz

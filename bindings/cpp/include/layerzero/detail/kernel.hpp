@@ -1,0 +1,112 @@
+// How C calls a kernel that is a C++ object. Nothing is thrown out of here: exceptions become a status and a message.
+#pragma once
+
+#include <cstring>
+#include <exception>
+#include <new>
+
+#include <layerzero/detail/call.hpp>
+#include <layerzero/kernel.hpp>
+
+namespace lz {
+namespace detail {
+
+inline std::vector<std::string_view> borrow_texts(const lz_texts &texts) {
+    std::vector<std::string_view> views;
+    views.reserve(texts.count);
+    for (std::size_t at = 0; at < texts.count; ++at) {
+        views.emplace_back(texts.items[at].data, texts.items[at].size);
+    }
+    return views;
+}
+
+inline lz_status fail(lz_run *run, lz_status status, const char *message) noexcept {
+    if (run != nullptr && run->error != nullptr && run->error_capacity > 0) {
+        const std::size_t length = std::min(std::strlen(message), run->error_capacity - 1);
+        std::memcpy(run->error, message, length);
+        run->error[length] = '\0';
+    }
+    return status;
+}
+
+/// Runs `work`; what it throws becomes a status.
+template <class Work> lz_status guarded(lz_run *run, Work &&work) noexcept {
+    try {
+        work();
+        return LZ_OK;
+    } catch (const Declined &error) {
+        return fail(run, LZ_DECLINED, error.what());
+    } catch (const std::bad_alloc &error) {
+        return fail(run, LZ_OUT_OF_MEMORY, error.what());
+    } catch (const std::exception &error) {
+        return fail(run, LZ_FAILED, error.what());
+    } catch (...) {
+        return fail(run, LZ_FAILED, "the kernel threw something that is not a std::exception");
+    }
+}
+
+/// The C functions of a kernel object.
+template <class Abi, class Object> struct Table {
+    static lz_status workspace(void *context, const typename Abi::Args *args, std::uint64_t *bytes) noexcept {
+        return guarded(nullptr, [&] {
+            *bytes = Abi::with_arguments(
+                *args, [&](const typename Abi::Arguments &call) { return object(context).workspace(call); });
+        });
+    }
+    static lz_status run(void *context, const typename Abi::Args *args, const typename Abi::Out *out,
+                         lz_run *run) noexcept {
+        return guarded(run, [&] {
+            Run lent(run);
+            Abi::with_arguments(*args, [&](const typename Abi::Arguments &call) {
+                object(context).run(call, Abi::places(*out), lent);
+            });
+        });
+    }
+
+  private:
+    static const Object &object(void *context) noexcept {
+        return **static_cast<std::shared_ptr<const Object> *>(context);
+    }
+};
+
+/// A table together with the object behind it.
+template <class Abi, class Object> struct Held {
+    std::shared_ptr<const Object> object;
+    typename Abi::Vtable vtable{};
+};
+
+template <class Abi, class Object> Kernel make_kernel(std::string id, std::unique_ptr<const Object> object) {
+    auto held = std::make_shared<Held<Abi, Object>>();
+    held->object = std::move(object);
+    held->vtable.size = sizeof(held->vtable);
+    held->vtable.context = &held->object;
+    held->vtable.workspace = &Table<Abi, Object>::workspace;
+    held->vtable.run = &Table<Abi, Object>::run;
+    const void *table = &held->vtable;
+    return Kernel(std::move(id), Abi::Arguments::operation, Abi::Arguments::version,
+                  std::shared_ptr<const void>(std::move(held), table));
+}
+
+} // namespace detail
+
+inline void Engine::register_backend(std::string_view descriptor, std::vector<Kernel> kernels) const {
+    rust::Vec<bridge::KernelRecord> records;
+    for (const Kernel &kernel : kernels) {
+        bridge::KernelRecord record;
+        record.id = kernel.id();
+        record.operation = kernel.operation();
+        record.operation_version = kernel.operation_version();
+        record.vtable = reinterpret_cast<std::uintptr_t>(kernel.vtable());
+        records.push_back(std::move(record));
+    }
+    // The engine keeps the kernels; it calls `drop` when it needs them no longer.
+    auto *owner = new std::vector<Kernel>(std::move(kernels));
+    bridge::Failure *failure = bridge::engine_register(
+        *engine_, detail::to_str(descriptor), {records.data(), records.size()},
+        reinterpret_cast<std::uintptr_t>(owner),
+        reinterpret_cast<std::uintptr_t>(
+            +[](void *given) { delete static_cast<std::vector<Kernel> *>(given); }));
+    detail::check(failure);
+}
+
+} // namespace lz

@@ -1,0 +1,221 @@
+// The engine: decides which kernel runs a call, and can say why. A copy is the same engine.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <layerzero/detail/failure.hpp>
+
+namespace lz {
+
+class Kernel;
+
+/// What would be run for a call.
+struct Plan {
+    std::string kernel;                  ///< the chosen one
+    std::vector<std::string> fallbacks;  ///< those that would be tried after it, best first
+    std::vector<std::string> transforms; ///< what has to be converted for it
+    std::uint64_t workspace_bytes = 0;   ///< scratch memory
+    double score = 0.0;
+};
+
+/// One kernel that was looked at.
+struct Candidate {
+    std::string kernel;
+    std::string backend;
+    bool chosen = false;
+    double score = 0.0;
+    std::vector<Reason> reasons; ///< why it cannot run; empty when it can
+};
+
+/// Why a call would be run by the kernel it would be run by.
+struct Explanation {
+    std::optional<Plan> plan;          ///< nothing if no kernel can run it
+    std::vector<Candidate> candidates; ///< possible ones best first, then the others
+    std::string text;                  ///< a table for people
+    std::string json;                  ///< everything, for machines
+};
+
+/// One value of the configuration, and where it came from.
+struct ConfigEntry {
+    std::string key;
+    std::string value;
+    std::string source;
+};
+
+/// A kernel of the registry.
+struct KernelInfo {
+    std::string id;
+    std::string operation;
+    std::string backend;
+    std::string version;
+};
+
+/// Something that is laid over the policy until this is destroyed.
+class [[nodiscard]] Scope {
+  public:
+    explicit Scope(rust::Box<bridge::Scope> scope) : scope_(std::move(scope)) {}
+
+  private:
+    rust::Box<bridge::Scope> scope_;
+};
+
+/// Decides and dispatches.
+class Engine {
+  public:
+    /// With every kernel that is built in.
+    Engine() : Engine(bridge::engine_new()) {
+        if (bridge::abi_version() >> 16 != LZ_ABI_MAJOR) {
+            throw Error("the headers and the library of LayerZero are of different releases");
+        }
+    }
+    /// With the references alone.
+    static Engine reference() { return Engine(bridge::engine_reference()); }
+
+    Engine(const Engine &other) : engine_(bridge::engine_share(*other.engine_)) {}
+    Engine(Engine &&other) noexcept = default;
+    Engine &operator=(const Engine &other) {
+        engine_ = bridge::engine_share(*other.engine_);
+        return *this;
+    }
+    Engine &operator=(Engine &&other) noexcept = default;
+    ~Engine() = default;
+
+    /// Sets one value of the policy: `engine.configure("strict_mode", true)`.
+    void configure(std::string_view key, std::string_view value) const {
+        detail::check(bridge::engine_configure(*engine_, detail::to_str(key), detail::to_str(value)));
+    }
+    void configure(std::string_view key, const char *value) const { configure(key, std::string_view(value)); }
+    void configure(std::string_view key, bool value) const { configure(key, value ? "true" : "false"); }
+    void configure(std::string_view key, std::int64_t value) const { configure(key, std::to_string(value)); }
+    void configure(std::string_view key, int value) const { configure(key, std::to_string(value)); }
+    void configure(std::string_view key, double value) const { configure(key, std::to_string(value)); }
+    /// Sets one list of the policy: `engine.configure("deny", {"torch.*"})`.
+    void configure(std::string_view key, std::span<const std::string_view> values) const {
+        const std::vector<rust::Str> texts = to_strs(values);
+        detail::check(bridge::engine_configure_list(*engine_, detail::to_str(key), {texts.data(), texts.size()}));
+    }
+    void configure(std::string_view key, std::initializer_list<std::string_view> values) const {
+        configure(key, std::span<const std::string_view>(values.begin(), values.size()));
+    }
+    /// Reads a policy file; a wrong one changes nothing, and the exception says everything that is wrong.
+    void load_config(std::string_view path) const {
+        detail::check(bridge::engine_load_config(*engine_, detail::to_str(path)));
+    }
+    /// Every value with where it came from.
+    [[nodiscard]] std::vector<ConfigEntry> config() const {
+        std::vector<ConfigEntry> entries;
+        for (const bridge::ConfigEntry &entry : bridge::engine_config(*engine_)) {
+            entries.push_back({std::string(entry.key), std::string(entry.value), std::string(entry.source)});
+        }
+        return entries;
+    }
+
+    /// Locks an operation or alias to a kernel.
+    void lock(std::string_view operation, std::string_view kernel) const {
+        detail::check(bridge::engine_lock(*engine_, detail::to_str(operation), detail::to_str(kernel)));
+    }
+    /// Ends a lock.
+    void unlock(std::string_view operation) const {
+        detail::check(bridge::engine_unlock(*engine_, detail::to_str(operation)));
+    }
+    /// Prefers backends or kernels while the scope lives.
+    Scope prefer(std::initializer_list<std::string_view> patterns) const {
+        const std::vector<rust::Str> texts = to_strs({patterns.begin(), patterns.size()});
+        return Scope(bridge::engine_prefer(*engine_, {texts.data(), texts.size()}));
+    }
+    /// Runs references only while the scope lives.
+    Scope disabled() const { return Scope(bridge::engine_disabled(*engine_)); }
+
+    /// What would be run for the arguments of any operation.
+    template <class Arguments> [[nodiscard]] Plan which(const Arguments &args) const {
+        Explanation explanation = explain(args);
+        if (!explanation.plan) {
+            std::vector<Reason> reasons;
+            for (Candidate &candidate : explanation.candidates) {
+                reasons.insert(reasons.end(), candidate.reasons.begin(), candidate.reasons.end());
+            }
+            throw NoKernelFound(explanation.text, Arguments::operation, "", std::move(reasons));
+        }
+        return std::move(*explanation.plan);
+    }
+    /// Why that would be run: every candidate, every reason.
+    template <class Arguments> [[nodiscard]] Explanation explain(const Arguments &args) const {
+        bridge::Answer answer{};
+        lz_ask(*this, args, answer);
+        return explanation(answer);
+    }
+
+    /// Adds a backend whose kernels are written in C++: what the descriptor describes, all or none.
+    void register_backend(std::string_view descriptor, std::vector<Kernel> kernels) const;
+    /// Takes a backend and its kernels away.
+    void unregister_backend(std::string_view name) const {
+        bridge::engine_unregister(*engine_, detail::to_str(name));
+    }
+
+    /// Names of the operations.
+    [[nodiscard]] std::vector<std::string> operations() const {
+        return to_strings(bridge::engine_operations(*engine_));
+    }
+    /// Every kernel.
+    [[nodiscard]] std::vector<KernelInfo> kernels() const {
+        std::vector<KernelInfo> kernels;
+        for (const bridge::KernelInfo &kernel : bridge::engine_kernels(*engine_)) {
+            kernels.push_back({std::string(kernel.id), std::string(kernel.operation), std::string(kernel.backend),
+                               std::string(kernel.version)});
+        }
+        return kernels;
+    }
+    /// Moves with every change that a decision can depend on.
+    [[nodiscard]] std::uint64_t generation() const { return bridge::engine_generation(*engine_); }
+    /// How often a kernel failed and another one did its work.
+    [[nodiscard]] std::uint64_t fallbacks() const { return bridge::engine_fallbacks(*engine_); }
+
+    /// The engine behind the bridge, for generated calls.
+    [[nodiscard]] const bridge::Engine &raw() const noexcept { return *engine_; }
+
+  private:
+    explicit Engine(rust::Box<bridge::Engine> engine) : engine_(std::move(engine)) {}
+
+    static std::vector<rust::Str> to_strs(std::span<const std::string_view> texts) {
+        std::vector<rust::Str> strs;
+        strs.reserve(texts.size());
+        for (const std::string_view text : texts) {
+            strs.push_back(detail::to_str(text));
+        }
+        return strs;
+    }
+    static std::vector<std::string> to_strings(const rust::Vec<rust::String> &texts) {
+        std::vector<std::string> strings;
+        for (const rust::String &text : texts) {
+            strings.emplace_back(text);
+        }
+        return strings;
+    }
+    static Explanation explanation(const bridge::Answer &answer) {
+        Explanation result;
+        if (!answer.kernel.empty()) {
+            result.plan = Plan{std::string(answer.kernel), to_strings(answer.fallbacks), to_strings(answer.transforms),
+                               answer.workspace_bytes, answer.score};
+        }
+        for (const bridge::Candidate &candidate : answer.candidates) {
+            result.candidates.push_back({std::string(candidate.kernel), std::string(candidate.backend),
+                                         candidate.chosen, candidate.score, detail::to_reasons(candidate.reasons)});
+        }
+        result.text = std::string(answer.text);
+        result.json = std::string(answer.json);
+        return result;
+    }
+
+    rust::Box<bridge::Engine> engine_;
+};
+
+/// The version of LayerZero.
+inline std::string version() { return std::string(bridge::version()); }
+
+} // namespace lz

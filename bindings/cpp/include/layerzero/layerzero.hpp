@@ -1,0 +1,9 @@
+// Everything: the engine, tensors, and every operation.
+#pragma once
+
+#include <layerzero/engine.hpp>
+#include <layerzero/error.hpp>
+#include <layerzero/kernel.hpp>
+#include <layerzero/ops.hpp>
+#include <layerzero/tensor.hpp>
+#include <layerzero/tokenizer.hpp>

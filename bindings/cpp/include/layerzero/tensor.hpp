@@ -1,0 +1,327 @@
+// Tensors: borrowed views of memory that somebody else owns, and tensors that own theirs.
+//
+// A view carries metadata of any quality; a call checks it and says what is wrong. Nothing here copies elements.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <initializer_list>
+#include <memory>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+#include <layerzero/dlpack.hpp>
+#include <layerzero/dtype.hpp>
+#include <layerzero/error.hpp>
+#include <layerzero/lz_plugin.h>
+
+namespace lz {
+
+/// Which kind of device memory is on.
+enum class Platform : std::uint8_t {
+    Cpu = LZ_CPU,
+    Cuda = LZ_CUDA,
+    Rocm = LZ_ROCM,
+    Hpu = LZ_HPU,
+    Xpu = LZ_XPU,
+    Metal = LZ_METAL,
+};
+
+/// Where memory is.
+struct Place {
+    Platform platform = Platform::Cpu;
+    std::uint16_t device = 0;
+    friend bool operator==(const Place &, const Place &) = default;
+};
+
+/// Sizes or strides as they are passed.
+using Dims = std::span<const std::int64_t>;
+
+namespace detail {
+
+template <class T> struct DTypeOf;
+template <> struct DTypeOf<double> { static constexpr DType value = DType::F64; };
+template <> struct DTypeOf<float> { static constexpr DType value = DType::F32; };
+template <> struct DTypeOf<std::int64_t> { static constexpr DType value = DType::I64; };
+template <> struct DTypeOf<std::int32_t> { static constexpr DType value = DType::I32; };
+template <> struct DTypeOf<std::int16_t> { static constexpr DType value = DType::I16; };
+template <> struct DTypeOf<std::int8_t> { static constexpr DType value = DType::I8; };
+template <> struct DTypeOf<std::uint64_t> { static constexpr DType value = DType::U64; };
+template <> struct DTypeOf<std::uint32_t> { static constexpr DType value = DType::U32; };
+template <> struct DTypeOf<std::uint16_t> { static constexpr DType value = DType::U16; };
+template <> struct DTypeOf<std::uint8_t> { static constexpr DType value = DType::U8; };
+template <> struct DTypeOf<bool> { static constexpr DType value = DType::Bool; };
+
+inline lz_tensor describe(void *data, DType dtype, Dims shape, const Dims *strides, Place place) {
+    if (shape.size() > LZ_MAX_RANK) {
+        throw ValidationError("a tensor has at most 8 dimensions");
+    }
+    if (strides != nullptr && strides->size() != shape.size()) {
+        throw ValidationError("a tensor has as many strides as dimensions");
+    }
+    lz_tensor tensor{};
+    tensor.data = data;
+    tensor.rank = static_cast<std::uint32_t>(shape.size());
+    tensor.dtype = static_cast<std::uint8_t>(dtype);
+    tensor.platform = static_cast<std::uint8_t>(place.platform);
+    tensor.device = place.device;
+    std::int64_t dense = 1;
+    for (std::size_t at = shape.size(); at-- > 0;) {
+        tensor.shape[at] = shape[at];
+        tensor.strides[at] = strides != nullptr ? (*strides)[at] : dense;
+        // Sizes that overflow are refused by the call; here they must only not be undefined.
+        dense = static_cast<std::int64_t>(static_cast<std::uint64_t>(dense) *
+                                          static_cast<std::uint64_t>(std::max<std::int64_t>(shape[at], 1)));
+    }
+    return tensor;
+}
+
+/// What views of every kind can be asked.
+class AnyView {
+  public:
+    /// Sizes.
+    [[nodiscard]] Dims shape() const noexcept { return {tensor_.shape, tensor_.rank}; }
+    /// Strides in elements.
+    [[nodiscard]] Dims strides() const noexcept { return {tensor_.strides, tensor_.rank}; }
+    /// Number of dimensions.
+    [[nodiscard]] std::size_t rank() const noexcept { return tensor_.rank; }
+    /// Element type.
+    [[nodiscard]] DType dtype() const noexcept { return static_cast<DType>(tensor_.dtype); }
+    /// Where the memory is.
+    [[nodiscard]] Place place() const noexcept {
+        return {static_cast<Platform>(tensor_.platform), tensor_.device};
+    }
+    /// Number of elements.
+    [[nodiscard]] std::int64_t elements() const noexcept {
+        std::int64_t product = 1;
+        for (const std::int64_t size : shape()) {
+            product *= size;
+        }
+        return product;
+    }
+    /// Whether it is dense row-major.
+    [[nodiscard]] bool is_contiguous() const noexcept {
+        std::int64_t expected = 1;
+        for (std::size_t at = tensor_.rank; at-- > 0;) {
+            if (tensor_.shape[at] == 0) {
+                return true;
+            }
+            if (tensor_.shape[at] != 1 && tensor_.strides[at] != expected) {
+                return false;
+            }
+            expected *= tensor_.shape[at];
+        }
+        return true;
+    }
+
+  protected:
+    explicit AnyView(const lz_tensor &tensor) noexcept : tensor_(tensor) {}
+
+    template <class T> [[nodiscard]] std::span<T> elements_as() const {
+        if (dtype() != DTypeOf<std::remove_const_t<T>>::value || place() != Place{} || !is_contiguous()) {
+            throw ValidationError("the elements are not dense on the host, or of another dtype");
+        }
+        return {static_cast<T *>(tensor_.data), static_cast<std::size_t>(elements())};
+    }
+
+    lz_tensor tensor_;
+};
+
+} // namespace detail
+
+class TensorMut;
+class Tensor;
+
+/// A borrowed tensor that is read.
+class TensorView : public detail::AnyView {
+  public:
+    /// Dense row-major elements of the host.
+    template <class T>
+    TensorView(std::span<T> data, Dims shape)
+        : AnyView(detail::describe(const_cast<std::remove_const_t<T> *>(data.data()),
+                                   detail::DTypeOf<std::remove_const_t<T>>::value, shape, nullptr, {})) {
+        if (elements() > static_cast<std::int64_t>(data.size())) {
+            throw ValidationError("the shape has more elements than the span");
+        }
+    }
+    template <class T>
+    TensorView(std::span<T> data, std::initializer_list<std::int64_t> shape)
+        : TensorView(data, Dims(shape.begin(), shape.size())) {}
+    /// Memory of any kind, dense row-major.
+    TensorView(const void *data, DType dtype, Dims shape, Place place = {})
+        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, nullptr, place)) {}
+    /// Memory of any kind, with strides in elements.
+    TensorView(const void *data, DType dtype, Dims shape, Dims strides, Place place = {})
+        : AnyView(detail::describe(const_cast<void *>(data), dtype, shape, &strides, place)) {}
+    /// What may be written may be read.
+    TensorView(const TensorMut &tensor) noexcept;
+    /// A view of a tensor; the tensor must outlive it.
+    TensorView(const Tensor &tensor) noexcept;
+
+    /// The first element.
+    [[nodiscard]] const void *data() const noexcept { return tensor_.data; }
+    /// The elements, if they are dense, on the host and of this type.
+    template <class T> [[nodiscard]] std::span<const T> as() const { return elements_as<const T>(); }
+
+    /// As it crosses.
+    [[nodiscard]] const lz_tensor *raw() const noexcept { return &tensor_; }
+    /// From how it crosses.
+    [[nodiscard]] static TensorView borrow(const lz_tensor *tensor) noexcept { return TensorView(*tensor); }
+
+  private:
+    explicit TensorView(const lz_tensor &tensor) noexcept : AnyView(tensor) {}
+};
+
+/// A borrowed tensor that may be written.
+class TensorMut : public detail::AnyView {
+  public:
+    /// Dense row-major elements of the host.
+    template <class T>
+        requires(!std::is_const_v<T>)
+    TensorMut(std::span<T> data, Dims shape)
+        : AnyView(detail::describe(data.data(), detail::DTypeOf<T>::value, shape, nullptr, {})) {
+        if (elements() > static_cast<std::int64_t>(data.size())) {
+            throw ValidationError("the shape has more elements than the span");
+        }
+    }
+    template <class T>
+        requires(!std::is_const_v<T>)
+    TensorMut(std::span<T> data, std::initializer_list<std::int64_t> shape)
+        : TensorMut(data, Dims(shape.begin(), shape.size())) {}
+    /// Memory of any kind, dense row-major.
+    TensorMut(void *data, DType dtype, Dims shape, Place place = {})
+        : AnyView(detail::describe(data, dtype, shape, nullptr, place)) {}
+    /// Memory of any kind, with strides in elements.
+    TensorMut(void *data, DType dtype, Dims shape, Dims strides, Place place = {})
+        : AnyView(detail::describe(data, dtype, shape, &strides, place)) {}
+    /// A view of a tensor; the tensor must outlive it.
+    TensorMut(Tensor &tensor) noexcept;
+
+    /// The first element.
+    [[nodiscard]] void *data() const noexcept { return tensor_.data; }
+    /// The elements, if they are dense, on the host and of this type.
+    template <class T> [[nodiscard]] std::span<T> as() const { return elements_as<T>(); }
+
+    /// As it crosses.
+    [[nodiscard]] lz_tensor *raw() const noexcept { return const_cast<lz_tensor *>(&tensor_); }
+    /// From how it crosses.
+    [[nodiscard]] static TensorMut borrow(const lz_tensor *tensor) noexcept { return TensorMut(*tensor); }
+
+  private:
+    explicit TensorMut(const lz_tensor &tensor) noexcept : AnyView(tensor) {}
+    friend class TensorView;
+};
+
+inline TensorView::TensorView(const TensorMut &tensor) noexcept : AnyView(*tensor.raw()) {}
+
+/// A tensor that owns its memory, or shares it with whoever it came from. Copies share.
+class Tensor {
+  public:
+    /// Dense row-major host memory, not initialised.
+    static Tensor empty(DType dtype, Dims shape) {
+        lz_tensor tensor = detail::describe(nullptr, dtype, shape, nullptr, {});
+        std::size_t bytes = size_of(dtype);
+        for (const std::int64_t size : shape) {
+            bytes *= static_cast<std::size_t>(size);
+        }
+        void *memory = std::aligned_alloc(64, (std::max<std::size_t>(bytes, 1) + 63) / 64 * 64);
+        if (memory == nullptr) {
+            throw std::bad_alloc();
+        }
+        tensor.data = memory;
+        return Tensor(tensor, std::shared_ptr<void>(memory, std::free));
+    }
+    static Tensor empty(DType dtype, std::initializer_list<std::int64_t> shape) {
+        return empty(dtype, Dims(shape.begin(), shape.size()));
+    }
+
+    /// Takes a DLPack tensor over; its deleter is called when the last copy goes. Nothing is copied.
+    static Tensor from_dlpack(DLManagedTensorVersioned *managed) {
+        if (managed == nullptr) {
+            throw ValidationError("there is no DLPack tensor");
+        }
+        std::shared_ptr<void> owner(managed, [](void *given) {
+            auto *tensor = static_cast<DLManagedTensorVersioned *>(given);
+            if (tensor->deleter != nullptr) {
+                tensor->deleter(tensor);
+            }
+        });
+        if (managed->version.major != DLPACK_MAJOR_VERSION) {
+            throw ValidationError("the DLPack tensor has another major version");
+        }
+        return Tensor(detail::from_dlpack(managed->dl_tensor), std::move(owner),
+                      (managed->flags & DLPACK_FLAG_BITMASK_READ_ONLY) != 0);
+    }
+    /// The same for tensors from before DLPack 1.0.
+    static Tensor from_dlpack(DLManagedTensor *managed) {
+        if (managed == nullptr) {
+            throw ValidationError("there is no DLPack tensor");
+        }
+        std::shared_ptr<void> owner(managed, [](void *given) {
+            auto *tensor = static_cast<DLManagedTensor *>(given);
+            if (tensor->deleter != nullptr) {
+                tensor->deleter(tensor);
+            }
+        });
+        return Tensor(detail::from_dlpack(managed->dl_tensor), std::move(owner));
+    }
+
+    /// Shares it as a DLPack tensor; the receiver calls its deleter. Nothing is copied.
+    [[nodiscard]] DLManagedTensorVersioned *to_dlpack() const {
+        struct Shared {
+            DLManagedTensorVersioned managed{};
+            lz_tensor tensor{};
+            std::shared_ptr<void> owner;
+        };
+        auto shared = std::make_unique<Shared>();
+        shared->tensor = tensor_;
+        shared->owner = owner_;
+        shared->managed.version = {DLPACK_MAJOR_VERSION, DLPACK_MINOR_VERSION};
+        shared->managed.manager_ctx = shared.get();
+        shared->managed.flags = read_only_ ? DLPACK_FLAG_BITMASK_READ_ONLY : 0;
+        shared->managed.deleter = [](DLManagedTensorVersioned *given) {
+            delete static_cast<Shared *>(given->manager_ctx);
+        };
+        detail::to_dlpack(shared->tensor, shared->managed.dl_tensor);
+        return &shared.release()->managed;
+    }
+
+    /// To read.
+    [[nodiscard]] TensorView view() const noexcept { return TensorView::borrow(&tensor_); }
+    /// To write.
+    [[nodiscard]] TensorMut view_mut() {
+        if (read_only_) {
+            throw ValidationError("the tensor is read-only");
+        }
+        return TensorMut::borrow(&tensor_);
+    }
+
+    [[nodiscard]] Dims shape() const noexcept { return {tensor_.shape, tensor_.rank}; }
+    [[nodiscard]] Dims strides() const noexcept { return {tensor_.strides, tensor_.rank}; }
+    [[nodiscard]] DType dtype() const noexcept { return static_cast<DType>(tensor_.dtype); }
+    [[nodiscard]] Place place() const noexcept { return view().place(); }
+    [[nodiscard]] std::int64_t elements() const noexcept { return view().elements(); }
+    [[nodiscard]] const void *data() const noexcept { return tensor_.data; }
+    /// The elements, if they are dense, on the host and of this type.
+    template <class T> [[nodiscard]] std::span<const T> as() const { return view().as<T>(); }
+    template <class T> [[nodiscard]] std::span<T> as_mut() { return view_mut().as<T>(); }
+
+    /// Of memory that `owner` keeps.
+    Tensor(const lz_tensor &tensor, std::shared_ptr<void> owner, bool read_only = false) noexcept
+        : tensor_(tensor), owner_(std::move(owner)), read_only_(read_only) {}
+
+  private:
+    lz_tensor tensor_;
+    std::shared_ptr<void> owner_;
+    bool read_only_ = false;
+};
+
+inline TensorView::TensorView(const Tensor &tensor) noexcept : TensorView(tensor.view()) {}
+inline TensorMut::TensorMut(Tensor &tensor) noexcept : TensorMut(*tensor.view().raw()) {}
+
+} // namespace lz

@@ -1,0 +1,62 @@
+// Tokenizers, as `tokenize_encode` and `tokenize_decode` take them.
+#pragma once
+
+#include <span>
+#include <string_view>
+
+#include <layerzero/detail/failure.hpp>
+
+namespace lz {
+
+/// A tokenizer: a `tokenizer.json` in the Hugging Face format.
+class Tokenizer {
+  public:
+    /// Reads a file.
+    static Tokenizer from_file(std::string_view path) {
+        Tokenizer tokenizer;
+        detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path)));
+        return tokenizer.described();
+    }
+    /// Reads the content of such a file.
+    static Tokenizer from_json(std::string_view json) {
+        Tokenizer tokenizer;
+        const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());
+        detail::check(bridge::tokenizer_parse(*tokenizer.handle_, {bytes, json.size()}));
+        return tokenizer.described();
+    }
+
+    /// As it crosses.
+    [[nodiscard]] const lz_tokenizer *raw() const noexcept { return &description_; }
+
+  private:
+    Tokenizer() : handle_(bridge::tokenizer_new()) {}
+    Tokenizer described() && = delete;
+    Tokenizer described() & {
+        bridge::tokenizer_describe(*handle_, &description_);
+        return std::move(*this);
+    }
+
+    rust::Box<bridge::TokenizerHandle> handle_;
+    lz_tokenizer description_{};
+};
+
+/// A borrowed tokenizer.
+class TokenizerView {
+  public:
+    TokenizerView(const Tokenizer &tokenizer) noexcept : tokenizer_(*tokenizer.raw()) {}
+    explicit TokenizerView(const lz_tokenizer &tokenizer) noexcept : tokenizer_(tokenizer) {}
+
+    /// SHA-256 of everything that can change a result.
+    [[nodiscard]] std::span<const std::uint8_t, 32> digest() const noexcept {
+        return std::span<const std::uint8_t, 32>(tokenizer_.digest);
+    }
+    /// The `tokenizer.json` that it was made from.
+    [[nodiscard]] std::string_view json() const noexcept { return {tokenizer_.json, tokenizer_.json_size}; }
+    /// As it crosses.
+    [[nodiscard]] const lz_tokenizer *raw() const noexcept { return &tokenizer_; }
+
+  private:
+    lz_tokenizer tokenizer_;
+};
+
+} // namespace lz

@@ -1,0 +1,231 @@
+//! The functions of the bridge that are not calls of operations.
+
+use std::sync::Arc;
+
+use lz_core::policy::file::{Document, Vocabulary};
+use lz_core::policy::layer::Given;
+use lz_core::{Error, Reason, ReasonCode};
+use lz_ops::tokenizer;
+use lz_plugin::abi::{ABI_MAJOR, ABI_MINOR, Tokenizer};
+
+use crate::call::{Failure, guarded};
+use crate::engine::{Engine, Owner, Scope};
+use crate::generated::bridge::ffi;
+
+/// The version of the ABI; headers compare it with their own.
+pub fn abi_version() -> u32 {
+    ABI_MAJOR << 16 | ABI_MINOR
+}
+
+/// The version of LayerZero.
+pub fn version() -> String {
+    env!("CARGO_PKG_VERSION").to_owned()
+}
+
+/// An engine with every kernel that is built in.
+pub fn engine_new() -> Box<Engine> {
+    let inner = lz_ops::reference_engine();
+    // The lists of our own backends are tested to register; should one not, the references remain and `kernels` shows it.
+    inner.register(lz_cpu::kernels()).ok();
+    Box::new(Engine::of(inner))
+}
+
+/// An engine with the references alone.
+pub fn engine_reference() -> Box<Engine> {
+    Box::new(Engine::of(lz_ops::reference_engine()))
+}
+
+/// The same engine once more.
+pub fn engine_share(engine: &Engine) -> Box<Engine> {
+    Box::new(engine.clone())
+}
+
+/// Moves with every change that a decision can depend on.
+pub fn engine_generation(engine: &Engine) -> u64 {
+    engine.inner.generation()
+}
+
+/// How often a kernel failed and another one did its work.
+pub fn engine_fallbacks(engine: &Engine) -> u64 {
+    engine.inner.fallbacks()
+}
+
+/// Names of the operations.
+pub fn engine_operations(engine: &Engine) -> Vec<String> {
+    engine.inner.registry().operations().map(|operation| operation.name.to_string()).collect()
+}
+
+/// Every kernel.
+pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
+    let registry = engine.inner.registry();
+    registry
+        .kernels()
+        .map(|entry| ffi::KernelInfo {
+            id: entry.spec.id.clone(),
+            operation: entry.spec.operation.clone(),
+            backend: entry.spec.backend.clone(),
+            version: entry.spec.version.clone(),
+        })
+        .collect()
+}
+
+/// Every value of the configuration with where it came from.
+pub fn engine_config(engine: &Engine) -> Vec<ffi::ConfigEntry> {
+    let entries = engine.policy.config().into_iter();
+    entries
+        .map(|entry| ffi::ConfigEntry {
+            key: entry.key,
+            value: entry.value,
+            source: entry.source.to_string(),
+        })
+        .collect()
+}
+
+fn configure(engine: &Engine, key: &str, value: Given) -> Result<(), Error> {
+    engine.policy.configure([(key.to_owned(), value)], "lz::Engine::configure").map_err(|error| {
+        Error::Configuration {
+            subject: "lz::Engine::configure".to_owned(),
+            message: error.to_string(),
+            reasons: vec![Reason::new(ReasonCode::PolicyInvalid).argument(key).message(error.to_string())],
+        }
+    })
+}
+
+/// Sets one value; the text is read as the setting's type.
+pub fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure {
+    guarded(|| {
+        let given = match value {
+            "true" => Given::Bool(true),
+            "false" => Given::Bool(false),
+            text => match (text.parse::<i64>(), text.parse::<f64>()) {
+                (Ok(number), _) => Given::Int(number),
+                (_, Ok(number)) => Given::Float(number),
+                _ => Given::Text(text.to_owned()),
+            },
+        };
+        configure(engine, key, given)
+    })
+}
+
+/// Sets a list.
+pub fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mut Failure {
+    guarded(|| {
+        let values = values.iter().map(|&value| value.to_owned()).collect();
+        configure(engine, key, Given::Texts(values))
+    })
+}
+
+/// Reads a policy file; a wrong one changes nothing.
+pub fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure {
+    guarded(|| {
+        let refuse = |message: String| Error::Configuration {
+            subject: path.to_owned(),
+            reasons: vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())],
+            message,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
+        let vocabulary = Vocabulary::new(engine.inner.registry().operations());
+        let document =
+            Document::read(path, &text, &vocabulary).map_err(|report| refuse(report.render()))?;
+        engine.policy.load(document);
+        Ok(())
+    })
+}
+
+/// Locks an operation or alias to a kernel.
+pub fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failure {
+    guarded(|| {
+        engine.policy.lock(operation, kernel, "lz::Engine::lock");
+        Ok(())
+    })
+}
+
+/// Ends a lock.
+pub fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure {
+    guarded(|| {
+        engine.policy.unlock(operation);
+        Ok(())
+    })
+}
+
+/// Prefers backends or kernels until the scope ends.
+pub fn engine_prefer(engine: &Engine, patterns: &[&str]) -> Box<Scope> {
+    let patterns: Vec<String> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+    Box::new(Scope { scope: engine.policy.prefer(&patterns) })
+}
+
+/// Runs references only until the scope ends.
+pub fn engine_disabled(engine: &Engine) -> Box<Scope> {
+    Box::new(Scope { scope: engine.policy.disabled() })
+}
+
+/// Registers kernels that C++ brings; `release` is called with `owner` when none of them is needed any more.
+///
+/// # Safety
+/// As for [`Engine::register`] and [`Owner::new`].
+pub unsafe fn engine_register(
+    engine: &Engine,
+    descriptor: &str,
+    kernels: &[ffi::KernelRecord],
+    owner: usize,
+    release: usize,
+) -> *mut Failure {
+    // SAFETY: passed on.
+    let owner = unsafe { Owner::new(owner, release) };
+    // SAFETY: passed on.
+    guarded(|| unsafe { engine.register(descriptor, kernels, Arc::new(owner)) })
+}
+
+/// Takes a backend and its kernels away.
+pub fn engine_unregister(engine: &Engine, backend: &str) {
+    engine.inner.unregister_backend(backend);
+}
+
+/// A tokenizer that C++ holds; empty until it is read.
+#[derive(Debug, Default)]
+pub struct TokenizerHandle {
+    tokenizer: Option<tokenizer::Tokenizer>,
+}
+
+/// An empty handle.
+pub fn tokenizer_new() -> Box<TokenizerHandle> {
+    Box::default()
+}
+
+fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
+    Error::Configuration {
+        subject: "a tokenizer".to_owned(),
+        message: error.to_string(),
+        reasons: vec![Reason::new(ReasonCode::TokenizerIdMismatch).message(error.to_string())],
+    }
+}
+
+/// Reads a `tokenizer.json`.
+pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure {
+    guarded(|| {
+        let read = tokenizer::Tokenizer::from_file(path).map_err(|error| tokenizer_error(&error))?;
+        handle.tokenizer = Some(read);
+        Ok(())
+    })
+}
+
+/// Reads the content of a `tokenizer.json`.
+pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failure {
+    guarded(|| {
+        let read = tokenizer::Tokenizer::from_json(json).map_err(|error| tokenizer_error(&error))?;
+        handle.tokenizer = Some(read);
+        Ok(())
+    })
+}
+
+/// Describes a tokenizer as it crosses; it stays good as long as the handle.
+///
+/// # Safety
+/// The pointer names an `lz_tokenizer` that may be written.
+pub unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer) {
+    let Some(read) = &handle.tokenizer else { return };
+    if let Ok(made) = Tokenizer::of(read) {
+        // SAFETY: the caller vouches for it.
+        unsafe { description.write(made) };
+    }
+}

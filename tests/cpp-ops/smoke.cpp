@@ -1,0 +1,278 @@
+// The hand-written part of the C++ API: tensors, errors, options, policy, explanations, kernels written in C++.
+#include <layerzero/layerzero.hpp>
+
+#include <atomic>
+#include <cmath>
+#include <cstdio>
+#include <thread>
+
+namespace {
+
+int failures = 0;
+
+void hold(bool condition, const char *what, int line) {
+    if (!condition) {
+        std::fprintf(stderr, "line %d does not hold: %s\n", line, what);
+        ++failures;
+    }
+}
+#define HOLD(condition) hold((condition), #condition, __LINE__)
+
+constexpr const char *descriptor = R"({
+    "schema_version": "1.0", "backend": "mine", "backend_version": "1.0", "platform": "cpu",
+    "ops": {"norm.rms": [{
+        "kernel_id": "mine.norm.rms", "dtypes": ["float32"], "requires_layouts": ["any"], "optional_inputs": ["weight"],
+        "params": ["eps", "weight_offset"], "writes_into_output": true, "requires_contiguous": true, "priority": 99,
+        "workspace_bytes": "64"}]}})";
+
+std::vector<float> rows() { return {3.0F, 4.0F, 6.0F, 8.0F}; }
+
+void calls() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    std::vector<float> weight = {2.0F, 3.0F};
+    const auto result = lz::ops::norm_rms(
+        engine, {.x = {std::span(x), {2, 2}}, .weight = lz::TensorView(std::span(weight), {2}), .eps = 0.0F});
+    const auto found = result.output.as<float>();
+    const float scale = std::sqrt(12.5F);
+    HOLD(found.size() == 4);
+    HOLD(std::fabs(found[0] - 3.0F / scale * 2.0F) < 1e-6F);
+    HOLD(std::fabs(found[1] - 4.0F / scale * 3.0F) < 1e-6F);
+
+    std::vector<float> out(4);
+    lz::ops::norm_rms_into(engine, {.x = {std::span(x), {2, 2}}, .eps = 0.0F}, {.output = {std::span(out), {2, 2}}});
+    HOLD(std::fabs(out[2] - 6.0F / std::sqrt(50.0F)) < 1e-6F);
+
+    // Every second column of a wider matrix, without a copy.
+    std::vector<float> wide = {3.0F, -1.0F, 4.0F, -1.0F};
+    const std::int64_t shape[] = {1, 2};
+    const std::int64_t strides[] = {4, 2};
+    const auto strided =
+        lz::ops::norm_rms(engine, {.x = {wide.data(), lz::DType::F32, shape, strides}, .eps = 0.0F});
+    HOLD(std::fabs(strided.output.as<float>()[1] - 4.0F / scale) < 1e-6F);
+}
+
+void errors() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    std::vector<float> weight = {1.0F, 1.0F, 1.0F};
+    const lz::ops::NormRms wrong{.x = {std::span(x), {2, 2}}, .weight = lz::TensorView(std::span(weight), {3})};
+    try {
+        (void)lz::ops::norm_rms(engine, wrong);
+        HOLD(!"a wrong shape is refused");
+    } catch (const lz::ValidationError &error) {
+        HOLD(error.operation() == "norm.rms");
+        HOLD(error.reasons().size() == 1);
+        HOLD(error.reasons().at(0).argument == "weight");
+        HOLD(error.reasons().at(0).axis == "hidden");
+        HOLD(!error.reasons().at(0).required.empty() && !error.reasons().at(0).found.empty());
+    }
+    try {
+        engine.lock("norm.rms", "no.such.kernel");
+        (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}});
+        HOLD(!"a lock on nothing is an error");
+    } catch (const lz::NoKernelFound &error) {
+        HOLD(std::string(error.what()).find("no.such.kernel") != std::string::npos);
+    }
+    engine.unlock("norm.rms");
+    HOLD(lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}}).output.elements() == 4);
+    try {
+        engine.configure("no_such_key", true);
+        HOLD(!"an unknown key is refused");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(!error.reasons().empty());
+    }
+    try {
+        (void)lz::Tokenizer::from_json("{");
+        HOLD(!"half a JSON is no tokenizer");
+    } catch (const lz::ConfigurationError &) {
+    }
+    try {
+        const std::vector<std::int64_t> too_many(9, 1);
+        (void)lz::TensorView(x.data(), lz::DType::F32, too_many);
+        HOLD(!"nine dimensions are too many");
+    } catch (const lz::ValidationError &) {
+    }
+}
+
+void dlpack() {
+    const lz::Engine engine;
+    lz::Tensor x = lz::Tensor::empty(lz::DType::F32, {2, 2});
+    std::ranges::copy(rows(), x.as_mut<float>().begin());
+    const lz::Tensor taken = lz::Tensor::from_dlpack(x.to_dlpack());
+    HOLD(taken.data() == x.data());
+    HOLD(taken.shape()[1] == 2);
+    const auto result = lz::ops::norm_rms(engine, {.x = taken});
+    DLManagedTensorVersioned *managed = result.output.to_dlpack();
+    HOLD(managed->dl_tensor.data == result.output.data());
+    HOLD(managed->dl_tensor.dtype.bits == 32 && managed->dl_tensor.ndim == 2);
+    managed->deleter(managed);
+
+    // A tensor from before 1.0, with an offset and no strides.
+    static int deleted = 0;
+    std::int64_t sizes[] = {1, 2};
+    std::vector<float> data = {9.0F, 3.0F, 4.0F};
+    DLManagedTensor old{};
+    old.dl_tensor.data = data.data();
+    old.dl_tensor.device = {kDLCPU, 0};
+    old.dl_tensor.ndim = 2;
+    old.dl_tensor.dtype = {kDLFloat, 32, 1};
+    old.dl_tensor.shape = sizes;
+    old.dl_tensor.byte_offset = sizeof(float);
+    old.deleter = [](DLManagedTensor *) { ++deleted; };
+    {
+        const lz::Tensor imported = lz::Tensor::from_dlpack(&old);
+        HOLD(imported.as<float>()[0] == 3.0F);
+    }
+    HOLD(deleted == 1);
+}
+
+struct Counting final : lz::Allocator {
+    int live = 0;
+    int made = 0;
+    bool refuse = false;
+    void *allocate(std::uint64_t bytes, std::uint64_t alignment, lz::Place place) noexcept override {
+        if (refuse || place != lz::Place{}) {
+            return nullptr;
+        }
+        ++live;
+        ++made;
+        return std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+    }
+    void release(void *memory, lz::Place) noexcept override {
+        --live;
+        std::free(memory);
+    }
+};
+
+void allocators() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const auto counting = std::make_shared<Counting>();
+    {
+        const auto result =
+            lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}}, {.allocator = counting});
+        HOLD(counting->live == 1);
+    }
+    HOLD(counting->live == 0 && counting->made == 1);
+    counting->refuse = true;
+    try {
+        (void)lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}}, {.allocator = counting});
+        HOLD(!"an allocator without memory is an error");
+    } catch (const lz::ValidationError &error) {
+        HOLD(error.has("OUT_OF_MEMORY"));
+    }
+    HOLD(counting->live == 0);
+}
+
+void policy() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const lz::ops::NormRms args{.x = {std::span(x), {2, 2}}};
+    const lz::Plan plan = engine.which(args);
+    HOLD(!plan.kernel.empty());
+    const lz::Explanation explanation = engine.explain(args);
+    HOLD(explanation.plan && explanation.plan->kernel == plan.kernel);
+    HOLD(explanation.candidates.size() >= 2);
+    HOLD(explanation.text.find("norm.rms") != std::string::npos);
+    HOLD(explanation.json.front() == '{');
+    {
+        const lz::Scope scope = engine.disabled();
+        HOLD(engine.which(args).kernel == "reference.norm.rms");
+    }
+    HOLD(engine.which(args).kernel == plan.kernel);
+    {
+        const lz::Scope scope = engine.prefer({"reference"});
+        HOLD(!engine.which(args).kernel.empty());
+    }
+    engine.configure("fallback_enabled", false);
+    bool shown = false;
+    for (const lz::ConfigEntry &entry : engine.config()) {
+        shown = shown || (entry.key == "fallback_enabled" && entry.value == "false");
+    }
+    HOLD(shown);
+    HOLD(engine.operations().size() > 30);
+    HOLD(engine.kernels().size() >= engine.operations().size());
+    const lz::Engine same = engine;
+    HOLD(same.generation() == engine.generation());
+}
+
+void own_kernels() {
+    const lz::Engine engine;
+    std::vector<float> x = rows();
+    const lz::ops::NormRms args{.x = {std::span(x), {2, 2}}};
+    static std::atomic<int> alive = 0;
+    struct Counted {
+        Counted() { ++alive; }
+        Counted(const Counted &) { ++alive; }
+        ~Counted() { --alive; }
+    };
+    engine.register_backend(
+        descriptor, {lz::ops::norm_rms_kernel("mine.norm.rms", [counted = Counted()](const lz::ops::NormRms &call,
+                                                                                    const lz::ops::NormRmsOut &out,
+                                                                                    lz::Run &) {
+            HOLD(call.eps && *call.eps > 0.0F); // the default was filled in
+            std::ranges::fill(out.output.as<float>(), 7.0F);
+        })});
+    HOLD(engine.which(args).kernel == "mine.norm.rms");
+    HOLD(lz::ops::norm_rms(engine, args).output.as<float>()[3] == 7.0F);
+    engine.unregister_backend("mine");
+    HOLD(engine.which(args).kernel != "mine.norm.rms");
+
+    struct Throwing final : lz::ops::NormRmsKernel {
+        void run(const lz::ops::NormRms &, const lz::ops::NormRmsOut &, lz::Run &run) const override {
+            HOLD(run.workspace().size() == 48);
+            throw std::runtime_error("it does not want to");
+        }
+        std::uint64_t workspace(const lz::ops::NormRms &) const override { return 48; }
+    };
+    engine.register_backend(descriptor, {lz::ops::norm_rms_kernel("mine.norm.rms", std::make_unique<const Throwing>())});
+    HOLD(lz::ops::norm_rms(engine, args).output.elements() == 4); // another kernel did its work
+    HOLD(engine.fallbacks() == 1);
+    engine.lock("norm.rms", "mine.norm.rms");
+    try {
+        (void)lz::ops::norm_rms(engine, args);
+        HOLD(!"what a locked kernel throws comes back");
+    } catch (const lz::Error &error) {
+        HOLD(std::string(error.what()).find("mine.norm.rms") != std::string::npos);
+    }
+    try {
+        engine.register_backend("{}", {});
+        HOLD(!"an empty descriptor is refused");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(!error.reasons().empty());
+    }
+}
+
+void threads() {
+    const lz::Engine engine;
+    std::vector<std::thread> running;
+    std::atomic<int> right = 0;
+    for (int number = 0; number < 4; ++number) {
+        running.emplace_back([&] {
+            std::vector<float> x = rows();
+            for (int round = 0; round < 100; ++round) {
+                const auto result = lz::ops::norm_rms(engine, {.x = {std::span(x), {2, 2}}, .eps = 0.0F});
+                right += std::fabs(result.output.as<float>()[0] - 3.0F / std::sqrt(12.5F)) < 1e-6F ? 1 : 0;
+            }
+        });
+    }
+    for (std::thread &thread : running) {
+        thread.join();
+    }
+    HOLD(right == 400);
+}
+
+} // namespace
+
+int main() {
+    calls();
+    errors();
+    dlpack();
+    allocators();
+    policy();
+    own_kernels();
+    threads();
+    std::printf("%s\n", failures == 0 ? "the C++ API holds" : "the C++ API does not hold");
+    return failures == 0 ? 0 : 1;
+}

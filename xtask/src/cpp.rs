@@ -1,0 +1,149 @@
+//! The C++ side of the house: the library, its test programs under sanitizers and valgrind, what it exports, and an install
+//! that a project outside the tree builds against.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command;
+
+/// What the static library needs of the system.
+const SYSTEM_LIBRARIES: [&str; 3] = ["-lpthread", "-ldl", "-lm"];
+const WARNINGS: [&str; 4] = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"];
+
+/// Everything that must hold of the C++ binding.
+pub fn test(root: &Path) -> Result<()> {
+    let folder = root.join("target/cpp");
+    fs::create_dir_all(&folder)?;
+    command::run(root, "cargo", &["build", "--package", "lz-cpp", "--package", "lz-cpp-cases"])?;
+    let archive = root.join("target/debug/liblz_cpp.a");
+    exports(root, &folder, &archive)?;
+    programs(root, &folder, &archive)?;
+    install(root, &folder)
+}
+
+/// The test programs, with sanitizers; the smoke test also under valgrind where that is installed.
+fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
+    let cases = folder.join("cases.bin");
+    command::run(root, "target/debug/lz-cpp-cases", &[&text(&cases)])?;
+    let sanitized = ["-g", "-O1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
+    let smoke = compile(root, folder, archive, "smoke", &["tests/cpp-ops/smoke.cpp"], &sanitized)?;
+    command::run(root, &text(&smoke), &[]).context("the smoke test under AddressSanitizer and UBSan")?;
+    let sources =
+        ["tests/cpp-ops/main.cpp", "tests/cpp-ops/case.cpp", "tests/cpp-ops/generated/checks.cpp"];
+    let operations = compile(root, folder, archive, "operations", &sources, &sanitized)?;
+    command::run(root, &text(&operations), &[&text(&cases)])
+        .context("every operation under AddressSanitizer and UBSan")?;
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("valgrind is not installed: the smoke test ran under the sanitizers alone");
+        return Ok(());
+    }
+    let plain = compile(root, folder, archive, "smoke-plain", &["tests/cpp-ops/smoke.cpp"], &["-g", "-O1"])?;
+    let flags = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    command::run(root, "valgrind", &[&flags[..], &[&text(&plain)]].concat())
+        .context("the smoke test under valgrind")
+}
+
+/// Compiles and links a program with the static library.
+fn compile(
+    root: &Path,
+    folder: &Path,
+    archive: &Path,
+    name: &str,
+    sources: &[&str],
+    flags: &[&str],
+) -> Result<PathBuf> {
+    let program = folder.join(name);
+    let (archive, output) = (text(archive), text(&program));
+    let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
+    arguments.extend(WARNINGS);
+    arguments.extend(flags);
+    arguments.extend(sources);
+    arguments.extend([archive.as_str(), "-o", &output]);
+    arguments.extend(SYSTEM_LIBRARIES);
+    command::run(root, "g++", &arguments)?;
+    Ok(program)
+}
+
+/// Links the shared library and looks at what it exports.
+fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
+    let library = folder.join("liblayerzero.so");
+    let map = format!("-Wl,--version-script={}", text(&root.join("bindings/cpp/cmake/exports.map")));
+    let (archive, output) = (text(archive), text(&library));
+    let mut arguments = vec!["-shared", &map, "-Wl,--gc-sections", "-Wl,--no-undefined"];
+    arguments.extend(["-Wl,--whole-archive", &archive, "-Wl,--no-whole-archive", "-o", &output]);
+    arguments.extend(SYSTEM_LIBRARIES);
+    command::run(root, "g++", &arguments)?;
+    let listed = Command::new("nm").args(["-D", "--defined-only", "--demangle"]).arg(&library).output()?;
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    let names: Vec<&str> = listed.lines().filter_map(|line| line.splitn(3, ' ').nth(2)).collect();
+    let allowed = |name: &&&str| {
+        let ours = ["lz_", "cxxbridge1", "lz::bridge::", "rust::cxxbridge1::"];
+        let tables = ["typeinfo for rust::cxxbridge1::", "typeinfo name for rust::cxxbridge1::", "vtable for rust::cxxbridge1::"];
+        ours.iter().chain(&tables).any(|prefix| name.starts_with(prefix))
+            // Functions made from templates begin with what they return.
+            || name.contains(" rust::cxxbridge1::")
+    };
+    let strangers: Vec<&&str> = names.iter().filter(|name| !allowed(name)).collect();
+    if !strangers.is_empty() {
+        bail!("the shared library exports more than lz_* and cxx's: {strangers:?}");
+    }
+    if !names.iter().any(|name| name.starts_with("lz::bridge::norm_rms(")) {
+        bail!("the shared library does not export the calls of operations");
+    }
+    println!("the shared library exports {} symbols, all of them lz_* or cxx's", names.len());
+    Ok(())
+}
+
+/// Installs with CMake, and builds and runs the example project against that install alone.
+fn install(root: &Path, folder: &Path) -> Result<()> {
+    let cmake = ensure_cmake(root)?;
+    let prefix = folder.join("install");
+    if prefix.exists() {
+        fs::remove_dir_all(&prefix)?;
+    }
+    let (build, example) = (text(&folder.join("build")), text(&folder.join("example")));
+    let prefix_text = text(&prefix);
+    let run = |arguments: &[&str]| command::run(root, &cmake, arguments);
+    run(&["-S", "bindings/cpp", "-B", &build, "-DLAYERZERO_CARGO_PROFILE=dev", "-Wno-dev"])?;
+    run(&["--build", &build])?;
+    run(&["--install", &build, "--prefix", &prefix_text])?;
+    // The example is copied out, so that it can reach nothing of the tree by accident.
+    let outside = folder.join("outside");
+    fs::create_dir_all(&outside)?;
+    for name in ["CMakeLists.txt", "decode_step.cpp"] {
+        fs::copy(root.join("tests/cpp-example").join(name), outside.join(name))?;
+    }
+    let prefix_path = format!("-DCMAKE_PREFIX_PATH={prefix_text}");
+    run(&["-S", &text(&outside), "-B", &example, &prefix_path])?;
+    run(&["--build", &example])?;
+    for program in ["decode_step_shared", "decode_step_static"] {
+        command::run(root, &text(&Path::new(&example).join(program)), &[])?;
+    }
+    let pkg_config = fs::read_dir(&prefix)?
+        .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
+        .find(|path| path.is_file());
+    pkg_config.context("the install has no pkg-config file")?;
+    Ok(())
+}
+
+/// The system's CMake, or one from PyPI in a folder of its own.
+fn ensure_cmake(root: &Path) -> Result<String> {
+    if Command::new("cmake").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok("cmake".to_owned());
+    }
+    let tools = root.join("target/tools/cmake");
+    let cmake = tools.join("bin/cmake");
+    if !cmake.is_file() {
+        command::run(root, "python3", &["-m", "venv", &text(&tools)]).context("making a place for CMake")?;
+        let arguments = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "cmake>=3.20"];
+        command::run(root, &text(&tools.join("bin/python")), &arguments).context("installing CMake")?;
+    }
+    Ok(text(&cmake))
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
