@@ -35,6 +35,11 @@ impl<'a> Run<'a> {
         crate::thread_scope::stream_of_thread()
     }
 
+    /// Bytes of scratch memory that the kernel declared: the most that it may ask for.
+    pub fn declared_workspace(&self) -> u64 {
+        self.declared
+    }
+
     /// Scratch memory, 64-byte aligned, with undefined content. More than the kernel declared is refused, so that what it declares stays true.
     pub fn workspace(&mut self, bytes: u64) -> Result<&mut [u8], KernelError> {
         if bytes > self.declared {

@@ -35,6 +35,7 @@ cargo xtask <command>
   bench python [--json]       what a call from Python costs, beside its peers
   bench cpu [--json]          CPU kernels beside the machine's limits and torch
   bench cpp [--json]          what a call from C++ costs over one from Rust
+  bench ipc [--json]          what a call of a kernel in a worker process costs
   onnx-data                   fetch the ONNX node tests and print their folder
   help                        this text";
 
@@ -71,6 +72,7 @@ fn run() -> Result<()> {
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
+        ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
         ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

@@ -88,7 +88,7 @@ impl<A, O> Native<A, O> {
                 return Err(failure(status, &[]).before_writing());
             }
         }
-        let stream = run.stream as *mut c_void;
+        let stream = run.stream() as *mut c_void;
         let memory = if bytes == 0 { std::ptr::null_mut() } else { run.workspace(bytes)?.as_mut_ptr() };
         let mut error = [0u8; ERROR_CAPACITY];
         let mut lent = Run {

@@ -1,8 +1,11 @@
 //! The functions of the bridge that are not calls of operations.
 
+use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::policy::file::{Document, Vocabulary};
+use lz_core::device::{Environment, discover};
+use lz_core::evidence::StoredEvidence;
+use lz_core::perfdb::{OpenStatus, PerfDb};
 use lz_core::policy::layer::Given;
 use lz_core::{Error, Reason, ReasonCode};
 use lz_ops::tokenizer;
@@ -27,12 +30,12 @@ pub fn engine_new() -> Box<Engine> {
     let inner = lz_ops::reference_engine();
     // The lists of our own backends are tested to register; should one not, the references remain and `kernels` shows it.
     inner.register(lz_cpu::kernels()).ok();
-    Box::new(Engine::of(inner))
+    Box::new(Engine { inner })
 }
 
 /// An engine with the references alone.
 pub fn engine_reference() -> Box<Engine> {
-    Box::new(Engine::of(lz_ops::reference_engine()))
+    Box::new(Engine { inner: lz_ops::reference_engine() })
 }
 
 /// The same engine once more.
@@ -71,7 +74,7 @@ pub fn engine_kernels(engine: &Engine) -> Vec<ffi::KernelInfo> {
 
 /// Every value of the configuration with where it came from.
 pub fn engine_config(engine: &Engine) -> Vec<ffi::ConfigEntry> {
-    let entries = engine.policy.config().into_iter();
+    let entries = engine.inner.config().into_iter();
     entries
         .map(|entry| ffi::ConfigEntry {
             key: entry.key,
@@ -82,13 +85,7 @@ pub fn engine_config(engine: &Engine) -> Vec<ffi::ConfigEntry> {
 }
 
 fn configure(engine: &Engine, key: &str, value: Given) -> Result<(), Error> {
-    engine.policy.configure([(key.to_owned(), value)], "lz::Engine::configure").map_err(|error| {
-        Error::Configuration {
-            subject: "lz::Engine::configure".to_owned(),
-            message: error.to_string(),
-            reasons: vec![Reason::new(ReasonCode::PolicyInvalid).argument(key).message(error.to_string())],
-        }
-    })
+    engine.inner.configure([(key.to_owned(), value)])
 }
 
 /// Sets one value; the text is read as the setting's type.
@@ -117,46 +114,39 @@ pub fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mu
 
 /// Reads a policy file; a wrong one changes nothing.
 pub fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure {
-    guarded(|| {
-        let refuse = |message: String| Error::Configuration {
-            subject: path.to_owned(),
-            reasons: vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())],
-            message,
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| refuse(error.to_string()))?;
-        let vocabulary = Vocabulary::new(engine.inner.registry().operations());
-        let document =
-            Document::read(path, &text, &vocabulary).map_err(|report| refuse(report.render()))?;
-        engine.policy.load(document);
-        Ok(())
-    })
+    guarded(|| engine.inner.load_config(Path::new(path)))
 }
 
 /// Locks an operation or alias to a kernel.
 pub fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failure {
-    guarded(|| {
-        engine.policy.lock(operation, kernel, "lz::Engine::lock");
-        Ok(())
-    })
+    guarded(|| engine.inner.lock(operation, kernel))
 }
 
 /// Ends a lock.
 pub fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure {
+    guarded(|| engine.inner.unlock(operation))
+}
+
+/// A scope that does nothing yet.
+pub fn scope_new() -> Box<Scope> {
+    Box::default()
+}
+
+/// Prefers backends or kernels for this thread's calls until the scope ends.
+pub fn engine_prefer(engine: &Engine, patterns: &[&str], scope: &mut Scope) -> *mut Failure {
     guarded(|| {
-        engine.policy.unlock(operation);
+        let patterns: Vec<String> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
+        scope.scope = Some(engine.inner.prefer(&patterns)?);
         Ok(())
     })
 }
 
-/// Prefers backends or kernels until the scope ends.
-pub fn engine_prefer(engine: &Engine, patterns: &[&str]) -> Box<Scope> {
-    let patterns: Vec<String> = patterns.iter().map(|&pattern| pattern.to_owned()).collect();
-    Box::new(Scope { scope: engine.policy.prefer(&patterns) })
-}
-
-/// Runs references only until the scope ends.
-pub fn engine_disabled(engine: &Engine) -> Box<Scope> {
-    Box::new(Scope { scope: engine.policy.disabled() })
+/// Runs references only for this thread's calls until the scope ends.
+pub fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure {
+    guarded(|| {
+        scope.scope = Some(engine.inner.disabled()?);
+        Ok(())
+    })
 }
 
 /// Registers kernels that C++ brings; `release` is called with `owner` when none of them is needed any more.
@@ -228,4 +218,45 @@ pub unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tok
         // SAFETY: the caller vouches for it.
         unsafe { description.write(made) };
     }
+}
+
+/// Lets a dispatch table decide.
+pub fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure {
+    guarded(|| engine.inner.load_dispatch_table(Path::new(path)).map(drop))
+}
+
+/// Goes on without dispatch tables.
+pub fn engine_unload_tables(engine: &Engine) {
+    engine.inner.unload_dispatch_tables();
+}
+
+/// The dispatch tables that were loaded.
+pub fn engine_tables(engine: &Engine) -> Vec<ffi::TableInfo> {
+    let tables = engine.inner.dispatch_tables().into_iter();
+    tables
+        .map(|table| ffi::TableInfo {
+            path: table.path,
+            operations: table.operations,
+            stale: table.stale.unwrap_or_default(),
+        })
+        .collect()
+}
+
+/// Lets measurements of a database count when kernels are chosen. A database that cannot be used is an error.
+pub fn engine_use_perfdb(engine: &Engine, path: &str) -> *mut Failure {
+    guarded(|| {
+        let opened = PerfDb::open(path);
+        if let OpenStatus::Closed(why) = &opened.status {
+            let message = why.to_string();
+            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
+            return Err(Error::Configuration { subject: path.to_owned(), message, reasons });
+        }
+        let devices = discover().devices;
+        let environment = devices.first().map(Environment::read).unwrap_or_default();
+        let registry = engine.inner.registry();
+        let operations: Vec<&str> = registry.operations().map(|operation| operation.name.as_ref()).collect();
+        let evidence = StoredEvidence::load(&opened.db, &devices, operations, "", environment);
+        engine.inner.set_evidence(Some(Arc::new(evidence)));
+        Ok(())
+    })
 }

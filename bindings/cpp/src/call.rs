@@ -76,6 +76,10 @@ impl CallSettings {
     /// Runs on the caller's stream.
     #[inline]
     pub fn run(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
+        if self.given.stream.is_null() {
+            return work();
+        }
+        let _stream = lz_core::run::on_stream(self.given.stream as usize);
         work()
     }
 }

@@ -4,23 +4,21 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::sync::Arc;
 
-use lz_core::policy::stack::{PolicyScope, PolicyStack};
+use lz_core::policy::PolicyScope;
 use lz_core::{Error, KernelEntry, Reason, ReasonCode, descriptor};
 
 use crate::generated::bridge::ffi;
 
-/// An engine and its policy. Clones share both.
+/// An engine. Clones share it.
 #[derive(Debug, Clone)]
 pub struct Engine {
     pub(crate) inner: lz_core::Engine,
-    pub(crate) policy: PolicyStack,
 }
 
-/// Something laid over the policy until it is dropped.
-#[derive(Debug)]
+/// Something laid over the policy for this thread's calls until it is dropped; empty until then.
+#[derive(Debug, Default)]
 pub struct Scope {
-    #[expect(dead_code, reason = "held, not read")]
-    pub(crate) scope: PolicyScope,
+    pub(crate) scope: Option<PolicyScope>,
 }
 
 /// What C++ keeps for its kernels, given back when the last of them goes.
@@ -57,13 +55,6 @@ impl Drop for Owner {
 }
 
 impl Engine {
-    /// Around an engine that has its kernels.
-    pub fn of(inner: lz_core::Engine) -> Engine {
-        let published = inner.clone();
-        let policy = PolicyStack::new(move |policy| published.set_policy(policy));
-        Engine { inner, policy }
-    }
-
     /// Registers kernels that C++ brings, as a descriptor describes them: all or none.
     ///
     /// # Safety

@@ -19,6 +19,8 @@ use std::time::Duration;
 
 pub use pattern::Pattern;
 
+pub use crate::thread_scope::PolicyScope;
+
 use crate::mode::{Ask, KvStrategy, Mode};
 
 /// Where a value came from, for people: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.

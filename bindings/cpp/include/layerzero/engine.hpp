@@ -56,7 +56,14 @@ struct KernelInfo {
     std::string version;
 };
 
-/// Something that is laid over the policy until this is destroyed.
+/// A dispatch table that was loaded.
+struct DispatchTable {
+    std::string path;
+    std::vector<std::string> operations;
+    std::string stale; ///< why it decides nothing any more; empty while it does
+};
+
+/// Something that is laid over the policy for the calls of this thread until this is destroyed, on the same thread.
 class [[nodiscard]] Scope {
   public:
     explicit Scope(rust::Box<bridge::Scope> scope) : scope_(std::move(scope)) {}
@@ -124,13 +131,19 @@ class Engine {
     void unlock(std::string_view operation) const {
         detail::check(bridge::engine_unlock(*engine_, detail::to_str(operation)));
     }
-    /// Prefers backends or kernels while the scope lives.
+    /// Prefers backends or kernels for this thread's calls while the scope lives.
     Scope prefer(std::initializer_list<std::string_view> patterns) const {
         const std::vector<rust::Str> texts = to_strs({patterns.begin(), patterns.size()});
-        return Scope(bridge::engine_prefer(*engine_, {texts.data(), texts.size()}));
+        rust::Box<bridge::Scope> scope = bridge::scope_new();
+        detail::check(bridge::engine_prefer(*engine_, {texts.data(), texts.size()}, *scope));
+        return Scope(std::move(scope));
     }
-    /// Runs references only while the scope lives.
-    Scope disabled() const { return Scope(bridge::engine_disabled(*engine_)); }
+    /// Runs references only for this thread's calls while the scope lives.
+    Scope disabled() const {
+        rust::Box<bridge::Scope> scope = bridge::scope_new();
+        detail::check(bridge::engine_disabled(*engine_, *scope));
+        return Scope(std::move(scope));
+    }
 
     /// What would be run for the arguments of any operation.
     template <class Arguments> [[nodiscard]] Plan which(const Arguments &args) const {
@@ -156,6 +169,25 @@ class Engine {
     /// Takes a backend and its kernels away.
     void unregister_backend(std::string_view name) const {
         bridge::engine_unregister(*engine_, detail::to_str(name));
+    }
+
+    /// Lets a dispatch table decide, as `lz solve` writes it; one of another machine is refused with everything that differs.
+    void load_dispatch_table(std::string_view path) const {
+        detail::check(bridge::engine_load_table(*engine_, detail::to_str(path)));
+    }
+    /// Goes on without dispatch tables.
+    void unload_dispatch_tables() const { bridge::engine_unload_tables(*engine_); }
+    /// The dispatch tables that were loaded.
+    [[nodiscard]] std::vector<DispatchTable> dispatch_tables() const {
+        std::vector<DispatchTable> tables;
+        for (const bridge::TableInfo &table : bridge::engine_tables(*engine_)) {
+            tables.push_back({std::string(table.path), to_strings(table.operations), std::string(table.stale)});
+        }
+        return tables;
+    }
+    /// Lets measurements of a PerfDB count when kernels are chosen.
+    void use_perfdb(std::string_view path) const {
+        detail::check(bridge::engine_use_perfdb(*engine_, detail::to_str(path)));
     }
 
     /// Names of the operations.

@@ -30,27 +30,23 @@ pub unsafe fn attention_cross_decode(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = unsafe {
-                    crate::output::place(
-                        &lz_ops::ATTENTION_CROSS_DECODE,
-                        "output",
-                        call.output_spec(),
-                        slot_output,
-                        &options,
-                        call.q.place(),
-                    )
-                }?;
+                let output_output = crate::output::place(
+                    &lz_ops::ATTENTION_CROSS_DECODE,
+                    "output",
+                    call.output_spec(),
+                    slot_output,
+                    &options,
+                    call.q.place(),
+                )?;
                 let slot_lse = outputs.at(1usize)?;
-                let output_lse = unsafe {
-                    crate::output::optional_place(
-                        &lz_ops::ATTENTION_CROSS_DECODE,
-                        "lse",
-                        call.lse_spec(),
-                        slot_lse,
-                        &options,
-                        call.q.place(),
-                    )
-                }?;
+                let output_lse = crate::output::optional_place(
+                    &lz_ops::ATTENTION_CROSS_DECODE,
+                    "lse",
+                    call.lse_spec(),
+                    slot_lse,
+                    &options,
+                    call.q.place(),
+                )?;
                 {
                     let out = call.outputs(output_output, output_lse)?;
                     options.run(|| call.run(&engine.inner, out))?;

@@ -987,6 +987,7 @@ namespace lz {
     struct Answer;
     struct KernelRecord;
     struct ConfigEntry;
+    struct TableInfo;
     struct KernelInfo;
     struct Engine;
     struct Failure;
@@ -1067,6 +1068,18 @@ struct ConfigEntry final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigEntry
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
+// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
+struct TableInfo final {
+  ::rust::String path;
+  ::rust::Vec<::rust::String> operations;
+  ::rust::String stale;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
@@ -1187,13 +1200,23 @@ void lz$bridge$cxxbridge1$205$engine_config(::lz::bridge::Engine const &engine, 
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_unlock(::lz::bridge::Engine const &engine, ::rust::Str operation) noexcept;
 
-::lz::bridge::Scope *lz$bridge$cxxbridge1$205$engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns) noexcept;
+::lz::bridge::Scope *lz$bridge$cxxbridge1$205$scope_new() noexcept;
 
-::lz::bridge::Scope *lz$bridge$cxxbridge1$205$engine_disabled(::lz::bridge::Engine const &engine) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns, ::lz::bridge::Scope &scope) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_disabled(::lz::bridge::Engine const &engine, ::lz::bridge::Scope &scope) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_register(::lz::bridge::Engine const &engine, ::rust::Str descriptor, ::rust::Slice<::lz::bridge::KernelRecord const> kernels, ::std::size_t owner, ::std::size_t release) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::TableInfo> *return$) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::lz::bridge::TokenizerHandle *lz$bridge$cxxbridge1$205$tokenizer_new() noexcept;
 
@@ -1496,12 +1519,16 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
   return lz$bridge$cxxbridge1$205$engine_unlock(engine, operation);
 }
 
-::rust::Box<::lz::bridge::Scope> engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns) noexcept {
-  return ::rust::Box<::lz::bridge::Scope>::from_raw(lz$bridge$cxxbridge1$205$engine_prefer(engine, patterns));
+::rust::Box<::lz::bridge::Scope> scope_new() noexcept {
+  return ::rust::Box<::lz::bridge::Scope>::from_raw(lz$bridge$cxxbridge1$205$scope_new());
 }
 
-::rust::Box<::lz::bridge::Scope> engine_disabled(::lz::bridge::Engine const &engine) noexcept {
-  return ::rust::Box<::lz::bridge::Scope>::from_raw(lz$bridge$cxxbridge1$205$engine_disabled(engine));
+::lz::bridge::Failure *engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns, ::lz::bridge::Scope &scope) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_prefer(engine, patterns, scope);
+}
+
+::lz::bridge::Failure *engine_disabled(::lz::bridge::Engine const &engine, ::lz::bridge::Scope &scope) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_disabled(engine, scope);
 }
 
 ::lz::bridge::Failure *engine_register(::lz::bridge::Engine const &engine, ::rust::Str descriptor, ::rust::Slice<::lz::bridge::KernelRecord const> kernels, ::std::size_t owner, ::std::size_t release) noexcept {
@@ -1510,6 +1537,24 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept {
   lz$bridge$cxxbridge1$205$engine_unregister(engine, backend);
+}
+
+::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_load_table(engine, path);
+}
+
+void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
+  lz$bridge$cxxbridge1$205$engine_unload_tables(engine);
+}
+
+::rust::Vec<::lz::bridge::TableInfo> engine_tables(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::lz::bridge::TableInfo>> return$;
+  lz$bridge$cxxbridge1$205$engine_tables(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_use_perfdb(engine, path);
 }
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept {
@@ -1859,6 +1904,20 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 } // namespace lz
 
 extern "C" {
+::lz::bridge::Failure *cxxbridge1$box$lz$bridge$Failure$alloc() noexcept;
+void cxxbridge1$box$lz$bridge$Failure$dealloc(::lz::bridge::Failure *) noexcept;
+void cxxbridge1$box$lz$bridge$Failure$drop(::rust::Box<::lz::bridge::Failure> *ptr) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$KernelRecord$new(::rust::Vec<::lz::bridge::KernelRecord> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelRecord$drop(::rust::Vec<::lz::bridge::KernelRecord> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$KernelRecord$len(::rust::Vec<::lz::bridge::KernelRecord> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$KernelRecord$capacity(::rust::Vec<::lz::bridge::KernelRecord> const *ptr) noexcept;
+::lz::bridge::KernelRecord const *cxxbridge1$rust_vec$lz$bridge$KernelRecord$data_const(::rust::Vec<::lz::bridge::KernelRecord> const *ptr) noexcept;
+::lz::bridge::KernelRecord *cxxbridge1$rust_vec$lz$bridge$KernelRecord$data_mut(::rust::Vec<::lz::bridge::KernelRecord> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelRecord$reserve_total(::rust::Vec<::lz::bridge::KernelRecord> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelRecord$set_len(::rust::Vec<::lz::bridge::KernelRecord> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$KernelRecord$truncate(::rust::Vec<::lz::bridge::KernelRecord> *ptr, ::std::size_t len) noexcept;
+
 void cxxbridge1$rust_vec$lz$bridge$Reason$new(::rust::Vec<::lz::bridge::Reason> const *ptr) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Reason$drop(::rust::Vec<::lz::bridge::Reason> *ptr) noexcept;
 ::std::size_t cxxbridge1$rust_vec$lz$bridge$Reason$len(::rust::Vec<::lz::bridge::Reason> const *ptr) noexcept;
@@ -1907,6 +1966,16 @@ void cxxbridge1$rust_vec$lz$bridge$ConfigEntry$truncate(::rust::Vec<::lz::bridge
 void cxxbridge1$box$lz$bridge$Scope$dealloc(::lz::bridge::Scope *) noexcept;
 void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) noexcept;
 
+void cxxbridge1$rust_vec$lz$bridge$TableInfo$new(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$TableInfo$drop(::rust::Vec<::lz::bridge::TableInfo> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$TableInfo$len(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$TableInfo$capacity(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
+::lz::bridge::TableInfo const *cxxbridge1$rust_vec$lz$bridge$TableInfo$data_const(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
+::lz::bridge::TableInfo *cxxbridge1$rust_vec$lz$bridge$TableInfo$data_mut(::rust::Vec<::lz::bridge::TableInfo> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$TableInfo$reserve_total(::rust::Vec<::lz::bridge::TableInfo> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$TableInfo$set_len(::rust::Vec<::lz::bridge::TableInfo> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$TableInfo$truncate(::rust::Vec<::lz::bridge::TableInfo> *ptr, ::std::size_t len) noexcept;
+
 ::lz::bridge::TokenizerHandle *cxxbridge1$box$lz$bridge$TokenizerHandle$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$dealloc(::lz::bridge::TokenizerHandle *) noexcept;
 void cxxbridge1$box$lz$bridge$TokenizerHandle$drop(::rust::Box<::lz::bridge::TokenizerHandle> *ptr) noexcept;
@@ -1914,6 +1983,54 @@ void cxxbridge1$box$lz$bridge$TokenizerHandle$drop(::rust::Box<::lz::bridge::Tok
 
 namespace rust {
 inline namespace cxxbridge1 {
+template <>
+::lz::bridge::Failure *Box<::lz::bridge::Failure>::allocation::alloc() noexcept {
+  return cxxbridge1$box$lz$bridge$Failure$alloc();
+}
+template <>
+void Box<::lz::bridge::Failure>::allocation::dealloc(::lz::bridge::Failure *ptr) noexcept {
+  cxxbridge1$box$lz$bridge$Failure$dealloc(ptr);
+}
+template <>
+void Box<::lz::bridge::Failure>::drop() noexcept {
+  cxxbridge1$box$lz$bridge$Failure$drop(this);
+}
+template <>
+Vec<::lz::bridge::KernelRecord>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$KernelRecord$new(this);
+}
+template <>
+void Vec<::lz::bridge::KernelRecord>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::KernelRecord>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::KernelRecord>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$capacity(this);
+}
+template <>
+::lz::bridge::KernelRecord const *Vec<::lz::bridge::KernelRecord>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$data_const(this);
+}
+template <>
+::lz::bridge::KernelRecord *Vec<::lz::bridge::KernelRecord>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::KernelRecord>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::KernelRecord>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::KernelRecord>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$KernelRecord$truncate(this, len);
+}
 template <>
 Vec<::lz::bridge::Reason>::Vec() noexcept {
   cxxbridge1$rust_vec$lz$bridge$Reason$new(this);
@@ -2081,6 +2198,42 @@ void Box<::lz::bridge::Scope>::allocation::dealloc(::lz::bridge::Scope *ptr) noe
 template <>
 void Box<::lz::bridge::Scope>::drop() noexcept {
   cxxbridge1$box$lz$bridge$Scope$drop(this);
+}
+template <>
+Vec<::lz::bridge::TableInfo>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$TableInfo$new(this);
+}
+template <>
+void Vec<::lz::bridge::TableInfo>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::TableInfo>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::TableInfo>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$capacity(this);
+}
+template <>
+::lz::bridge::TableInfo const *Vec<::lz::bridge::TableInfo>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$data_const(this);
+}
+template <>
+::lz::bridge::TableInfo *Vec<::lz::bridge::TableInfo>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::TableInfo>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::TableInfo>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::TableInfo>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$TableInfo$truncate(this, len);
 }
 template <>
 ::lz::bridge::TokenizerHandle *Box<::lz::bridge::TokenizerHandle>::allocation::alloc() noexcept {

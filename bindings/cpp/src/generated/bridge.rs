@@ -95,6 +95,13 @@ pub mod ffi {
         source: String,
     }
 
+    /// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
+    struct TableInfo {
+        path: String,
+        operations: Vec<String>,
+        stale: String,
+    }
+
     /// A kernel of the registry.
     struct KernelInfo {
         id: String,
@@ -131,8 +138,9 @@ pub mod ffi {
         fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failure;
         fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure;
-        fn engine_prefer(engine: &Engine, patterns: &[&str]) -> Box<Scope>;
-        fn engine_disabled(engine: &Engine) -> Box<Scope>;
+        fn scope_new() -> Box<Scope>;
+        fn engine_prefer(engine: &Engine, patterns: &[&str], scope: &mut Scope) -> *mut Failure;
+        fn engine_disabled(engine: &Engine, scope: &mut Scope) -> *mut Failure;
         unsafe fn engine_register(
             engine: &Engine,
             descriptor: &str,
@@ -141,12 +149,20 @@ pub mod ffi {
             release: usize,
         ) -> *mut Failure;
         fn engine_unregister(engine: &Engine, backend: &str);
+        fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
+        fn engine_unload_tables(engine: &Engine);
+        fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
+        fn engine_use_perfdb(engine: &Engine, path: &str) -> *mut Failure;
 
         fn tokenizer_new() -> Box<TokenizerHandle>;
         fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure;
         fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failure;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
     }
+
+    // What C++ makes and takes apart itself.
+    impl Box<Failure> {}
+    impl Vec<KernelRecord> {}
 
     unsafe extern "C++" {
         include!("layerzero/lz_plugin.h");

@@ -30,38 +30,32 @@ pub unsafe fn norm_layer(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = unsafe {
-                    crate::output::place(
-                        &lz_ops::NORM_LAYER,
-                        "output",
-                        call.output_spec(),
-                        slot_output,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_output = crate::output::place(
+                    &lz_ops::NORM_LAYER,
+                    "output",
+                    call.output_spec(),
+                    slot_output,
+                    &options,
+                    call.x.place(),
+                )?;
                 let slot_mean = outputs.at(1usize)?;
-                let output_mean = unsafe {
-                    crate::output::optional_place(
-                        &lz_ops::NORM_LAYER,
-                        "mean",
-                        call.mean_spec(),
-                        slot_mean,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_mean = crate::output::optional_place(
+                    &lz_ops::NORM_LAYER,
+                    "mean",
+                    call.mean_spec(),
+                    slot_mean,
+                    &options,
+                    call.x.place(),
+                )?;
                 let slot_inv_std = outputs.at(2usize)?;
-                let output_inv_std = unsafe {
-                    crate::output::optional_place(
-                        &lz_ops::NORM_LAYER,
-                        "inv_std",
-                        call.inv_std_spec(),
-                        slot_inv_std,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_inv_std = crate::output::optional_place(
+                    &lz_ops::NORM_LAYER,
+                    "inv_std",
+                    call.inv_std_spec(),
+                    slot_inv_std,
+                    &options,
+                    call.x.place(),
+                )?;
                 {
                     let out = call.outputs(output_output, output_mean, output_inv_std)?;
                     options.run(|| call.run(&engine.inner, out))?;

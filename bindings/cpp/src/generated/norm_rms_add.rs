@@ -30,16 +30,14 @@ pub unsafe fn norm_rms_add(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = unsafe {
-                    crate::output::place(
-                        &lz_ops::NORM_RMS_ADD,
-                        "output",
-                        call.output_spec(),
-                        slot_output,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_output = crate::output::place(
+                    &lz_ops::NORM_RMS_ADD,
+                    "output",
+                    call.output_spec(),
+                    slot_output,
+                    &options,
+                    call.x.place(),
+                )?;
                 {
                     let out = call.outputs(output_output)?;
                     options.run(|| call.run(&engine.inner, out))?;

@@ -30,27 +30,23 @@ pub unsafe fn quantize(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_quantized = outputs.at(0usize)?;
-                let output_quantized = unsafe {
-                    crate::output::place(
-                        &lz_ops::QUANTIZE,
-                        "quantized",
-                        call.quantized_spec(),
-                        slot_quantized,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_quantized = crate::output::place(
+                    &lz_ops::QUANTIZE,
+                    "quantized",
+                    call.quantized_spec(),
+                    slot_quantized,
+                    &options,
+                    call.x.place(),
+                )?;
                 let slot_scale_out = outputs.at(1usize)?;
-                let output_scale_out = unsafe {
-                    crate::output::optional_place(
-                        &lz_ops::QUANTIZE,
-                        "scale_out",
-                        call.scale_out_spec(),
-                        slot_scale_out,
-                        &options,
-                        call.x.place(),
-                    )
-                }?;
+                let output_scale_out = crate::output::optional_place(
+                    &lz_ops::QUANTIZE,
+                    "scale_out",
+                    call.scale_out_spec(),
+                    slot_scale_out,
+                    &options,
+                    call.x.place(),
+                )?;
                 {
                     let out = call.outputs(output_quantized, output_scale_out)?;
                     options.run(|| call.run(&engine.inner, out))?;

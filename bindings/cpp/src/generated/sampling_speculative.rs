@@ -30,27 +30,23 @@ pub unsafe fn sampling_speculative(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_tokens = outputs.at(0usize)?;
-                let output_tokens = unsafe {
-                    crate::output::place(
-                        &lz_ops::SAMPLING_SPECULATIVE,
-                        "tokens",
-                        call.tokens_spec(),
-                        slot_tokens,
-                        &options,
-                        call.draft_probs.place(),
-                    )
-                }?;
+                let output_tokens = crate::output::place(
+                    &lz_ops::SAMPLING_SPECULATIVE,
+                    "tokens",
+                    call.tokens_spec(),
+                    slot_tokens,
+                    &options,
+                    call.draft_probs.place(),
+                )?;
                 let slot_accepted = outputs.at(1usize)?;
-                let output_accepted = unsafe {
-                    crate::output::place(
-                        &lz_ops::SAMPLING_SPECULATIVE,
-                        "accepted",
-                        call.accepted_spec(),
-                        slot_accepted,
-                        &options,
-                        call.draft_probs.place(),
-                    )
-                }?;
+                let output_accepted = crate::output::place(
+                    &lz_ops::SAMPLING_SPECULATIVE,
+                    "accepted",
+                    call.accepted_spec(),
+                    slot_accepted,
+                    &options,
+                    call.draft_probs.place(),
+                )?;
                 {
                     let out = call.outputs(output_tokens, output_accepted)?;
                     options.run(|| call.run(&engine.inner, out))?;

@@ -30,16 +30,14 @@ pub unsafe fn sampling_topk(
             args.lend(|args| {
                 let call = args.check()?;
                 let slot_tokens = outputs.at(0usize)?;
-                let output_tokens = unsafe {
-                    crate::output::place(
-                        &lz_ops::SAMPLING_TOPK,
-                        "tokens",
-                        call.tokens_spec(),
-                        slot_tokens,
-                        &options,
-                        call.logits.place(),
-                    )
-                }?;
+                let output_tokens = crate::output::place(
+                    &lz_ops::SAMPLING_TOPK,
+                    "tokens",
+                    call.tokens_spec(),
+                    slot_tokens,
+                    &options,
+                    call.logits.place(),
+                )?;
                 {
                     let out = call.outputs(output_tokens)?;
                     options.run(|| call.run(&engine.inner, out))?;

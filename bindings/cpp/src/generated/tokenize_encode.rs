@@ -32,16 +32,14 @@ pub unsafe fn tokenize_encode(
                 let slot_tokens = outputs.at(0usize)?;
                 let mut output_tokens = None;
                 let slot_indptr = outputs.at(1usize)?;
-                let output_indptr = unsafe {
-                    crate::output::place(
-                        &lz_ops::TOKENIZE_ENCODE,
-                        "indptr",
-                        call.indptr_spec(),
-                        slot_indptr,
-                        &options,
-                        lz_core::tensor::Place::HOST,
-                    )
-                }?;
+                let output_indptr = crate::output::place(
+                    &lz_ops::TOKENIZE_ENCODE,
+                    "indptr",
+                    call.indptr_spec(),
+                    slot_indptr,
+                    &options,
+                    lz_core::tensor::Place::HOST,
+                )?;
                 let slot_offsets = outputs.at(2usize)?;
                 let mut output_offsets = None;
                 let wants_offsets = call.wants_offsets();

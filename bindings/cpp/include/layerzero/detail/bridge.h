@@ -966,6 +966,7 @@ namespace lz {
     struct Answer;
     struct KernelRecord;
     struct ConfigEntry;
+    struct TableInfo;
     struct KernelInfo;
     struct Engine;
     struct Failure;
@@ -1046,6 +1047,18 @@ struct ConfigEntry final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigEntry
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
+// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
+struct TableInfo final {
+  ::rust::String path;
+  ::rust::Vec<::rust::String> operations;
+  ::rust::String stale;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
@@ -1156,13 +1169,23 @@ private:
 
 ::lz::bridge::Failure *engine_unlock(::lz::bridge::Engine const &engine, ::rust::Str operation) noexcept;
 
-::rust::Box<::lz::bridge::Scope> engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns) noexcept;
+::rust::Box<::lz::bridge::Scope> scope_new() noexcept;
 
-::rust::Box<::lz::bridge::Scope> engine_disabled(::lz::bridge::Engine const &engine) noexcept;
+::lz::bridge::Failure *engine_prefer(::lz::bridge::Engine const &engine, ::rust::Slice<::rust::Str const> patterns, ::lz::bridge::Scope &scope) noexcept;
+
+::lz::bridge::Failure *engine_disabled(::lz::bridge::Engine const &engine, ::lz::bridge::Scope &scope) noexcept;
 
 ::lz::bridge::Failure *engine_register(::lz::bridge::Engine const &engine, ::rust::Str descriptor, ::rust::Slice<::lz::bridge::KernelRecord const> kernels, ::std::size_t owner, ::std::size_t release) noexcept;
 
 void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
+
+::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
+
+::rust::Vec<::lz::bridge::TableInfo> engine_tables(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept;
 

@@ -1,0 +1,162 @@
+//! Which files may be loaded: place, owner, permissions, hash, signature. No code of a plugin runs here.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ed25519_dalek::{Signature, VerifyingKey};
+use lz_core::{Reason, ReasonCode};
+use sha2::{Digest, Sha256};
+
+/// Bits of a mode that let somebody else write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// What a file must fulfil.
+#[derive(Debug, Clone, Default)]
+pub struct Trust {
+    /// Plugins lie in one of these folders, or below. None allows nothing.
+    pub directories: Vec<PathBuf>,
+    /// SHA-256 in lower-case hexadecimal by file name. With a manifest, a file that is not in it is refused.
+    pub manifest: Option<BTreeMap<String, String>>,
+    /// Keys of which one must have signed the file; its 64-byte signature lies beside it as `<file>.sig`.
+    pub keys: Vec<VerifyingKey>,
+}
+
+/// A file that was found right, held open so that what is loaded is what was checked.
+#[derive(Debug)]
+pub struct Checked {
+    file: File,
+}
+
+impl Checked {
+    /// A path to the very file that was checked, whatever has happened to its name since. Never the same text twice: the
+    /// loader takes a library for loaded when it has seen the text before, and numbers of descriptors are used again.
+    pub fn path(&self) -> PathBuf {
+        static COUNTER: AtomicU64 = AtomicU64::new(0);
+        let count = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let bits = u64::BITS - count.leading_zeros();
+        // Neither `./` nor a second `/` leads anywhere else.
+        let spelled: String = (0..bits).map(|bit| if count >> bit & 1 == 1 { "./" } else { "/" }).collect();
+        PathBuf::from(format!("/proc/self/fd/{spelled}{}", self.file.as_raw_fd()))
+    }
+}
+
+/// The effective user's number.
+pub fn user() -> u32 {
+    // SAFETY: it only returns a number.
+    unsafe { libc::geteuid() }
+}
+
+impl Trust {
+    /// Plugins from these folders, as they are.
+    pub fn directories(directories: impl IntoIterator<Item = PathBuf>) -> Trust {
+        Trust { directories: directories.into_iter().collect(), ..Trust::default() }
+    }
+
+    /// Reads a manifest: lines of a hash, white space and a file name, as `sha256sum` writes them.
+    pub fn read_manifest(text: &str) -> BTreeMap<String, String> {
+        text.lines()
+            .filter_map(|line| {
+                let (hash, name) = line.trim().split_once(char::is_whitespace)?;
+                Some((name.trim().trim_start_matches('*').to_owned(), hash.to_lowercase()))
+            })
+            .collect()
+    }
+
+    /// Checks a file; its hash is written down even where it is refused afterwards.
+    pub fn check(&self, path: &Path, sha256: &mut String) -> Result<Checked, Reason> {
+        let real = fs::canonicalize(path).map_err(|error| unreadable(path, &error))?;
+        let allowed = self
+            .directories
+            .iter()
+            .filter_map(|folder| fs::canonicalize(folder).ok())
+            .any(|folder| real.starts_with(folder));
+        if !allowed {
+            let folders: Vec<String> =
+                self.directories.iter().map(|folder| folder.display().to_string()).collect();
+            let folders = if folders.is_empty() { "none".to_owned() } else { folders.join(", ") };
+            return Err(Reason::new(ReasonCode::PluginPathNotAllowed).message(format!(
+                "{} lies outside the folders from which plugins may be loaded ({folders})",
+                real.display()
+            )));
+        }
+        let mut file = File::open(&real).map_err(|error| unreadable(&real, &error))?;
+        // The file itself through what was opened, its folder by name: whoever can write there can swap the file.
+        let of_file = file.metadata().map_err(|error| unreadable(&real, &error))?;
+        owned(&real, &of_file)?;
+        if let Some(folder) = real.parent() {
+            owned(folder, &fs::metadata(folder).map_err(|error| unreadable(folder, &error))?)?;
+        }
+        if !of_file.is_file() {
+            return Err(Reason::new(ReasonCode::PluginPermission)
+                .message(format!("{} is not a regular file", real.display())));
+        }
+        let mut bytes = Vec::new();
+        file.read_to_end(&mut bytes).map_err(|error| unreadable(&real, &error))?;
+        *sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        self.check_manifest(&real, sha256)?;
+        self.check_signature(&real, &bytes)?;
+        Ok(Checked { file })
+    }
+
+    fn check_manifest(&self, real: &Path, sha256: &str) -> Result<(), Reason> {
+        let Some(manifest) = &self.manifest else { return Ok(()) };
+        let name = real.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        match manifest.get(&name) {
+            Some(pinned) if pinned == sha256 => Ok(()),
+            Some(pinned) => {
+                Err(Reason::new(ReasonCode::PluginHashMismatch).required(pinned.clone()).found(sha256))
+            }
+            None => {
+                Err(Reason::new(ReasonCode::PluginHashMismatch)
+                    .message(format!("{name} is not in the manifest")))
+            }
+        }
+    }
+
+    fn check_signature(&self, real: &Path, bytes: &[u8]) -> Result<(), Reason> {
+        if self.keys.is_empty() {
+            return Ok(());
+        }
+        let mut beside = real.as_os_str().to_owned();
+        beside.push(".sig");
+        let invalid = |message: String| Reason::new(ReasonCode::PluginSignatureInvalid).message(message);
+        let signature = fs::read(&beside).map_err(|error| {
+            invalid(format!("{} cannot be read: {error}", Path::new(&beside).display()))
+        })?;
+        let signature = Signature::from_slice(&signature)
+            .map_err(|error| invalid(format!("{} is no signature: {error}", Path::new(&beside).display())))?;
+        if self.keys.iter().any(|key| key.verify_strict(bytes, &signature).is_ok()) {
+            return Ok(());
+        }
+        Err(invalid(format!("none of {} trusted keys has signed {}", self.keys.len(), real.display())))
+    }
+}
+
+fn unreadable(path: &Path, error: &std::io::Error) -> Reason {
+    Reason::new(ReasonCode::PluginPermission).message(format!("{} cannot be read: {error}", path.display()))
+}
+
+/// It belongs to us or to root, and nobody else may write it.
+fn owned(path: &Path, of: &fs::Metadata) -> Result<(), Reason> {
+    if of.uid() != 0 && of.uid() != user() {
+        return Err(Reason::new(ReasonCode::PluginPermission).message(format!(
+            "{} belongs to user {}, not to root or user {}",
+            path.display(),
+            of.uid(),
+            user()
+        )));
+    }
+    if of.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(Reason::new(ReasonCode::PluginPermission).message(format!(
+            "{} can be written by its group or by everybody (mode {:o})",
+            path.display(),
+            of.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}

@@ -1,0 +1,40 @@
+// A plugin in C++: one kernel of norm.rms for dense f32, which throws when eps is exactly 0.25.
+#include <layerzero/ops/norm_rms.hpp>
+#include <layerzero/plugin.hpp>
+
+#include <cmath>
+#include <stdexcept>
+
+namespace {
+
+constexpr const char *descriptor = R"({
+    "schema_version": "1.0", "backend": "cpp", "backend_version": "1.0", "platform": "cpu",
+    "ops": {"norm.rms": [{
+        "kernel_id": "cpp.norm.rms", "dtypes": ["float32"], "requires_layouts": ["any"], "params": ["eps"],
+        "requires_contiguous": true, "writes_into_output": true, "priority": 99}]}})";
+
+void normalise(const lz::ops::NormRms &call, const lz::ops::NormRmsOut &out, lz::Run &) {
+    const float eps = call.eps.value();
+    if (eps == 0.25F) {
+        throw std::runtime_error("a quarter is too much");
+    }
+    const auto from = call.x.as<float>();
+    const auto to = out.output.as<float>();
+    const auto hidden = static_cast<std::size_t>(call.x.shape().back());
+    for (std::size_t row = 0; row < from.size(); row += hidden) {
+        double sum = 0.0;
+        for (std::size_t at = row; at < row + hidden; ++at) {
+            sum += static_cast<double>(from[at]) * from[at];
+        }
+        const double scale = std::sqrt(sum / static_cast<double>(hidden) + eps);
+        for (std::size_t at = row; at < row + hidden; ++at) {
+            to[at] = static_cast<float>(from[at] / scale);
+        }
+    }
+}
+
+std::vector<lz::Kernel> kernels() { return {lz::ops::norm_rms_kernel("cpp.norm.rms", normalise)}; }
+
+} // namespace
+
+LZ_PLUGIN(descriptor, kernels)
