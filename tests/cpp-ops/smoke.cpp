@@ -192,6 +192,18 @@ void policy() {
     }
     HOLD(shown);
     HOLD(engine.operations().size() > 30);
+    try {
+        (void)lz::Engine::open("/no/such/layerzero.yaml");
+        HOLD(!"a file that is not there is an error");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(error.operation().find("layerzero.yaml") != std::string::npos);
+    }
+    try {
+        engine.load_dispatch_table("/no/such/table.json");
+        HOLD(!"a table that is not there is an error");
+    } catch (const lz::ConfigurationError &) {
+        HOLD(engine.dispatch_tables().empty());
+    }
     HOLD(engine.kernels().size() >= engine.operations().size());
     const lz::Engine same = engine;
     HOLD(same.generation() == engine.generation());

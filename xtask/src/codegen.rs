@@ -101,7 +101,9 @@ fn render(root: &Path, catalogue: &Catalogue) -> Result<BTreeMap<String, String>
     files.extend(contracts(root)?);
     files.insert(scenarios::INDEX.to_owned(), scenarios::index(root)?);
     let bridge = lz_codegen::render_bridge(&catalogue.set.operations);
-    files.extend(bridge.map_err(|error| anyhow::anyhow!("the generator wrote a bridge that cxx refuses: {error}"))?);
+    files.extend(
+        bridge.map_err(|error| anyhow::anyhow!("the generator wrote a bridge that cxx refuses: {error}"))?,
+    );
     Ok(files)
 }
 

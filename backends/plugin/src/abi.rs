@@ -409,10 +409,7 @@ pub unsafe fn texts<'a>(argument: &str, texts: *const Texts) -> Result<Vec<&'a s
 ///
 /// # Safety
 /// The pointer is null or names an `lz_tokenizer` whose handle is a [`tokenizer::Tokenizer`] that lives for `'a`.
-pub unsafe fn tokenizer<'a>(
-    argument: &str,
-    tokenizer: *const Tokenizer,
-) -> Result<&'a dyn Handle, Reason> {
+pub unsafe fn tokenizer<'a>(argument: &str, tokenizer: *const Tokenizer) -> Result<&'a dyn Handle, Reason> {
     // SAFETY: null is checked; otherwise the caller vouches for it.
     let handle = if tokenizer.is_null() { std::ptr::null() } else { unsafe { (*tokenizer).handle } };
     if handle.is_null() {

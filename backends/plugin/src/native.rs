@@ -70,10 +70,8 @@ impl<A, O> Native<A, O> {
         let vtable = unsafe { abi::read(vtable) }?;
         match vtable.run {
             Some(run) => Ok(Native { vtable, run, owner }),
-            None => {
-                Err(Reason::new(ReasonCode::PluginSymbolMissing)
-                    .message("a kernel's table has no function `run`"))
-            }
+            None => Err(Reason::new(ReasonCode::PluginSymbolMissing)
+                .message("a kernel's table has no function `run`")),
         }
     }
 
@@ -121,7 +119,8 @@ impl<A, O> Drop for Native<A, O> {
 fn failure(status: Status, error: &[u8]) -> KernelError {
     let end = error.iter().position(|&byte| byte == 0).unwrap_or(error.len());
     let text = String::from_utf8_lossy(error.get(..end).unwrap_or(error));
-    let said = |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone().into_owned() };
+    let said =
+        |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone().into_owned() };
     match status {
         abi::DECLINED => KernelError::failed(said("the kernel declined the call")).before_writing(),
         abi::OUT_OF_MEMORY => KernelError::because(
@@ -152,8 +151,7 @@ unsafe extern "C" fn make_tensor(
         return abi::FAILED;
     }
     // SAFETY: the contract: `rank` sizes are there.
-    let shape =
-        if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(shape, rank as usize) } };
+    let shape = if rank == 0 { &[] } else { unsafe { std::slice::from_raw_parts(shape, rank as usize) } };
     let Ok(mut made) = lz_core::Tensor::zeros(shape, dtype) else { return abi::OUT_OF_MEMORY };
     // SAFETY: the contract: an output that the host gave for this call, so its slot is the host's.
     unsafe {

@@ -141,9 +141,9 @@ impl Worker {
                 .iter()
                 .position(|(id, operation)| *id == spec.id && *operation == spec.operation)
                 .ok_or_else(|| refuse(garbage(format!("{} is described but not there", spec.id))))?;
-            let info = registry
-                .operation(&spec.operation)
-                .ok_or_else(|| refuse(Reason::new(ReasonCode::OperationUnknown).found(spec.operation.clone())))?;
+            let info = registry.operation(&spec.operation).ok_or_else(|| {
+                refuse(Reason::new(ReasonCode::OperationUnknown).found(spec.operation.clone()))
+            })?;
             let kernel = RemoteKernel::new(Arc::clone(&self.shared), number, &spec.id);
             entries.push(KernelEntry::new(spec, kernel).of(info));
         }
@@ -218,9 +218,8 @@ impl Shared {
         channel.header().magic.store(protocol::MAGIC, Ordering::Release);
         let woken = Arc::clone(&channel);
         let ended = move || woken.wake_all();
-        let process =
-            Process::start(options, channel.memory.descriptor(), self.memory.descriptor(), ended)
-                .map_err(|error| unavailable(format!("{}: {error}", options.program.display())))?;
+        let process = Process::start(options, channel.memory.descriptor(), self.memory.descriptor(), ended)
+            .map_err(|error| unavailable(format!("{}: {error}", options.program.display())))?;
         let until = Instant::now() + options.start_deadline;
         let state = &channel.header().state;
         while state.load(Ordering::Acquire) == protocol::STARTING {
@@ -247,9 +246,9 @@ impl Shared {
 
     /// Makes one call. The error says whether the worker is gone; then nobody writes to the memory any more.
     pub(crate) fn call(&self, request: &Request) -> Result<(), KernelError> {
-        let running = self.running().map_err(|reason| {
-            KernelError::because(reason).severity(Severity::Backend).before_writing()
-        })?;
+        let running = self
+            .running()
+            .map_err(|reason| KernelError::because(reason).severity(Severity::Backend).before_writing())?;
         let channel = &running.channel;
         let message = request.write();
         let busy = |message: &str| KernelError::failed(message.to_owned()).before_writing();
@@ -280,7 +279,9 @@ impl Shared {
         channel.slot(number).state.store(protocol::FREE, Ordering::Release);
         let Some(answer) = answer else {
             running.process.kill();
-            return Err(self.lost(garbage("the worker's answer cannot be understood; it was stopped".to_owned())));
+            return Err(
+                self.lost(garbage("the worker's answer cannot be understood; it was stopped".to_owned()))
+            );
         };
         let mut state = self.state();
         state.failures = 0;

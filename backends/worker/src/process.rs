@@ -70,8 +70,7 @@ impl Process {
         }
         let child = command.spawn()?;
         let id = i32::try_from(child.id()).map_err(io::Error::other)?;
-        let process =
-            Arc::new(Process { id, killed: AtomicBool::new(false), ending: OnceLock::new() });
+        let process = Arc::new(Process { id, killed: AtomicBool::new(false), ending: OnceLock::new() });
         let watched = Arc::clone(&process);
         thread::Builder::new().name("lz-worker-watch".to_owned()).spawn(move || {
             // `child` is not waited for by std: its resource usage says whether memory was the problem.

@@ -44,8 +44,7 @@ impl Drop for Blocks<'_> {
 impl Blocks<'_> {
     /// Room for a dense tensor with the sizes of `layout`.
     fn place(&mut self, layout: &Layout) -> Result<Placed, KernelError> {
-        let dense =
-            Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
+        let dense = Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
         let bytes = dense.elements().and_then(|elements| elements.checked_mul(dense.dtype.size() as i64));
         let block = bytes.and_then(|bytes| {
             let bytes = usize::try_from(bytes).ok()?;

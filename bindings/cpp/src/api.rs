@@ -3,9 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use lz_core::device::{Environment, discover};
-use lz_core::evidence::StoredEvidence;
-use lz_core::perfdb::{OpenStatus, PerfDb};
 use lz_core::policy::layer::Given;
 use lz_core::{Error, Reason, ReasonCode};
 use lz_ops::tokenizer;
@@ -31,6 +28,20 @@ pub fn engine_new() -> Box<Engine> {
     // The lists of our own backends are tested to register; should one not, the references remain and `kernels` shows it.
     inner.register(lz_cpu::kernels()).ok();
     Box::new(Engine { inner })
+}
+
+/// Replaces an engine by one as its operator set it up: a file, the environment, measurements. An empty name means the file
+/// that the environment names, or `layerzero.yaml` if it is there.
+pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
+    guarded(|| {
+        let builder = lz_core::Engine::builder().from_environment().operations(lz_ops::OPERATIONS);
+        let builder = if config.is_empty() { builder } else { builder.config(config) };
+        let opened = builder.open()?;
+        opened.register(lz_ops::reference_kernels::kernels())?;
+        opened.register(lz_cpu::kernels())?;
+        engine.inner = opened;
+        Ok(())
+    })
 }
 
 /// An engine with the references alone.
@@ -240,23 +251,4 @@ pub fn engine_tables(engine: &Engine) -> Vec<ffi::TableInfo> {
             stale: table.stale.unwrap_or_default(),
         })
         .collect()
-}
-
-/// Lets measurements of a database count when kernels are chosen. A database that cannot be used is an error.
-pub fn engine_use_perfdb(engine: &Engine, path: &str) -> *mut Failure {
-    guarded(|| {
-        let opened = PerfDb::open(path);
-        if let OpenStatus::Closed(why) = &opened.status {
-            let message = why.to_string();
-            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
-            return Err(Error::Configuration { subject: path.to_owned(), message, reasons });
-        }
-        let devices = discover().devices;
-        let environment = devices.first().map(Environment::read).unwrap_or_default();
-        let registry = engine.inner.registry();
-        let operations: Vec<&str> = registry.operations().map(|operation| operation.name.as_ref()).collect();
-        let evidence = StoredEvidence::load(&opened.db, &devices, operations, "", environment);
-        engine.inner.set_evidence(Some(Arc::new(evidence)));
-        Ok(())
-    })
 }

@@ -40,10 +40,7 @@ pub fn refuse(operation: &OperationInfo, reason: Reason) -> Error {
 
 /// What came of lending arguments: those that cannot be lent are the caller's mistake.
 #[inline]
-pub fn settle(
-    operation: &OperationInfo,
-    outcome: Result<Result<(), Error>, Reason>,
-) -> Result<(), Error> {
+pub fn settle(operation: &OperationInfo, outcome: Result<Result<(), Error>, Reason>) -> Result<(), Error> {
     match outcome {
         Ok(outcome) => outcome,
         Err(reason) => Err(refuse(operation, reason)),

@@ -40,7 +40,8 @@ impl Owner {
     /// `release` is 0 or the address of a C function that takes `owner`, once, on any thread.
     pub unsafe fn new(owner: usize, release: usize) -> Owner {
         // SAFETY: the caller vouches for the function; 0 is `None`.
-        let release = unsafe { std::mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(release) };
+        let release =
+            unsafe { std::mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(release) };
         Owner { data: owner as *mut c_void, release }
     }
 }
@@ -94,9 +95,10 @@ impl Engine {
             })?;
             entries.push(entry);
         }
-        if let Some(spec) =
-            descriptor.kernels.iter().find(|spec| !entries.iter().any(|entry| entry.spec.id == spec.id))
-        {
+        let given = |id: &str, operation: &str| {
+            entries.iter().any(|entry| entry.spec.id == id && entry.spec.operation == operation)
+        };
+        if let Some(spec) = descriptor.kernels.iter().find(|spec| !given(&spec.id, &spec.operation)) {
             return Err(refuse(Reason::new(ReasonCode::CapabilitiesSchemaMismatch).message(format!(
                 "the descriptor's kernel {} of {} was not given",
                 spec.id, spec.operation

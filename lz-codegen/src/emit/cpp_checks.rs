@@ -112,7 +112,8 @@ fn into(text: &mut String, operation: &Operation, engine: &str) {
 
 /// A descriptor of a kernel that takes everything.
 fn descriptor(operation: &Operation) -> String {
-    let quoted = |names: Vec<&str>| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
+    let quoted =
+        |names: Vec<&str>| names.iter().map(|name| format!("\"{name}\"")).collect::<Vec<_>>().join(", ");
     let dtypes = quoted(DType::ALL.iter().map(|dtype| dtype.long_name()).collect());
     let variables: Vec<String> = operation
         .types

@@ -274,8 +274,11 @@ fn lent_output(
     };
     if output.when.is_some() {
         // A dynamic place is a reference already.
-        let borrow =
-            if output.is_dynamic(operation) { quote! { as_deref_mut } } else { quote! { as_mut } };
+        let borrow = if output.is_dynamic(operation) {
+            quote! { as_deref_mut }
+        } else {
+            quote! { as_mut }
+        };
         (
             quote! { let mut #local = out.#name.#borrow().map(#make); },
             quote! { abi::pointer_mut(#local.as_mut()) },

@@ -53,7 +53,8 @@ fn one(text: &mut String, operation: &Operation) {
         }
     }
     let _ = writeln!(text, "typedef struct lz_{flat}_args {{\n    size_t size;");
-    let _ = writeln!(text, "    uint64_t given; /* which params are given, by their number; kernels get all */");
+    let _ =
+        writeln!(text, "    uint64_t given; /* which params are given, by their number; kernels get all */");
     for field in fields(operation) {
         match field {
             Field::Input(input) => {
@@ -61,7 +62,10 @@ fn one(text: &mut String, operation: &Operation) {
                     (Kind::Tensor, written) => {
                         let shape = shape_cases(operation, &input.shape);
                         let dtype = dtype_cases(operation, &input.dtype);
-                        (if written { "lz_tensor *" } else { "const lz_tensor *" }, format!("{shape} {dtype}"))
+                        (
+                            if written { "lz_tensor *" } else { "const lz_tensor *" },
+                            format!("{shape} {dtype}"),
+                        )
                     }
                     (Kind::Text, _) => ("const lz_texts *", "strings".to_owned()),
                     (Kind::Tokenizer, _) => ("const lz_tokenizer *", "a tokenizer".to_owned()),
@@ -116,7 +120,9 @@ fn one(text: &mut String, operation: &Operation) {
 
 /// The C constant of an enum's case.
 fn constant(case: &str) -> String {
-    case.chars().map(|letter| if letter.is_alphanumeric() { letter.to_ascii_uppercase() } else { '_' }).collect()
+    case.chars()
+        .map(|letter| if letter.is_alphanumeric() { letter.to_ascii_uppercase() } else { '_' })
+        .collect()
 }
 
 /// Text that cannot end a comment.

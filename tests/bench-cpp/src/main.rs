@@ -54,15 +54,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     engine.register(lz_cpu::kernels())?;
     let mut best = [f64::INFINITY; 4];
     for _ in 0..ROUNDS {
-        let times = [rust_into(&engine)?, bench_cpp_into(CALLS), rust_fresh(&engine)?, bench_cpp_fresh(CALLS)];
+        let times =
+            [rust_into(&engine)?, bench_cpp_into(CALLS), rust_fresh(&engine)?, bench_cpp_fresh(CALLS)];
         for (best, time) in best.iter_mut().zip(times) {
             *best = best.min(time);
         }
     }
     let [into_rust, into_cpp, fresh_rust, fresh_cpp] = best;
-    for (case, ours, theirs) in
-        [("norm_rms_into, cached native kernel", into_cpp, into_rust), ("norm_rms, new result", fresh_cpp, fresh_rust)]
-    {
+    for (case, ours, theirs) in [
+        ("norm_rms_into, cached native kernel", into_cpp, into_rust),
+        ("norm_rms, new result", fresh_cpp, fresh_rust),
+    ] {
         if json {
             println!(
                 "{{\"bench\": \"cpp\", \"case\": \"{case}\", \"unit\": \"ns\", \"ours\": {ours:.1}, \"peer\": \"the same call from Rust\", \"theirs\": {theirs:.1}, \"speedup\": {:.3}, \"limit\": null}}",
@@ -70,7 +72,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             );
         } else {
             let over = ours - theirs;
-            println!("{case:<40} C++ {ours:>7.1} ns   Rust {theirs:>7.1} ns   over {over:>6.1} ns (to reach: {LIMIT_NS})");
+            println!(
+                "{case:<40} C++ {ours:>7.1} ns   Rust {theirs:>7.1} ns   over {over:>6.1} ns (to reach: {LIMIT_NS})"
+            );
         }
     }
     Ok(())

@@ -38,8 +38,10 @@ impl Kernel for Touch {
 fn offer() -> Result<Offer, String> {
     let engine = lz_ops::reference_engine();
     let registry = engine.registry();
-    let catalogue = lz_core::descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
-    let read = lz_core::descriptor::read("bench", DESCRIPTOR, &catalogue).map_err(|error| error.to_string())?;
+    let catalogue =
+        lz_core::descriptor::Catalogue::new(registry.operations().map(lz_core::OperationInfo::schema));
+    let read =
+        lz_core::descriptor::read("bench", DESCRIPTOR, &catalogue).map_err(|error| error.to_string())?;
     let kernels = read.kernels.into_iter().map(|spec| KernelEntry::new(spec, Touch).of(&NORM_RMS)).collect();
     Ok(Offer { descriptor: DESCRIPTOR.to_owned(), kernels })
 }
@@ -95,7 +97,11 @@ fn report(json: bool, case: &str, times: &[f64]) {
             );
         }
     } else {
-        let target = if case.starts_with("1 KB") { format!("   (to reach: p50 {LIMIT_NS} ns)") } else { String::new() };
+        let target = if case.starts_with("1 KB") {
+            format!("   (to reach: p50 {LIMIT_NS} ns)")
+        } else {
+            String::new()
+        };
         println!("{case:<36} p50 {median:>9.0} ns   p99 {high:>9.0} ns{target}");
     }
 }

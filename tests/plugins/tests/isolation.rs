@@ -179,7 +179,6 @@ fn a_worker_that_talks_garbage_is_stopped() {
         memory[8:12] = struct.pack('<I', 1)\n\
         import time\n\
         time.sleep(60)\n";
-    let reason =
-        Worker::start(WorkerOptions::new("python3").argument("-c").argument(script)).unwrap_err();
+    let reason = Worker::start(WorkerOptions::new("python3").argument("-c").argument(script)).unwrap_err();
     assert_eq!(reason.code, ReasonCode::WorkerGarbage, "{reason}");
 }

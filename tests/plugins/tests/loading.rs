@@ -175,7 +175,8 @@ fn hashes_and_signatures_are_held() {
     fs::write(&beside, key.sign(&fs::read(&plugin).unwrap()).to_bytes()).unwrap();
     let engine = lz_ops::reference_engine();
     load(&engine, &plugin, &signed).unwrap();
-    fs::write(&beside, SigningKey::from_bytes(&[8; 32]).sign(&fs::read(&plugin).unwrap()).to_bytes()).unwrap();
+    fs::write(&beside, SigningKey::from_bytes(&[8; 32]).sign(&fs::read(&plugin).unwrap()).to_bytes())
+        .unwrap();
     assert!(refused(&plugin, &signed).has(ReasonCode::PluginSignatureInvalid));
 }
 

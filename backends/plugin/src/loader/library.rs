@@ -100,11 +100,11 @@ impl Plugin {
     /// # Safety
     /// Its code runs: static initialisers, then `lz_plugin_init`.
     pub unsafe fn open(checked: &Checked) -> Result<Arc<Plugin>, Reason> {
-        let failed = |error: libloading::Error| {
-            Reason::new(ReasonCode::PluginLoadFailed).message(error.to_string())
-        };
+        let failed =
+            |error: libloading::Error| Reason::new(ReasonCode::PluginLoadFailed).message(error.to_string());
         // SAFETY: passed on. Its symbols stay its own (`RTLD_LOCAL`), so two plugins may use the same names.
-        let library = unsafe { Library::open(Some(checked.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
+        let library =
+            unsafe { Library::open(Some(checked.path()), RTLD_NOW | RTLD_LOCAL) }.map_err(failed)?;
         // SAFETY: the ABI says that this is a number.
         let version = unsafe { library.get::<*const u32>(b"lz_plugin_abi\0") };
         // SAFETY: as above; a symbol that was found has an address.

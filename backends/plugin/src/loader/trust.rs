@@ -125,9 +125,8 @@ impl Trust {
         let mut beside = real.as_os_str().to_owned();
         beside.push(".sig");
         let invalid = |message: String| Reason::new(ReasonCode::PluginSignatureInvalid).message(message);
-        let signature = fs::read(&beside).map_err(|error| {
-            invalid(format!("{} cannot be read: {error}", Path::new(&beside).display()))
-        })?;
+        let signature = fs::read(&beside)
+            .map_err(|error| invalid(format!("{} cannot be read: {error}", Path::new(&beside).display())))?;
         let signature = Signature::from_slice(&signature)
             .map_err(|error| invalid(format!("{} is no signature: {error}", Path::new(&beside).display())))?;
         if self.keys.iter().any(|key| key.verify_strict(bytes, &signature).is_ok()) {

@@ -81,6 +81,13 @@ class Engine {
             throw Error("the headers and the library of LayerZero are of different releases");
         }
     }
+    /// As its operator set it up: a file, the environment (`LAYERZERO_…`), and what was measured (`perfdb.path`). Without a
+    /// name it is the file that `LAYERZERO_CONFIG` names, or `layerzero.yaml` if it is there.
+    static Engine open(std::string_view config = {}) {
+        rust::Box<bridge::Engine> engine = bridge::engine_reference();
+        detail::check(bridge::engine_open(*engine, detail::to_str(config)));
+        return Engine(std::move(engine));
+    }
     /// With the references alone.
     static Engine reference() { return Engine(bridge::engine_reference()); }
 
@@ -185,11 +192,6 @@ class Engine {
         }
         return tables;
     }
-    /// Lets measurements of a PerfDB count when kernels are chosen.
-    void use_perfdb(std::string_view path) const {
-        detail::check(bridge::engine_use_perfdb(*engine_, detail::to_str(path)));
-    }
-
     /// Names of the operations.
     [[nodiscard]] std::vector<std::string> operations() const {
         return to_strings(bridge::engine_operations(*engine_));
