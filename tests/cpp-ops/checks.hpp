@@ -63,6 +63,7 @@ class Case {
     std::map<std::string, Argument> arguments;
     std::map<std::string, Wanted> wanted;
     std::vector<std::string> problems;
+    bool echoed = false; // a kernel in C++ handed the call on
 
     [[nodiscard]] lz::TensorView tensor(const std::string &name) { return arguments.at(name).memory.view(); }
     [[nodiscard]] lz::TensorMut tensor_mut(const std::string &name) { return arguments.at(name).memory.view(); }
@@ -123,6 +124,7 @@ inline std::optional<lz::TensorMut> mutable_view(std::optional<lz::Tensor> &tens
 struct Check {
     const char *operation;
     void (*run)(const Engines &engines, Case &drawn);
+    bool echoes; // whether a kernel in C++ can hand its calls on
 };
 
 /// Every operation.

@@ -19,6 +19,7 @@ int main(int count, char **arguments) {
     }
     const Engines engines;
     std::set<std::string> seen;
+    std::set<std::string> echoed;
     int failed = 0;
     int number = 0;
     for (Case drawn; reader.next(drawn); ++number) {
@@ -27,6 +28,9 @@ int main(int count, char **arguments) {
             checks.at(drawn.operation)->run(engines, drawn);
         } catch (const std::exception &error) {
             drawn.problems.emplace_back(error.what());
+        }
+        if (drawn.echoed) {
+            echoed.insert(drawn.operation);
         }
         for (const std::string &problem : drawn.problems) {
             std::fprintf(stderr, "case %d, %s: %s\n", number, drawn.operation.c_str(), problem.c_str());
@@ -38,7 +42,12 @@ int main(int count, char **arguments) {
             std::fprintf(stderr, "%s: no case\n", check.operation);
             ++failed;
         }
+        if (check.echoes && !echoed.contains(check.operation)) {
+            std::fprintf(stderr, "%s: no case went through a kernel in C++\n", check.operation);
+            ++failed;
+        }
     }
-    std::printf("%d cases of %zu operations, %d failed\n", number, seen.size(), failed);
+    std::printf("%d cases of %zu operations, %zu of them through a kernel in C++, %d failed\n", number, seen.size(),
+                echoed.size(), failed);
     return failed == 0 ? 0 : 1;
 }

@@ -23,7 +23,13 @@ pub fn file(operations: &[Operation]) -> String {
     }
     text.push_str("} // namespace\n\nconst std::vector<Check> &all_checks() {\n    static const std::vector<Check> checks = {\n");
     for operation in operations {
-        let _ = writeln!(text, "        {{\"{}\", check_{}}},", operation.name, operation.flat_name());
+        let _ = writeln!(
+            text,
+            "        {{\"{}\", check_{}, {}}},",
+            operation.name,
+            operation.flat_name(),
+            takes_out(operation)
+        );
     }
     text.push_str("    };\n    return checks;\n}\n");
     text
@@ -88,6 +94,8 @@ fn one(text: &mut String, operation: &Operation) {
             operation.name
         );
         let _ = writeln!(text, "        engine.lock(\"{0}\", \"echo.{0}\");", operation.name);
+        // A descriptor cannot claim every stride; what it leaves out is another kernel's.
+        text.push_str("        if (!engine.explain(args).plan) {\n            return;\n        }\n        drawn.echoed = true;\n");
         into(text, operation, "engine");
         text.push_str("    }\n");
     }
@@ -128,6 +136,8 @@ fn descriptor(operation: &Operation) -> String {
     format!(
         "{{\"schema_version\": \"1.0\", \"backend\": \"echo\", \"backend_version\": \"1\", \"platform\": \"cpu\", \"ops\": {{\"{}\": \
          [{{\"kernel_id\": \"echo.{}\", \"dtypes\": [{dtypes}], \"dtypes_by_variable\": {{{}}}, \"requires_layouts\": [\"any\"], \
+         \"max_seq_len\": null, \"max_head_dim\": null, \"quant_formats\": [\"int8\", \"int4\", \"fp8_e4m3\", \"fp8_e5m2\", \"mxfp4\", \"nvfp4\"], \
+         \"supports_gqa\": true, \"supports_unequal_head_dims\": true, \"requires_last_dim_stride1\": false, \
          \"optional_inputs\": [{}], \"params\": [{}], \"writes_into_output\": true}}]}}}}",
         operation.name,
         operation.name,

@@ -25,11 +25,15 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu": [{"kernel_id": "echo.activation.gelu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_kernel("echo.activation.gelu",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu": [{"kernel_id": "echo.activation.gelu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_kernel("echo.activation.gelu",
             [reference = engines.reference](const lz::ops::ActivationGelu &call, const lz::ops::ActivationGeluOut &out, lz::Run &) {
                 lz::ops::activation_gelu_into(reference, call, out);
             })});
         engine.lock("activation.gelu", "echo.activation.gelu");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -61,11 +65,15 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu_mul": [{"kernel_id": "echo.activation.gelu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_mul_kernel("echo.activation.gelu_mul",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu_mul": [{"kernel_id": "echo.activation.gelu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_mul_kernel("echo.activation.gelu_mul",
             [reference = engines.reference](const lz::ops::ActivationGeluMul &call, const lz::ops::ActivationGeluMulOut &out, lz::Run &) {
                 lz::ops::activation_gelu_mul_into(reference, call, out);
             })});
         engine.lock("activation.gelu_mul", "echo.activation.gelu_mul");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -95,11 +103,15 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu": [{"kernel_id": "echo.activation.relu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_kernel("echo.activation.relu",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu": [{"kernel_id": "echo.activation.relu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_kernel("echo.activation.relu",
             [reference = engines.reference](const lz::ops::ActivationRelu &call, const lz::ops::ActivationReluOut &out, lz::Run &) {
                 lz::ops::activation_relu_into(reference, call, out);
             })});
         engine.lock("activation.relu", "echo.activation.relu");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -129,11 +141,15 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu_squared": [{"kernel_id": "echo.activation.relu_squared", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_squared_kernel("echo.activation.relu_squared",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu_squared": [{"kernel_id": "echo.activation.relu_squared", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_squared_kernel("echo.activation.relu_squared",
             [reference = engines.reference](const lz::ops::ActivationReluSquared &call, const lz::ops::ActivationReluSquaredOut &out, lz::Run &) {
                 lz::ops::activation_relu_squared_into(reference, call, out);
             })});
         engine.lock("activation.relu_squared", "echo.activation.relu_squared");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -164,11 +180,15 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu": [{"kernel_id": "echo.activation.silu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["alpha"], "writes_into_output": true}]}})", {lz::ops::activation_silu_kernel("echo.activation.silu",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu": [{"kernel_id": "echo.activation.silu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["alpha"], "writes_into_output": true}]}})", {lz::ops::activation_silu_kernel("echo.activation.silu",
             [reference = engines.reference](const lz::ops::ActivationSilu &call, const lz::ops::ActivationSiluOut &out, lz::Run &) {
                 lz::ops::activation_silu_into(reference, call, out);
             })});
         engine.lock("activation.silu", "echo.activation.silu");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -199,11 +219,15 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu_mul": [{"kernel_id": "echo.activation.silu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_silu_mul_kernel("echo.activation.silu_mul",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu_mul": [{"kernel_id": "echo.activation.silu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_silu_mul_kernel("echo.activation.silu_mul",
             [reference = engines.reference](const lz::ops::ActivationSiluMul &call, const lz::ops::ActivationSiluMulOut &out, lz::Run &) {
                 lz::ops::activation_silu_mul_into(reference, call, out);
             })});
         engine.lock("activation.silu_mul", "echo.activation.silu_mul");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -243,11 +267,15 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.decode": [{"kernel_id": "echo.attention.cross.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_decode_kernel("echo.attention.cross.decode",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.decode": [{"kernel_id": "echo.attention.cross.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_decode_kernel("echo.attention.cross.decode",
             [reference = engines.reference](const lz::ops::AttentionCrossDecode &call, const lz::ops::AttentionCrossDecodeOut &out, lz::Run &) {
                 lz::ops::attention_cross_decode_into(reference, call, out);
             })});
         engine.lock("attention.cross.decode", "echo.attention.cross.decode");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -289,11 +317,15 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.prefill": [{"kernel_id": "echo.attention.cross.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_prefill_kernel("echo.attention.cross.prefill",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.prefill": [{"kernel_id": "echo.attention.cross.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_prefill_kernel("echo.attention.cross.prefill",
             [reference = engines.reference](const lz::ops::AttentionCrossPrefill &call, const lz::ops::AttentionCrossPrefillOut &out, lz::Run &) {
                 lz::ops::attention_cross_prefill_into(reference, call, out);
             })});
         engine.lock("attention.cross.prefill", "echo.attention.cross.prefill");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -337,11 +369,15 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
             [reference = engines.reference](const lz::ops::AttentionGqaDecode &call, const lz::ops::AttentionGqaDecodeOut &out, lz::Run &) {
                 lz::ops::attention_gqa_decode_into(reference, call, out);
             })});
         engine.lock("attention.gqa.decode", "echo.attention.gqa.decode");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -387,11 +423,15 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
             [reference = engines.reference](const lz::ops::AttentionGqaDecodePaged &call, const lz::ops::AttentionGqaDecodePagedOut &out, lz::Run &) {
                 lz::ops::attention_gqa_decode_paged_into(reference, call, out);
             })});
         engine.lock("attention.gqa.decode.paged", "echo.attention.gqa.decode.paged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -438,11 +478,15 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
             [reference = engines.reference](const lz::ops::AttentionGqaPrefill &call, const lz::ops::AttentionGqaPrefillOut &out, lz::Run &) {
                 lz::ops::attention_gqa_prefill_into(reference, call, out);
             })});
         engine.lock("attention.gqa.prefill", "echo.attention.gqa.prefill");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -491,11 +535,15 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
             [reference = engines.reference](const lz::ops::AttentionGqaPrefillPaged &call, const lz::ops::AttentionGqaPrefillPagedOut &out, lz::Run &) {
                 lz::ops::attention_gqa_prefill_paged_into(reference, call, out);
             })});
         engine.lock("attention.gqa.prefill.paged", "echo.attention.gqa.prefill.paged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -541,11 +589,15 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
             [reference = engines.reference](const lz::ops::AttentionGqaPrefillRagged &call, const lz::ops::AttentionGqaPrefillRaggedOut &out, lz::Run &) {
                 lz::ops::attention_gqa_prefill_ragged_into(reference, call, out);
             })});
         engine.lock("attention.gqa.prefill.ragged", "echo.attention.gqa.prefill.ragged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -585,11 +637,15 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode": [{"kernel_id": "echo.attention.mla.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_kernel("echo.attention.mla.decode",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode": [{"kernel_id": "echo.attention.mla.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_kernel("echo.attention.mla.decode",
             [reference = engines.reference](const lz::ops::AttentionMlaDecode &call, const lz::ops::AttentionMlaDecodeOut &out, lz::Run &) {
                 lz::ops::attention_mla_decode_into(reference, call, out);
             })});
         engine.lock("attention.mla.decode", "echo.attention.mla.decode");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -632,11 +688,15 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode.paged": [{"kernel_id": "echo.attention.mla.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_paged_kernel("echo.attention.mla.decode.paged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode.paged": [{"kernel_id": "echo.attention.mla.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_paged_kernel("echo.attention.mla.decode.paged",
             [reference = engines.reference](const lz::ops::AttentionMlaDecodePaged &call, const lz::ops::AttentionMlaDecodePagedOut &out, lz::Run &) {
                 lz::ops::attention_mla_decode_paged_into(reference, call, out);
             })});
         engine.lock("attention.mla.decode.paged", "echo.attention.mla.decode.paged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -678,11 +738,15 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.prefill": [{"kernel_id": "echo.attention.mla.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["causal", "causal_offset", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_prefill_kernel("echo.attention.mla.prefill",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.prefill": [{"kernel_id": "echo.attention.mla.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal", "causal_offset", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_prefill_kernel("echo.attention.mla.prefill",
             [reference = engines.reference](const lz::ops::AttentionMlaPrefill &call, const lz::ops::AttentionMlaPrefillOut &out, lz::Run &) {
                 lz::ops::attention_mla_prefill_into(reference, call, out);
             })});
         engine.lock("attention.mla.prefill", "echo.attention.mla.prefill");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -726,11 +790,15 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.block": [{"kernel_id": "echo.attention.sparse.block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_block_kernel("echo.attention.sparse.block",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.block": [{"kernel_id": "echo.attention.sparse.block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_block_kernel("echo.attention.sparse.block",
             [reference = engines.reference](const lz::ops::AttentionSparseBlock &call, const lz::ops::AttentionSparseBlockOut &out, lz::Run &) {
                 lz::ops::attention_sparse_block_into(reference, call, out);
             })});
         engine.lock("attention.sparse.block", "echo.attention.sparse.block");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -773,11 +841,15 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.variable_block": [{"kernel_id": "echo.attention.sparse.variable_block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_variable_block_kernel("echo.attention.sparse.variable_block",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.variable_block": [{"kernel_id": "echo.attention.sparse.variable_block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_variable_block_kernel("echo.attention.sparse.variable_block",
             [reference = engines.reference](const lz::ops::AttentionSparseVariableBlock &call, const lz::ops::AttentionSparseVariableBlockOut &out, lz::Run &) {
                 lz::ops::attention_sparse_variable_block_into(reference, call, out);
             })});
         engine.lock("attention.sparse.variable_block", "echo.attention.sparse.variable_block");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -821,11 +893,15 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
             [reference = engines.reference](const lz::ops::AttentionStandardDecode &call, const lz::ops::AttentionStandardDecodeOut &out, lz::Run &) {
                 lz::ops::attention_standard_decode_into(reference, call, out);
             })});
         engine.lock("attention.standard.decode", "echo.attention.standard.decode");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -871,11 +947,15 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
             [reference = engines.reference](const lz::ops::AttentionStandardDecodePaged &call, const lz::ops::AttentionStandardDecodePagedOut &out, lz::Run &) {
                 lz::ops::attention_standard_decode_paged_into(reference, call, out);
             })});
         engine.lock("attention.standard.decode.paged", "echo.attention.standard.decode.paged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -922,11 +1002,15 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
             [reference = engines.reference](const lz::ops::AttentionStandardPrefill &call, const lz::ops::AttentionStandardPrefillOut &out, lz::Run &) {
                 lz::ops::attention_standard_prefill_into(reference, call, out);
             })});
         engine.lock("attention.standard.prefill", "echo.attention.standard.prefill");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -975,11 +1059,15 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
             [reference = engines.reference](const lz::ops::AttentionStandardPrefillPaged &call, const lz::ops::AttentionStandardPrefillPagedOut &out, lz::Run &) {
                 lz::ops::attention_standard_prefill_paged_into(reference, call, out);
             })});
         engine.lock("attention.standard.prefill.paged", "echo.attention.standard.prefill.paged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1025,11 +1113,15 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
             [reference = engines.reference](const lz::ops::AttentionStandardPrefillRagged &call, const lz::ops::AttentionStandardPrefillRaggedOut &out, lz::Run &) {
                 lz::ops::attention_standard_prefill_ragged_into(reference, call, out);
             })});
         engine.lock("attention.standard.prefill.ragged", "echo.attention.standard.prefill.ragged");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1065,11 +1157,15 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.state.merge": [{"kernel_id": "echo.attention.state.merge", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::attention_state_merge_kernel("echo.attention.state.merge",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.state.merge": [{"kernel_id": "echo.attention.state.merge", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::attention_state_merge_kernel("echo.attention.state.merge",
             [reference = engines.reference](const lz::ops::AttentionStateMerge &call, const lz::ops::AttentionStateMergeOut &out, lz::Run &) {
                 lz::ops::attention_state_merge_into(reference, call, out);
             })});
         engine.lock("attention.state.merge", "echo.attention.state.merge");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1109,11 +1205,15 @@ void check_dequantize(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"dequantize": [{"kernel_id": "echo.dequantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "optional_inputs": ["zero_point", "global_scale"], "params": ["block_size", "inner", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::dequantize_kernel("echo.dequantize",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"dequantize": [{"kernel_id": "echo.dequantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["zero_point", "global_scale"], "params": ["block_size", "inner", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::dequantize_kernel("echo.dequantize",
             [reference = engines.reference](const lz::ops::Dequantize &call, const lz::ops::DequantizeOut &out, lz::Run &) {
                 lz::ops::dequantize_into(reference, call, out);
             })});
         engine.lock("dequantize", "echo.dequantize");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1144,11 +1244,15 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"embedding.lookup": [{"kernel_id": "echo.embedding.lookup", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "I": ["int32", "int64"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::embedding_lookup_kernel("echo.embedding.lookup",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"embedding.lookup": [{"kernel_id": "echo.embedding.lookup", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "I": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::embedding_lookup_kernel("echo.embedding.lookup",
             [reference = engines.reference](const lz::ops::EmbeddingLookup &call, const lz::ops::EmbeddingLookupOut &out, lz::Run &) {
                 lz::ops::embedding_lookup_into(reference, call, out);
             })});
         engine.lock("embedding.lookup", "echo.embedding.lookup");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1213,11 +1317,15 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.fused": [{"kernel_id": "echo.mlp.fused", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_fused_kernel("echo.mlp.fused",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.fused": [{"kernel_id": "echo.mlp.fused", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_fused_kernel("echo.mlp.fused",
             [reference = engines.reference](const lz::ops::MlpFused &call, const lz::ops::MlpFusedOut &out, lz::Run &) {
                 lz::ops::mlp_fused_into(reference, call, out);
             })});
         engine.lock("mlp.fused", "echo.mlp.fused");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1250,11 +1358,15 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear": [{"kernel_id": "echo.mlp.linear", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_kernel("echo.mlp.linear",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear": [{"kernel_id": "echo.mlp.linear", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_kernel("echo.mlp.linear",
             [reference = engines.reference](const lz::ops::MlpLinear &call, const lz::ops::MlpLinearOut &out, lz::Run &) {
                 lz::ops::mlp_linear_into(reference, call, out);
             })});
         engine.lock("mlp.linear", "echo.mlp.linear");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1294,11 +1406,15 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.layer": [{"kernel_id": "echo.norm.layer", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["weight", "bias"], "params": ["eps", "return_stats"], "writes_into_output": true}]}})", {lz::ops::norm_layer_kernel("echo.norm.layer",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.layer": [{"kernel_id": "echo.norm.layer", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps", "return_stats"], "writes_into_output": true}]}})", {lz::ops::norm_layer_kernel("echo.norm.layer",
             [reference = engines.reference](const lz::ops::NormLayer &call, const lz::ops::NormLayerOut &out, lz::Run &) {
                 lz::ops::norm_layer_into(reference, call, out);
             })});
         engine.lock("norm.layer", "echo.norm.layer");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1335,11 +1451,15 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms": [{"kernel_id": "echo.norm.rms", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_kernel("echo.norm.rms",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms": [{"kernel_id": "echo.norm.rms", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_kernel("echo.norm.rms",
             [reference = engines.reference](const lz::ops::NormRms &call, const lz::ops::NormRmsOut &out, lz::Run &) {
                 lz::ops::norm_rms_into(reference, call, out);
             })});
         engine.lock("norm.rms", "echo.norm.rms");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1373,11 +1493,15 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.add": [{"kernel_id": "echo.norm.rms.add", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_add_kernel("echo.norm.rms.add",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.add": [{"kernel_id": "echo.norm.rms.add", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_add_kernel("echo.norm.rms.add",
             [reference = engines.reference](const lz::ops::NormRmsAdd &call, const lz::ops::NormRmsAddOut &out, lz::Run &) {
                 lz::ops::norm_rms_add_into(reference, call, out);
             })});
         engine.lock("norm.rms.add", "echo.norm.rms.add");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1409,11 +1533,15 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.alibi": [{"kernel_id": "echo.posenc.alibi", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": [], "params": ["causal_offset"], "writes_into_output": true}]}})", {lz::ops::posenc_alibi_kernel("echo.posenc.alibi",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.alibi": [{"kernel_id": "echo.posenc.alibi", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal_offset"], "writes_into_output": true}]}})", {lz::ops::posenc_alibi_kernel("echo.posenc.alibi",
             [reference = engines.reference](const lz::ops::PosencAlibi &call, const lz::ops::PosencAlibiOut &out, lz::Run &) {
                 lz::ops::posenc_alibi_into(reference, call, out);
             })});
         engine.lock("posenc.alibi", "echo.posenc.alibi");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1448,11 +1576,15 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.rope": [{"kernel_id": "echo.posenc.rope", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float32", "float16", "bfloat16"], "P": ["int32", "int64"]}, "requires_layouts": ["any"], "optional_inputs": ["positions"], "params": ["interleaved"], "writes_into_output": true}]}})", {lz::ops::posenc_rope_kernel("echo.posenc.rope",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.rope": [{"kernel_id": "echo.posenc.rope", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float32", "float16", "bfloat16"], "P": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["positions"], "params": ["interleaved"], "writes_into_output": true}]}})", {lz::ops::posenc_rope_kernel("echo.posenc.rope",
             [reference = engines.reference](const lz::ops::PosencRope &call, const lz::ops::PosencRopeOut &out, lz::Run &) {
                 lz::ops::posenc_rope_into(reference, call, out);
             })});
         engine.lock("posenc.rope", "echo.posenc.rope");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1491,11 +1623,15 @@ void check_quantize(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"quantize": [{"kernel_id": "echo.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["scale", "zero_point", "global_scale"], "params": ["block_size"], "writes_into_output": true}]}})", {lz::ops::quantize_kernel("echo.quantize",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"quantize": [{"kernel_id": "echo.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["scale", "zero_point", "global_scale"], "params": ["block_size"], "writes_into_output": true}]}})", {lz::ops::quantize_kernel("echo.quantize",
             [reference = engines.reference](const lz::ops::Quantize &call, const lz::ops::QuantizeOut &out, lz::Run &) {
                 lz::ops::quantize_into(reference, call, out);
             })});
         engine.lock("quantize", "echo.quantize");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_quantized = drawn.place("quantized");
@@ -1536,11 +1672,15 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.speculative": [{"kernel_id": "echo.sampling.speculative", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "optional_inputs": ["seed_tensor", "offset_tensor"], "params": ["seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_speculative_kernel("echo.sampling.speculative",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.speculative": [{"kernel_id": "echo.sampling.speculative", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["seed_tensor", "offset_tensor"], "params": ["seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_speculative_kernel("echo.sampling.speculative",
             [reference = engines.reference](const lz::ops::SamplingSpeculative &call, const lz::ops::SamplingSpeculativeOut &out, lz::Run &) {
                 lz::ops::sampling_speculative_into(reference, call, out);
             })});
         engine.lock("sampling.speculative", "echo.sampling.speculative");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
@@ -1579,11 +1719,15 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topk": [{"kernel_id": "echo.sampling.topk", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["k_tensor", "seed_tensor", "offset_tensor"], "params": ["temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topk_kernel("echo.sampling.topk",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topk": [{"kernel_id": "echo.sampling.topk", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["k_tensor", "seed_tensor", "offset_tensor"], "params": ["temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topk_kernel("echo.sampling.topk",
             [reference = engines.reference](const lz::ops::SamplingTopk &call, const lz::ops::SamplingTopkOut &out, lz::Run &) {
                 lz::ops::sampling_topk_into(reference, call, out);
             })});
         engine.lock("sampling.topk", "echo.sampling.topk");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
@@ -1621,11 +1765,15 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
     }
     {
         const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topp": [{"kernel_id": "echo.sampling.topp", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "optional_inputs": ["p_tensor", "seed_tensor", "offset_tensor"], "params": ["top_k", "temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topp_kernel("echo.sampling.topp",
+        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topp": [{"kernel_id": "echo.sampling.topp", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["p_tensor", "seed_tensor", "offset_tensor"], "params": ["top_k", "temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topp_kernel("echo.sampling.topp",
             [reference = engines.reference](const lz::ops::SamplingTopp &call, const lz::ops::SamplingToppOut &out, lz::Run &) {
                 lz::ops::sampling_topp_into(reference, call, out);
             })});
         engine.lock("sampling.topp", "echo.sampling.topp");
+        if (!engine.explain(args).plan) {
+            return;
+        }
+        drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
@@ -1672,47 +1820,47 @@ void check_tokenize_encode(const Engines &engines, Case &drawn) {
 
 const std::vector<Check> &all_checks() {
     static const std::vector<Check> checks = {
-        {"activation.gelu", check_activation_gelu},
-        {"activation.gelu_mul", check_activation_gelu_mul},
-        {"activation.relu", check_activation_relu},
-        {"activation.relu_squared", check_activation_relu_squared},
-        {"activation.silu", check_activation_silu},
-        {"activation.silu_mul", check_activation_silu_mul},
-        {"attention.cross.decode", check_attention_cross_decode},
-        {"attention.cross.prefill", check_attention_cross_prefill},
-        {"attention.gqa.decode", check_attention_gqa_decode},
-        {"attention.gqa.decode.paged", check_attention_gqa_decode_paged},
-        {"attention.gqa.prefill", check_attention_gqa_prefill},
-        {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged},
-        {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged},
-        {"attention.mla.decode", check_attention_mla_decode},
-        {"attention.mla.decode.paged", check_attention_mla_decode_paged},
-        {"attention.mla.prefill", check_attention_mla_prefill},
-        {"attention.sparse.block", check_attention_sparse_block},
-        {"attention.sparse.variable_block", check_attention_sparse_variable_block},
-        {"attention.standard.decode", check_attention_standard_decode},
-        {"attention.standard.decode.paged", check_attention_standard_decode_paged},
-        {"attention.standard.prefill", check_attention_standard_prefill},
-        {"attention.standard.prefill.paged", check_attention_standard_prefill_paged},
-        {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged},
-        {"attention.state.merge", check_attention_state_merge},
-        {"dequantize", check_dequantize},
-        {"embedding.lookup", check_embedding_lookup},
-        {"kv.append", check_kv_append},
-        {"kv.compact", check_kv_compact},
-        {"mlp.fused", check_mlp_fused},
-        {"mlp.linear", check_mlp_linear},
-        {"norm.layer", check_norm_layer},
-        {"norm.rms", check_norm_rms},
-        {"norm.rms.add", check_norm_rms_add},
-        {"posenc.alibi", check_posenc_alibi},
-        {"posenc.rope", check_posenc_rope},
-        {"quantize", check_quantize},
-        {"sampling.speculative", check_sampling_speculative},
-        {"sampling.topk", check_sampling_topk},
-        {"sampling.topp", check_sampling_topp},
-        {"tokenize.decode", check_tokenize_decode},
-        {"tokenize.encode", check_tokenize_encode},
+        {"activation.gelu", check_activation_gelu, true},
+        {"activation.gelu_mul", check_activation_gelu_mul, true},
+        {"activation.relu", check_activation_relu, true},
+        {"activation.relu_squared", check_activation_relu_squared, true},
+        {"activation.silu", check_activation_silu, true},
+        {"activation.silu_mul", check_activation_silu_mul, true},
+        {"attention.cross.decode", check_attention_cross_decode, true},
+        {"attention.cross.prefill", check_attention_cross_prefill, true},
+        {"attention.gqa.decode", check_attention_gqa_decode, true},
+        {"attention.gqa.decode.paged", check_attention_gqa_decode_paged, true},
+        {"attention.gqa.prefill", check_attention_gqa_prefill, true},
+        {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged, true},
+        {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged, true},
+        {"attention.mla.decode", check_attention_mla_decode, true},
+        {"attention.mla.decode.paged", check_attention_mla_decode_paged, true},
+        {"attention.mla.prefill", check_attention_mla_prefill, true},
+        {"attention.sparse.block", check_attention_sparse_block, true},
+        {"attention.sparse.variable_block", check_attention_sparse_variable_block, true},
+        {"attention.standard.decode", check_attention_standard_decode, true},
+        {"attention.standard.decode.paged", check_attention_standard_decode_paged, true},
+        {"attention.standard.prefill", check_attention_standard_prefill, true},
+        {"attention.standard.prefill.paged", check_attention_standard_prefill_paged, true},
+        {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged, true},
+        {"attention.state.merge", check_attention_state_merge, true},
+        {"dequantize", check_dequantize, true},
+        {"embedding.lookup", check_embedding_lookup, true},
+        {"kv.append", check_kv_append, false},
+        {"kv.compact", check_kv_compact, false},
+        {"mlp.fused", check_mlp_fused, true},
+        {"mlp.linear", check_mlp_linear, true},
+        {"norm.layer", check_norm_layer, true},
+        {"norm.rms", check_norm_rms, true},
+        {"norm.rms.add", check_norm_rms_add, true},
+        {"posenc.alibi", check_posenc_alibi, true},
+        {"posenc.rope", check_posenc_rope, true},
+        {"quantize", check_quantize, true},
+        {"sampling.speculative", check_sampling_speculative, true},
+        {"sampling.topk", check_sampling_topk, true},
+        {"sampling.topp", check_sampling_topp, true},
+        {"tokenize.decode", check_tokenize_decode, false},
+        {"tokenize.encode", check_tokenize_encode, false},
     };
     return checks;
 }

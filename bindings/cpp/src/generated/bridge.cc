@@ -1178,6 +1178,8 @@ void lz$bridge$cxxbridge1$205$failure_reasons(::lz::bridge::Failure const &failu
 
 ::lz::bridge::Engine *lz$bridge$cxxbridge1$205$engine_reference() noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_open(::lz::bridge::Engine &engine, ::rust::Str config) noexcept;
+
 ::lz::bridge::Engine *lz$bridge$cxxbridge1$205$engine_share(::lz::bridge::Engine const &engine) noexcept;
 
 ::std::uint64_t lz$bridge$cxxbridge1$205$engine_generation(::lz::bridge::Engine const &engine) noexcept;
@@ -1215,8 +1217,6 @@ void lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engi
 void lz$bridge$cxxbridge1$205$engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::TableInfo> *return$) noexcept;
-
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::lz::bridge::TokenizerHandle *lz$bridge$cxxbridge1$205$tokenizer_new() noexcept;
 
@@ -1469,6 +1469,10 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
   return ::rust::Box<::lz::bridge::Engine>::from_raw(lz$bridge$cxxbridge1$205$engine_reference());
 }
 
+::lz::bridge::Failure *engine_open(::lz::bridge::Engine &engine, ::rust::Str config) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_open(engine, config);
+}
+
 ::rust::Box<::lz::bridge::Engine> engine_share(::lz::bridge::Engine const &engine) noexcept {
   return ::rust::Box<::lz::bridge::Engine>::from_raw(lz$bridge$cxxbridge1$205$engine_share(engine));
 }
@@ -1551,10 +1555,6 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
   ::rust::MaybeUninit<::rust::Vec<::lz::bridge::TableInfo>> return$;
   lz$bridge$cxxbridge1$205$engine_tables(engine, &return$.value);
   return ::std::move(return$.value);
-}
-
-::lz::bridge::Failure *engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
-  return lz$bridge$cxxbridge1$205$engine_use_perfdb(engine, path);
 }
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept {

@@ -127,6 +127,7 @@ pub mod ffi {
 
         fn engine_new() -> Box<Engine>;
         fn engine_reference() -> Box<Engine>;
+        fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure;
         fn engine_share(engine: &Engine) -> Box<Engine>;
         fn engine_generation(engine: &Engine) -> u64;
         fn engine_fallbacks(engine: &Engine) -> u64;
@@ -152,7 +153,6 @@ pub mod ffi {
         fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_unload_tables(engine: &Engine);
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
-        fn engine_use_perfdb(engine: &Engine, path: &str) -> *mut Failure;
 
         fn tokenizer_new() -> Box<TokenizerHandle>;
         fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure;

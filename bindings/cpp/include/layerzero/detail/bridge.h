@@ -1147,6 +1147,8 @@ private:
 
 ::rust::Box<::lz::bridge::Engine> engine_reference() noexcept;
 
+::lz::bridge::Failure *engine_open(::lz::bridge::Engine &engine, ::rust::Str config) noexcept;
+
 ::rust::Box<::lz::bridge::Engine> engine_share(::lz::bridge::Engine const &engine) noexcept;
 
 ::std::uint64_t engine_generation(::lz::bridge::Engine const &engine) noexcept;
@@ -1184,8 +1186,6 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Vec<::lz::bridge::TableInfo> engine_tables(::lz::bridge::Engine const &engine) noexcept;
-
-::lz::bridge::Failure *engine_use_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept;
 
