@@ -68,10 +68,8 @@ fn branch(
 /// A tree that decides only where fields have these values, by name.
 pub fn under(words: &[(String, String)], tree: v1::TreeNode) -> v1::TreeNode {
     words.iter().rev().fold(tree, |tree, (field, value)| {
-        let mut node = v1::TreeNode::default();
-        node.field = Some(field.clone());
-        node.cases.insert(value.clone(), tree);
-        node
+        let cases = std::iter::once((value.clone(), tree)).collect();
+        v1::TreeNode { field: Some(field.clone()), cases, ..v1::TreeNode::default() }
     })
 }
 
