@@ -29,7 +29,7 @@ impl Bucket {
                     mask[usize::from(word) % FLAG_WORDS] |= field_mask << shift;
                 }
                 (Store::Axis(axis), FieldKind::Axis { buckets }) => {
-                    let size = context.axes[usize::from(axis) % MAX_AXES];
+                    let size = context.raw(field.store) as i64;
                     let position = FLAG_WORDS + usize::from(axis) % MAX_AXES;
                     bucket.length = bucket.length.max(position + 1);
                     bucket.words[position] = match buckets {
@@ -40,7 +40,7 @@ impl Bucket {
                 _ => {}
             }
         }
-        for ((word, flags), mask) in bucket.words.iter_mut().zip(context.flags).zip(mask) {
+        for ((word, flags), mask) in bucket.words.iter_mut().zip(context.flags()).zip(mask) {
             *word = flags & mask;
         }
         bucket

@@ -7,96 +7,138 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::context::{Context, FLAG_WORDS, MAX_AXES};
-use crate::engine::decide::Decision;
+use crate::engine::decide::{Decision, Workspace};
+use crate::engine::guard::Guard;
 use crate::engine::table::OperationTable;
 use crate::mode::Mode;
+use crate::plan::Transforms;
+
+/// The most words that a key can have: operation and mode, flags, two axes a word.
+const KEY_WORDS: usize = 1 + FLAG_WORDS + MAX_AXES / 2;
 
 /// The cell of a call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) struct CellKey {
-    slot: u32,
-    mode: u32,
-    flags: [u64; FLAG_WORDS],
-    axes: [u32; MAX_AXES],
+    words: [u64; KEY_WORDS],
+    length: usize,
+    pub hash: u64,
 }
 
 impl CellKey {
-    /// `None` for a call that is not cached: an exact axis of more than 32 bits.
-    #[inline]
-    pub fn of(table: &OperationTable, context: &Context, mode: Mode) -> Option<CellKey> {
-        let mut key = CellKey {
-            slot: table.info.slot(),
-            mode: mode.asks(),
-            flags: [0; FLAG_WORDS],
-            axes: [0; MAX_AXES],
+    /// Of no call yet.
+    pub const EMPTY: CellKey = CellKey { words: [0; KEY_WORDS], length: 0, hash: 0 };
+
+    /// Works out the cell of a call. False for a call that is not cached: an exact axis of more than 32 bits.
+    #[inline(always)]
+    pub fn fill(&mut self, table: &OperationTable, context: &Context, mode: Mode) -> bool {
+        let (mut places, mut hash, mut length) = (self.words.iter_mut(), 0u64, 0);
+        let mut push = |word: u64| {
+            if let Some(place) = places.next() {
+                *place = word;
+                hash = (u64::rotate_left(hash, 23) ^ word).wrapping_mul(SPREAD);
+                length += 1;
+            }
         };
-        for ((word, flags), mask) in key.flags.iter_mut().zip(context.flags).zip(table.mask) {
-            *word = flags & mask;
+        push(u64::from(table.info.slot()) << 32 | u64::from(mode.asks()));
+        for (flags, mask) in context.flags().iter().zip(&table.mask) {
+            push(flags & mask);
         }
-        for ((cell, cells), size) in key.axes.iter_mut().zip(&table.axes).zip(context.axes) {
-            *cell = cells.cell(size)?;
+        let mut axes = table.axes.iter().zip(context.axes());
+        while let Some((cells, size)) = axes.next() {
+            let Some(first) = cells.cell(*size as i64) else { return false };
+            let second = axes.next().map_or(Some(0), |(cells, size)| cells.cell(*size as i64));
+            let Some(second) = second else { return false };
+            push(u64::from(first) << 32 | u64::from(second));
         }
-        Some(key)
+        (self.hash, self.length) = (fold(hash, SPREAD), length);
+        true
     }
 
-    /// Spreads the key over 64 bits, two words at a time.
-    #[inline]
-    pub fn hash(&self, axes: usize) -> u64 {
-        let mut hash = u64::from(self.slot) << 32 | u64::from(self.mode);
-        let (pairs, _) = self.flags.as_chunks::<2>();
-        for [first, second] in pairs {
-            hash = fold(hash ^ first, second ^ SPREAD);
-        }
-        let (groups, _) = self.axes.as_chunks::<4>();
-        for [a, b, c, d] in groups.iter().take(axes.div_ceil(4)) {
-            let first = u64::from(*a) << 32 | u64::from(*b);
-            let second = u64::from(*c) << 32 | u64::from(*d);
-            hash = fold(hash ^ first, second ^ SPREAD);
-        }
-        fold(hash, SPREAD)
+    fn words(&self) -> &[u64] {
+        self.words.get(..self.length).unwrap_or_default()
     }
 }
 
 /// The fractional part of the golden ratio: odd, and without a pattern in its bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
+/// Spreads a text over 64 bits.
+pub(crate) fn hash_text(text: &str) -> u64 {
+    let (words, rest) = text.as_bytes().as_chunks::<8>();
+    let tail = rest.iter().fold(text.len() as u64, |tail, byte| tail << 8 | u64::from(*byte));
+    let hash = words.iter().fold(0, |hash, word| fold(hash ^ u64::from_le_bytes(*word), SPREAD));
+    fold(hash ^ tail, SPREAD)
+}
+
 /// A product of 128 bits folded onto itself: every bit of the operands reaches every bit of the result.
-#[inline]
+#[inline(always)]
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a ^ SPREAD.rotate_left(17)) * u128::from(b | 1);
     product as u64 ^ (product >> 64) as u64
 }
 
-/// One decision and its cell.
+/// One decision and its cell, as small as it can be.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    pub key: CellKey,
-    pub decision: Decision,
+    pub hash: u64,
+    /// The key's words, then one word a guard.
+    words: Box<[u64]>,
+    pub workspace: Workspace,
+    pub kernel: u32,
+    pub transforms: Transforms,
+    key_words: u8,
+}
+
+impl Entry {
+    /// A decision for a cell.
+    pub fn new(key: &CellKey, decision: &Decision) -> Entry {
+        let guards = decision.guards.iter().map(|guard| guard.pack());
+        Entry {
+            hash: key.hash,
+            words: key.words().iter().copied().chain(guards).collect(),
+            workspace: decision.workspace,
+            kernel: decision.kernel,
+            transforms: decision.transforms,
+            key_words: key.length as u8,
+        }
+    }
+
+    /// Word by word, because a wide comparison would have to wait for the stores that have just made the key.
+    #[inline]
+    fn is_of(&self, key: &CellKey) -> bool {
+        self.hash == key.hash
+            && usize::from(self.key_words) == key.length
+            && self.words.iter().zip(key.words()).all(|(known, word)| known == word)
+    }
+
+    /// Whether there is something to look at on each hit.
+    #[inline]
+    fn is_guarded(&self) -> bool {
+        self.words.len() != usize::from(self.key_words)
+    }
+
+    /// What must be looked at on each hit.
+    #[inline]
+    pub fn guards(&self) -> impl Iterator<Item = Guard> {
+        self.words.iter().skip(usize::from(self.key_words)).map(|word| Guard::unpack(*word))
+    }
 }
 
 /// Decisions of one world.
 #[derive(Debug)]
 pub(crate) struct DecisionTable {
-    slots: Box<[OnceLock<Box<Entry>>]>,
+    slots: Box<[OnceLock<Entry>]>,
     room: usize,
     length: AtomicUsize,
     /// Whoever decides for a cell holds the lock that its hash falls on, so that one cell is decided once.
     deciding: [Mutex<()>; 16],
 }
 
-/// What became of an insertion.
-#[derive(Debug)]
-pub(crate) enum Inserted<'a> {
-    /// It is there.
-    Kept(&'a Entry),
-    /// There is no room; the entry comes back.
-    Full(Box<Entry>),
-}
-
 impl DecisionTable {
     /// With room for so many decisions.
     pub fn new(room: usize) -> DecisionTable {
-        let slots = if room == 0 { 0 } else { (room + room / 2).next_power_of_two() };
+        // A quarter stays free, so that chains are short and every one of them ends.
+        let slots = if room == 0 { 0 } else { (room * 4).div_ceil(3).next_power_of_two() };
         DecisionTable {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
             room,
@@ -117,12 +159,11 @@ impl DecisionTable {
 
     /// The decision of a cell that stands. A cell has several when what they hang on cannot be cut.
     #[inline]
-    pub fn get(&self, key: &CellKey, hash: u64, mut stands: impl FnMut(&Decision) -> bool) -> Option<&Entry> {
+    pub fn get(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = hash as usize & mask;
-        // There is more space than room, so that every chain ends.
+        let mut place = key.hash as usize & mask;
         while let Some(entry) = self.slots.get(place)?.get() {
-            if entry.key == *key && stands(&entry.decision) {
+            if entry.is_of(key) && (!entry.is_guarded() || stands(entry)) {
                 return Some(entry);
             }
             place = (place + 1) & mask;
@@ -131,35 +172,33 @@ impl DecisionTable {
     }
 
     /// Waits until nobody else decides for this cell.
-    pub fn decide_alone(&self, hash: u64) -> MutexGuard<'_, ()> {
-        let lock = &self.deciding[(hash >> 60) as usize % self.deciding.len()];
+    pub fn decide_alone(&self, key: &CellKey) -> MutexGuard<'_, ()> {
+        let lock = &self.deciding[(key.hash >> 60) as usize % self.deciding.len()];
         lock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a decision. If somebody else was faster with the same one, theirs stays.
-    pub fn insert(&self, mut entry: Box<Entry>, hash: u64) -> Inserted<'_> {
+    /// Adds a decision; `None` when there is no room. If somebody else was faster with the same one, theirs stays.
+    pub fn insert(&self, key: &CellKey, decision: &Decision) -> Option<&Entry> {
         if self.length.fetch_add(1, Ordering::Relaxed) >= self.room {
             self.length.fetch_sub(1, Ordering::Relaxed);
-            return Inserted::Full(entry);
+            return None;
         }
+        let mut entry = Entry::new(key, decision);
         let mask = self.slots.len().wrapping_sub(1);
-        let mut place = hash as usize & mask;
+        let mut place = key.hash as usize & mask;
         while let Some(slot) = self.slots.get(place) {
             match slot.get() {
-                Some(there) if there.key == entry.key && there.decision.guards == entry.decision.guards => {
+                Some(there) if there.hash == entry.hash && there.words == entry.words => {
                     self.length.fetch_sub(1, Ordering::Relaxed);
-                    return Inserted::Kept(there);
+                    return Some(there);
                 }
                 Some(_) => place = (place + 1) & mask,
                 None => match slot.set(entry) {
-                    Ok(()) => match slot.get() {
-                        Some(there) => return Inserted::Kept(there),
-                        None => unreachable!("it was set in the line above"),
-                    },
+                    Ok(()) => return slot.get(),
                     Err(back) => entry = back,
                 },
             }
         }
-        Inserted::Full(entry)
+        None
     }
 }

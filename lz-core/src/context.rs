@@ -1,11 +1,15 @@
 //! The context of one call: everything selection may look at, packed by generated code without allocating.
 //!
-//! A context has three parts. *Flags* are small exact fields (dtypes, presence, bools, enums, stride classes, place)
-//! packed into words. *Axes* are sizes, exact here; the cache decides what shares a bucket. *Scalars* are numeric params,
-//! seen by limits and rules but not part of a key unless some limit looks at them.
+//! A context has three parts, one after the other in one row of words. *Flags* are small exact fields (dtypes, presence,
+//! bools, enums, stride classes, place) packed into words. *Axes* are sizes, exact here; the cache decides what shares a
+//! bucket. *Scalars* are numeric params, seen by limits and rules but not part of a key unless some limit looks at them.
+//! How long each part is depends on the operation ([`Extent`]); words beyond that are neither written nor read, because
+//! building and comparing contexts is most of what a remembered decision costs.
 //! [`Field`]s say where each thing is, so the engine can read any operation's context.
 
 use std::borrow::Cow;
+use std::fmt;
+use std::mem::MaybeUninit;
 
 use lz_schema::DType;
 use lz_schema::expr::Value;
@@ -15,63 +19,191 @@ use crate::tensor::{Place, TensorView};
 /// Words of flags.
 pub const FLAG_WORDS: usize = lz_schema::layout::FLAG_WORDS as usize;
 pub use lz_schema::layout::{MAX_AXES, MAX_SCALARS};
+/// The most words that a context can have.
+pub const MAX_WORDS: usize = FLAG_WORDS + MAX_AXES + MAX_SCALARS;
+
+/// How many words each part of an operation's contexts has: a byte each, and one for all of them together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Extent(u32);
+
+impl Extent {
+    /// No words at all.
+    pub const NONE: Extent = Extent::new(0, 0, 0);
+
+    /// So many words of flags, axes and scalars; what there is no room for is left out.
+    pub const fn new(flags: usize, axes: usize, scalars: usize) -> Extent {
+        let flags = if flags < FLAG_WORDS { flags } else { FLAG_WORDS };
+        let axes = if axes < MAX_AXES { axes } else { MAX_AXES };
+        let scalars = if scalars < MAX_SCALARS { scalars } else { MAX_SCALARS };
+        Extent(((flags + axes + scalars) | flags << 8 | axes << 16 | scalars << 24) as u32)
+    }
+
+    /// What these places take.
+    pub fn of(stores: impl IntoIterator<Item = Store>) -> Extent {
+        let (mut flags, mut axes, mut scalars) = (0, 0, 0);
+        for store in stores {
+            match store {
+                Store::Flag { word, .. } => flags = flags.max(usize::from(word) + 1),
+                Store::Axis(index) => axes = axes.max(usize::from(index) + 1),
+                Store::Scalar(index) => scalars = scalars.max(usize::from(index) + 1),
+            }
+        }
+        Extent::new(flags, axes, scalars)
+    }
+
+    /// Words in all.
+    #[inline(always)]
+    pub const fn words(self) -> usize {
+        (self.0 & 0xff) as usize
+    }
+
+    /// Words of flags.
+    #[inline(always)]
+    pub const fn flags(self) -> usize {
+        (self.0 >> 8 & 0xff) as usize
+    }
+
+    /// Axes.
+    #[inline(always)]
+    pub const fn axes(self) -> usize {
+        (self.0 >> 16 & 0xff) as usize
+    }
+
+    /// Numeric params.
+    #[inline(always)]
+    pub const fn scalars(self) -> usize {
+        (self.0 >> 24) as usize
+    }
+
+    /// Where a word of a store is, if there is one.
+    #[inline]
+    fn position(self, store: Store) -> Option<usize> {
+        let (first, length, index) = match store {
+            Store::Flag { word, .. } => (0, self.flags(), word),
+            Store::Axis(index) => (self.flags(), self.axes(), index),
+            Store::Scalar(index) => (self.flags() + self.axes(), self.scalars(), index),
+        };
+        (usize::from(index) < length).then_some(first + usize::from(index))
+    }
+}
+
+impl fmt::Debug for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} flags, {} axes, {} scalars", self.flags(), self.axes(), self.scalars())
+    }
+}
 
 /// Everything selection may look at.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Context {
-    /// Small exact fields.
-    pub flags: [u64; FLAG_WORDS],
-    /// Sizes, in the schema's order; a pack is its product.
-    pub axes: [i64; MAX_AXES],
-    /// Bits of numeric params (i64 or f64), in the schema's order of numeric params.
-    pub scalars: [u64; MAX_SCALARS],
+    extent: Extent,
+    /// The first `extent.words()` are written; the others are not.
+    words: [MaybeUninit<u64>; MAX_WORDS],
 }
 
 impl Context {
-    /// Nothing known.
-    pub const EMPTY: Context =
-        Context { flags: [0; FLAG_WORDS], axes: [0; MAX_AXES], scalars: [0; MAX_SCALARS] };
+    /// Nothing known, of no operation.
+    pub const EMPTY: Context = Context::unwritten(Extent::NONE);
 
-    /// Writes small bits into a flag word. Generated code calls it with constants, so it folds away.
+    /// A context whose words are still to be written, as many as the extent says, before anybody sees it.
     #[inline(always)]
-    pub fn put(&mut self, word: usize, shift: u32, bits: u64) {
-        self.flags[word] |= bits << shift;
+    const fn unwritten(extent: Extent) -> Context {
+        Context { extent, words: [const { MaybeUninit::uninit() }; MAX_WORDS] }
     }
 
-    /// Reads a field's raw bits.
+    /// Nothing known of a call with these fields: all zero.
+    pub fn of(fields: &[Field]) -> Context {
+        Context::blank(Extent::of(fields.iter().map(|field| field.store)))
+    }
+
+    /// As many words of zero as the extent says.
+    pub fn blank(extent: Extent) -> Context {
+        let mut context = Context::unwritten(extent);
+        for word in context.words.iter_mut().take(context.extent.words()) {
+            word.write(0);
+        }
+        context
+    }
+
+    /// From all words of an operation's context, in order. Generated code calls it with as many words as the extent has; if
+    /// there are fewer, the context has none.
+    #[inline(always)]
+    pub fn packed<const WORDS: usize>(extent: Extent, words: [u64; WORDS]) -> Context {
+        let extent = if extent.words() <= WORDS { extent } else { Extent::NONE };
+        let mut context = Context::unwritten(extent);
+        for (place, word) in context.words.iter_mut().zip(words) {
+            place.write(word);
+        }
+        context
+    }
+
+    /// How long its parts are.
+    #[inline]
+    pub fn extent(&self) -> Extent {
+        self.extent
+    }
+
+    /// All words: flags, axes, scalars.
+    #[inline]
+    pub fn words(&self) -> &[u64] {
+        // SAFETY: every constructor writes as many words as the extent says, which is at most all of them, and nothing
+        // takes a word back; a written `MaybeUninit<u64>` is a `u64`.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.extent.words()) }
+    }
+
+    /// Words of flags.
+    #[inline]
+    pub fn flags(&self) -> &[u64] {
+        self.part(0, self.extent.flags())
+    }
+
+    /// Sizes, in the schema's order; a pack is its product. To be read as `i64`.
+    #[inline]
+    pub fn axes(&self) -> &[u64] {
+        self.part(self.extent.flags(), self.extent.axes())
+    }
+
+    #[inline]
+    fn part(&self, first: usize, length: usize) -> &[u64] {
+        self.words().get(first..first + length).unwrap_or_default()
+    }
+
+    /// Reads a field's raw bits; 0 for one that the context has no word for.
     #[inline]
     pub fn raw(&self, store: Store) -> u64 {
-        match store {
-            Store::Flag { word, shift, bits } => {
-                (self.flags[usize::from(word) % FLAG_WORDS] >> shift) & ((1u64 << bits) - 1)
-            }
-            Store::Axis(index) => self.axes[usize::from(index) % MAX_AXES] as u64,
-            Store::Scalar(index) => self.scalars[usize::from(index) % MAX_SCALARS],
-        }
+        let word = self.extent.position(store).and_then(|position| self.words().get(position).copied());
+        store.bits_of(word.unwrap_or_default())
     }
 
-    /// Replaces a field's raw bits; `false` if they do not fit.
+    /// Writes a field's raw bits; one that the context has no word for is not written.
+    pub fn set(&mut self, store: Store, raw: u64) {
+        let _ = self.replace(store, raw);
+    }
+
+    /// Replaces a field's raw bits; `false` if they do not fit or there is no word for them.
     #[must_use]
     pub fn replace(&mut self, store: Store, raw: u64) -> bool {
+        let Some(place) = self.extent.position(store).and_then(|position| self.words.get_mut(position))
+        else {
+            return false;
+        };
         match store {
-            Store::Flag { word, shift, bits } => {
+            Store::Flag { shift, bits, .. } => {
                 let mask = (1u64 << bits) - 1;
-                let word = &mut self.flags[usize::from(word) % FLAG_WORDS];
-                *word = *word & !(mask << shift) | (raw & mask) << shift;
+                // SAFETY: a position within the extent is a word that a constructor has written.
+                let before = unsafe { place.assume_init() };
+                place.write(before & !(mask << shift) | (raw & mask) << shift);
                 raw & mask == raw
             }
-            Store::Axis(index) => {
-                self.axes[usize::from(index) % MAX_AXES] = raw as i64;
-                true
-            }
-            Store::Scalar(index) => {
-                self.scalars[usize::from(index) % MAX_SCALARS] = raw;
+            Store::Axis(_) | Store::Scalar(_) => {
+                place.write(raw);
                 true
             }
         }
     }
 
     /// Reads a field as a value of the expression language.
+    #[inline]
     pub fn value(&self, field: &Field) -> Value {
         let raw = self.raw(field.store);
         match field.kind {
@@ -81,6 +213,20 @@ impl Context {
             FieldKind::Enum(_) | FieldKind::DType => Value::Enum(raw as u32),
             FieldKind::Strides | FieldKind::Place | FieldKind::Digest => Value::Int(raw as i64),
         }
+    }
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Context) -> bool {
+        self.extent == other.extent && self.words() == other.words()
+    }
+}
+
+impl Eq for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context").field("extent", &self.extent).field("words", &self.words()).finish()
     }
 }
 
@@ -100,6 +246,17 @@ pub enum Store {
     Axis(u8),
     /// A numeric param.
     Scalar(u8),
+}
+
+impl Store {
+    /// The field's bits out of its word.
+    #[inline]
+    fn bits_of(self, word: u64) -> u64 {
+        match self {
+            Store::Flag { shift, bits, .. } => (word >> shift) & ((1u64 << bits) - 1),
+            Store::Axis(_) | Store::Scalar(_) => word,
+        }
+    }
 }
 
 /// What a field is.
@@ -145,13 +302,10 @@ pub struct Field {
 }
 
 /// Six bits about a tensor's strides and alignment: bit 0 set for present, bit 1 dense row-major, bit 2 dense last dimension, bits 3–5 the
-/// alignment of its address as a power of two from 1 to 64 (7 is never used).
+/// alignment of its address as a power of two from 1 to 64 (7 is never used). A view knows its own.
 #[inline]
 pub fn stride_class(view: &TensorView<'_>) -> u64 {
-    let contiguous = u64::from(view.layout().is_contiguous());
-    let last = u64::from(view.layout().last_is_dense());
-    let alignment = u64::from(view.address().trailing_zeros().min(6));
-    1 | contiguous << 1 | last << 2 | alignment << 3
+    view.stride_class()
 }
 
 /// The [`stride_class`] of an output that is allocated for the call: dense and aligned. An output that the call does not

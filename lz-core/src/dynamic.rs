@@ -10,7 +10,7 @@ use lz_schema::model::{Kind, Operation, ParamType, Select};
 
 use crate::args::{Arg, OutArg};
 use crate::check::{self, Bound, OutputSpec};
-use crate::context::{self, Context, Field, FieldKind, Store};
+use crate::context::{self, Context, Extent, Field, FieldKind, Store};
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::operation::OperationInfo;
@@ -58,16 +58,19 @@ pub fn fields(operation: &Operation) -> Result<Vec<Field>, String> {
                 LayoutKind::Digest(_) => FieldKind::Digest,
                 LayoutKind::Place => FieldKind::Place,
             };
-            let store = match field.store {
-                layout::Store::Flag { word, shift, bits } => {
-                    Store::Flag { word: word as u8, shift: shift as u8, bits: bits as u8 }
-                }
-                layout::Store::Axis(axis) => Store::Axis(axis as u8),
-                layout::Store::Scalar(scalar) => Store::Scalar(scalar as u8),
-            };
-            Field { name: Cow::Owned(field.name), kind, store }
+            Field { name: Cow::Owned(field.name), kind, store: store(field.store) }
         })
         .collect())
+}
+
+fn store(store: layout::Store) -> Store {
+    match store {
+        layout::Store::Flag { word, shift, bits } => {
+            Store::Flag { word: word as u8, shift: shift as u8, bits: bits as u8 }
+        }
+        layout::Store::Axis(axis) => Store::Axis(axis as u8),
+        layout::Store::Scalar(scalar) => Store::Scalar(scalar as u8),
+    }
 }
 
 /// What selection sees of a bound call; without `outputs`, as if they were allocated for it.
@@ -82,7 +85,7 @@ pub fn context(
         reasons: vec![Reason::new(ReasonCode::SchemaInvalid).message(message.clone())],
         message,
     })?;
-    let mut context = Context::EMPTY;
+    let mut context = Context::blank(Extent::of(layout.iter().map(|field| store(field.store))));
     for (slot, field) in layout.iter().enumerate() {
         let bits = match &field.kind {
             LayoutKind::Axis(..) | LayoutKind::Param(_) | LayoutKind::Given(_) => {
@@ -116,11 +119,7 @@ pub fn context(
                 context::place_bits(place)
             }
         };
-        match field.store {
-            layout::Store::Flag { word, shift, .. } => context.put(word as usize, shift, bits),
-            layout::Store::Axis(axis) => context.axes[axis] = bits as i64,
-            layout::Store::Scalar(scalar) => context.scalars[scalar] = bits,
-        }
+        context.set(store(field.store), bits);
     }
     Ok(context)
 }

@@ -3,12 +3,13 @@
 //! One walk serves two readers: the decision, which wants to know quickly and what its answer hangs on, and the
 //! explanation, which wants all reasons. So they cannot disagree.
 
+use lz_schema::expr::Slots;
+
 use crate::compiled::CompiledKernel;
-use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::engine::call::Call;
 use crate::engine::guard::Guard;
-use crate::engine::table::{Candidate, OperationTable};
+use crate::engine::table::Candidate;
 use crate::health::{RefusalScope, Standing};
 use crate::mode::Ask;
 use crate::plan::{TransformKind, Transforms};
@@ -224,7 +225,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     {
         return true;
     }
-    let needed = transforms(call.table, kernel, call.context);
+    let needed = transforms(call, kernel);
     needed.iter().any(|kind| {
         let adapts = kernel.spec().adapts.contains(&kind);
         let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
@@ -246,26 +247,19 @@ fn shown_case(call: &Call<'_>, field: &str) -> String {
 }
 
 /// What an adapter would have to convert.
-pub(crate) fn transforms(table: &OperationTable, kernel: &CompiledKernel, context: &Context) -> Transforms {
+#[inline]
+pub(crate) fn transforms(call: &Call<'_>, kernel: &CompiledKernel) -> Transforms {
     let spec = kernel.spec();
     let mut needed = Transforms::NONE;
-    if kernel.layout.as_ref().is_some_and(|need| !need.holds(context.raw(need.store))) {
+    if kernel.layout.as_ref().is_some_and(|need| !need.holds(call.context.raw(need.store))) {
         needed = needed.with(TransformKind::Layout);
     }
     let (stride_bit, alignment) = stride_needs(spec.strides, spec.alignment);
-    if stride_bit != 0 || alignment != 0 {
-        for (store, _) in &table.strides {
-            let class = context.raw(*store);
-            if class & 1 == 0 {
-                continue;
-            }
-            if class & stride_bit != stride_bit {
-                needed = needed.with(TransformKind::Contiguous);
-            }
-            if class >> 3 < alignment {
-                needed = needed.with(TransformKind::Align);
-            }
-        }
+    if call.strides.common & stride_bit != stride_bit {
+        needed = needed.with(TransformKind::Contiguous);
+    }
+    if call.strides.alignment < alignment {
+        needed = needed.with(TransformKind::Align);
     }
     needed
 }
@@ -472,10 +466,10 @@ fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
 }
 
 /// Scratch memory in bytes; `None` when the formula has no value.
-pub(crate) fn workspace(kernel: &CompiledKernel, values: &[lz_schema::expr::Value]) -> Option<u64> {
+pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized)) -> Option<u64> {
     match &kernel.workspace {
         None => Some(0),
-        Some(formula) => formula.program.eval_int(values).ok().and_then(|bytes| u64::try_from(bytes).ok()),
+        Some(formula) => formula.program.eval_int_of(values).ok().and_then(|bytes| u64::try_from(bytes).ok()),
     }
 }
 

@@ -44,6 +44,7 @@ pub mod split;
 pub mod table;
 pub mod telemetry;
 pub mod tensor;
+mod thread;
 mod thread_scope;
 pub mod tune;
 

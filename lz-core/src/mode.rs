@@ -112,12 +112,6 @@ impl Mode {
         KvStrategy::ALL.into_iter().find(|strategy| *strategy as u64 == number)
     }
 
-    /// Everything, for memories that serve calls in and out of scopes.
-    #[inline]
-    pub(crate) const fn word(self) -> u64 {
-        self.0
-    }
-
     /// What it asks for, without the number of what is laid over policy: decisions of a scope are kept apart by their world.
     #[inline]
     pub(crate) const fn asks(self) -> u32 {
@@ -189,7 +183,7 @@ impl ModeChange {
         ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) const fn apply(self, ground: Mode) -> Mode {
         Mode(ground.0 & !self.off | self.on)
     }

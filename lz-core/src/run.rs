@@ -24,7 +24,14 @@ pub struct Scratch {
 }
 
 impl<'a> Run<'a> {
+    /// For a call without an engine: the kernel may take as much workspace as it needs.
+    #[inline]
+    pub fn unbounded(scratch: &'a mut Scratch) -> Run<'a> {
+        Run::new(scratch, u64::MAX)
+    }
+
     /// For one call of a kernel that declared this much workspace.
+    #[inline]
     pub fn new(scratch: &'a mut Scratch, declared: u64) -> Run<'a> {
         Run { scratch, declared, transforms: Transforms::NONE }
     }

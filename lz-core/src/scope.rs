@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use lz_schema::DType;
-use lz_schema::expr::{Scope, Type, Value, Variable};
+use lz_schema::expr::{Scope, Slots, Type, Value, Variable};
 
 use crate::context::{Context, Field, FieldKind};
 use crate::device::{DeviceSpec, Platform, Vendor};
@@ -162,15 +162,29 @@ impl Values {
     /// Those of the fields alone: what limits read.
     #[inline]
     pub fn of_fields(fields: &[Field], context: &Context) -> Values {
-        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: fields.len().min(MAX_VALUES) };
-        for (value, field) in all.values.iter_mut().zip(fields) {
-            *value = context.value(field);
-        }
+        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: 0 };
+        all.read_fields(fields, context);
         all
     }
 
+    /// Those of the fields, the device and the mode.
+    #[inline]
+    pub fn of_call(fields: &[Field], context: &Context, device: Option<&DeviceSpec>, mode: Mode) -> Values {
+        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: 0 };
+        all.read_fields(fields, context);
+        all.read_device(device, mode);
+        all
+    }
+
+    fn read_fields(&mut self, fields: &[Field], context: &Context) {
+        self.length = fields.len().min(MAX_VALUES);
+        for (value, field) in self.values.iter_mut().zip(fields) {
+            *value = context.value(field);
+        }
+    }
+
     /// Those of the device and the mode as well: what conditions of policy read.
-    pub fn with_device(mut self, device: Option<&DeviceSpec>, mode: Mode) -> Values {
+    fn read_device(&mut self, device: Option<&DeviceSpec>, mode: Mode) {
         let cuda = device.and_then(DeviceSpec::cuda);
         let case = |found: Option<usize>| Value::Enum(found.unwrap_or_default() as u32);
         let int = |value: Option<u64>| Value::Int(value.map_or(-1, |value| value as i64));
@@ -192,12 +206,24 @@ impl Values {
                 self.length += 1;
             }
         }
-        self
     }
 
     #[inline]
     pub fn as_slice(&self) -> &[Value] {
         &self.values[..self.length]
+    }
+}
+
+/// The values of a call's fields, read from its context when an expression asks for one.
+pub(crate) struct FieldValues<'a> {
+    pub fields: &'a [Field],
+    pub context: &'a Context,
+}
+
+impl Slots for FieldValues<'_> {
+    #[inline]
+    fn slot(&self, index: usize) -> Option<Value> {
+        self.fields.get(index).map(|field| self.context.value(field))
     }
 }
 

@@ -79,20 +79,18 @@ impl Findings {
         };
         evidence.findings(&question, &mut |finding| {
             let usable = finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0;
-            let Some(index) =
-                call.world.registry.index_of(call.table.info, finding.kernel).filter(|_| usable)
+            let position = call.table.position_of(&call.world.registry, finding.kernel).filter(|_| usable);
+            let Some((position, candidate)) =
+                position.and_then(|at| Some((at, call.table.candidates.get(usize::from(at))?)))
             else {
                 return;
             };
-            let position = call.table.candidates.iter().position(|candidate| candidate.kernel == index);
-            let (Some(position), Some(kernel)) = (position, call.world.registry.compiled(index)) else {
-                return;
-            };
+            let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { return };
             let spec = kernel.spec();
             if spec.version != finding.version || spec.capabilities_hash != finding.capabilities_hash {
                 return;
             }
-            let place = &mut findings.measured[position];
+            let Some(place) = findings.measured.get_mut(usize::from(position)) else { return };
             if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
                 *place = Some(finding.measured);
             }
@@ -117,7 +115,7 @@ pub(crate) fn score(
     findings: &Findings,
 ) -> (Score, Transforms) {
     let spec = kernel.spec();
-    let transforms = filter::transforms(call.table, kernel, call.context);
+    let transforms = filter::transforms(call, kernel);
     let candidate = call.table.candidates.get(usize::from(position));
     let policy = candidate.map_or(0.0, |candidate| candidate.points)
         + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
@@ -130,7 +128,11 @@ pub(crate) fn score(
         policy,
         perf: findings.points(position),
         jit: if cold { -JIT_POINTS } else { 0.0 },
-        reliability: -call.world.health.reliability_penalty(&call.subject(kernel)),
+        reliability: if call.world.careful {
+            -call.world.health.reliability_penalty(&call.subject(kernel))
+        } else {
+            0.0
+        },
         transform: -f64::from(spec.transform_cost) * f64::from(transforms.count()),
         fusion: 0.0,
     };

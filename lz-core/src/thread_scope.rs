@@ -3,12 +3,13 @@
 //! Everything is per thread and ends with its guard, in whatever order guards end. What a call reads on its way to a
 //! remembered decision is one word; all else is looked at only when a decision has to be looked up or made.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::mode::ModeChange;
 use crate::policy::layer::Layer;
+use crate::thread;
 
 /// One change; frames lie over each other, later over earlier.
 #[derive(Default)]
@@ -36,8 +37,6 @@ impl Laid {
 }
 
 thread_local! {
-    static CHANGE: Cell<ModeChange> = const { Cell::new(ModeChange::NONE) };
-    static STREAM: Cell<usize> = const { Cell::new(0) };
     static FRAMES: RefCell<Frames> = const { RefCell::new(Frames { next: 0, frames: Vec::new(), laid: None }) };
 }
 
@@ -50,13 +49,13 @@ struct Frames {
 /// What this thread changes now.
 #[inline]
 pub(crate) fn of_thread() -> ModeChange {
-    CHANGE.with(Cell::get)
+    thread::with(|thread| thread.change.get())
 }
 
 /// The stream that this thread's calls run on; 0 is the device's own.
 #[inline]
 pub(crate) fn stream_of_thread() -> usize {
-    STREAM.with(Cell::get)
+    thread::with(|thread| thread.stream.get())
 }
 
 /// What this thread lays over policies now.
@@ -129,8 +128,10 @@ impl Frames {
         if let Some(laid) = &self.laid {
             change = change.laying(laid.number);
         }
-        CHANGE.set(change);
-        STREAM.set(stream);
+        thread::with(|thread| {
+            thread.change.set(change);
+            thread.stream.set(stream);
+        });
         Ok(())
     }
 }

@@ -46,7 +46,7 @@ fn attention() -> Step {
 }
 
 fn normalised() -> Step {
-    let mut context = Context::EMPTY;
+    let mut context = Context::of(&norm().fields);
     for field in norm().fields.iter() {
         let raw = match field.name.as_ref() {
             "rows" => 8,

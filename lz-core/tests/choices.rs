@@ -154,16 +154,14 @@ workloads:
 }
 
 fn in_format(case: u64) -> Context {
-    let mut context = Context::EMPTY;
+    let mut context = Context::of(&packed().fields);
     for field in packed().fields.iter() {
         let bits = match (field.name.as_ref(), &field.kind) {
             ("format", _) => case,
             (_, lz_core::context::FieldKind::DType) => DType::F32 as u64,
             _ => continue,
         };
-        if let lz_core::context::Store::Flag { word, shift, .. } = field.store {
-            context.put(word.into(), shift.into(), bits);
-        }
+        context.set(field.store, bits);
     }
     context
 }

@@ -498,17 +498,13 @@ fn of_two(id: &str, operation: &'static lz_core::OperationInfo, priority: u8) ->
 
 /// A call of one of the two, loud or not.
 fn chosen(engine: &Engine, operation: &'static lz_core::OperationInfo, loud: bool) -> Result<String, Error> {
-    let mut context = lz_core::Context::EMPTY;
+    let mut context = lz_core::Context::of(&operation.fields);
     for field in operation.fields.iter() {
-        if let (true, lz_core::context::Store::Flag { word, shift, .. }) =
-            (loud && field.name == "loud", field.store)
-        {
-            context.put(word.into(), shift.into(), 1);
+        if loud && field.name == "loud" {
+            context.set(field.store, 1);
         }
-        if let (lz_core::context::FieldKind::DType, lz_core::context::Store::Flag { word, shift, .. }) =
-            (&field.kind, field.store)
-        {
-            context.put(word.into(), shift.into(), DType::F32 as u64);
+        if field.kind == lz_core::context::FieldKind::DType {
+            context.set(field.store, DType::F32 as u64);
         }
     }
     engine.decide(operation, &context)

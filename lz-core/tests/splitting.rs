@@ -150,7 +150,7 @@ proptest! {
 }
 
 fn context(batch: u64) -> lz_core::Context {
-    let mut context = lz_core::Context::EMPTY;
+    let mut context = lz_core::Context::of(&scale().fields);
     for field in scale().fields.iter() {
         let raw = match field.name.as_ref() {
             "batch" => batch,

@@ -3,7 +3,7 @@
 mod fixture_support;
 
 use fixture_support::{fixtures, hold, operation, operations};
-use lz_core::context::{Context, Store};
+use lz_core::context::Context;
 use lz_core::table::{DispatchTable, Found, Leaf, LockedDecision, Lockfile, Sizes, TableWriter, grow};
 use lz_core::{DType, OperationInfo, ReasonCode};
 use proptest::prelude::*;
@@ -15,13 +15,9 @@ fn right(name: &str) -> DispatchTable {
 
 /// A context with these fields set; all others are 0.
 fn context(info: &OperationInfo, values: &[(&str, u64)]) -> Context {
-    let mut context = Context::EMPTY;
+    let mut context = Context::of(&info.fields);
     for (name, value) in values {
-        match info.field(name).unwrap_or_else(|| panic!("{name}")).store {
-            Store::Flag { word, shift, .. } => context.put(usize::from(word), u32::from(shift), *value),
-            Store::Axis(axis) => context.axes[usize::from(axis)] = *value as i64,
-            Store::Scalar(scalar) => context.scalars[usize::from(scalar)] = *value,
-        }
+        context.set(info.field(name).unwrap_or_else(|| panic!("{name}")).store, *value);
     }
     context
 }

@@ -1,7 +1,5 @@
 //! The context builder: a checked call packed into what selection sees. No allocation.
 
-use std::collections::HashMap;
-
 use lz_schema::layout::{FieldKind, Store, context_layout};
 use lz_schema::model::{Kind, Operation, ParamType, Select};
 use proc_macro2::TokenStream;
@@ -41,76 +39,68 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             ::lz_core::context::Field { name: ::std::borrow::Cow::Borrowed(#name), kind: #kind, store: #store }
         }
     });
-    // Flags of one word are gathered into one expression, so that the compiler stores each word once.
-    let mut words: HashMap<u32, Vec<TokenStream>> = HashMap::new();
-    let mut stores = Vec::new();
-    let mut fresh = Vec::new();
-    let mut given = Vec::new();
+    // The words of the context in order: flags, axes, scalars. What shares a word is gathered into one expression, so that
+    // the compiler stores each word once. The classes of outputs are handed in: they are not part of a call.
+    let (mut flags, mut axes, mut scalars) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut classes, mut fresh, mut given) = (Vec::new(), Vec::new(), Vec::new());
     for field in &layout {
-        if let (FieldKind::OutputStrides(index), Store::Flag { word, shift, .. }) = (&field.kind, field.store)
-        {
-            let output = &operation.outputs[*index];
-            let (word, place) = (word as usize, ident(&output.name));
-            fresh.push(quote! { context.put(#word, #shift, ::lz_core::context::FRESH_OUTPUT); });
-            let class = if output.when.is_some() {
-                quote! {
-                    out.#place.as_ref().map_or(::lz_core::context::FRESH_OUTPUT, |tensor| {
-                        ::lz_core::context::stride_class(&tensor.as_view())
-                    })
-                }
-            } else {
-                quote! { ::lz_core::context::stride_class(&out.#place.as_view()) }
-            };
-            given.push(quote! { context.put(#word, #shift, #class); });
-            continue;
-        }
-        let value = raw_value(operation, &field.kind);
-        match field.store {
-            Store::Flag { word, shift, .. } => {
-                words.entry(word).or_default().push(quote! { (#value) << #shift })
+        let value = match &field.kind {
+            FieldKind::OutputStrides(index) => {
+                let output = &operation.outputs[*index];
+                let (place, class) = (ident(&output.name), ident(&format!("class_of_{}", output.name)));
+                fresh.push(quote! { ::lz_core::context::FRESH_OUTPUT });
+                given.push(if output.when.is_some() {
+                    quote! {
+                        out.#place.as_ref()
+                            .map_or(::lz_core::context::FRESH_OUTPUT, ::lz_core::TensorMut::stride_class)
+                    }
+                } else {
+                    quote! { out.#place.stride_class() }
+                });
+                classes.push(class.clone());
+                quote! { #class }
             }
-            Store::Axis(axis) => {
-                if !operation.axes[axis].dynamic {
-                    stores.push(quote! { context.axes[#axis] = #value; });
-                }
-            }
-            Store::Scalar(scalar) => stores.push(quote! { context.scalars[#scalar] = #value; }),
+            kind => raw_value(operation, kind),
+        };
+        let (words, index, value) = match field.store {
+            Store::Flag { word, shift, .. } => (&mut flags, word as usize, quote! { (#value) << #shift }),
+            Store::Axis(axis) if operation.axes[axis].dynamic => (&mut axes, axis, quote! { 0 }),
+            Store::Axis(axis) => (&mut axes, axis, quote! { #value as u64 }),
+            Store::Scalar(scalar) => (&mut scalars, scalar, value),
+        };
+        if words.len() <= index {
+            words.resize_with(index + 1, Vec::new);
         }
+        words[index].push(value);
     }
-    let mut words: Vec<(u32, Vec<TokenStream>)> = words.into_iter().collect();
-    words.sort_by_key(|(word, _)| *word);
-    let words = words.into_iter().map(|(word, parts)| {
-        let word = word as usize;
-        quote! { context.flags[#word] = #(#parts)|*; }
-    });
+    let extent = {
+        let (flags, axes, scalars) = (flags.len(), axes.len(), scalars.len());
+        quote! { ::lz_core::context::Extent::new(#flags, #axes, #scalars) }
+    };
+    let words = flags.into_iter().chain(axes).chain(scalars).map(|parts| quote! { #(#parts)|* });
     let count = layout.len();
     quote! {
         const FIELDS: [::lz_core::context::Field; #count] = [#(#fields,)*];
 
+        const EXTENT: ::lz_core::context::Extent = #extent;
+
         impl #call<'_> {
             /// What selection sees of this call if its outputs are allocated for it.
-            #[allow(unused_mut, reason = "not every operation has outputs whose places are given")]
+            #[inline]
             pub fn context(&self) -> ::lz_core::Context {
-                let mut context = self.inputs_context();
-                #(#fresh)*
-                context
+                self.packed(#(#fresh),*)
             }
 
             /// What selection sees of this call with these outputs.
             #[inline]
-            #[allow(unused_mut, unused_variables, reason = "not every operation has outputs whose places are given")]
+            #[allow(unused_variables, reason = "not every operation has outputs whose places are given")]
             pub fn context_with(&self, out: &#out<'_>) -> ::lz_core::Context {
-                let mut context = self.inputs_context();
-                #(#given)*
-                context
+                self.packed(#(#given),*)
             }
 
-            #[inline]
-            fn inputs_context(&self) -> ::lz_core::Context {
-                let mut context = ::lz_core::Context::EMPTY;
-                #(#words)*
-                #(#stores)*
-                context
+            #[inline(always)]
+            fn packed(&self, #(#classes: u64),*) -> ::lz_core::Context {
+                ::lz_core::Context::packed(EXTENT, [#(#words),*])
             }
         }
     }
@@ -171,16 +161,11 @@ fn raw_value(operation: &Operation, kind: &FieldKind) -> TokenStream {
             let definition = &operation.inputs[*input];
             let field = ident(&definition.name);
             let view = match (definition.read_write, definition.optional.is_some()) {
-                (false, false) => return quote! { ::lz_core::context::stride_class(&self.args.#field) },
-                (true, false) => {
-                    return quote! { ::lz_core::context::stride_class(&self.args.#field.as_view()) };
-                }
-                (false, true) => quote! { self.args.#field.as_ref() },
-                (true, true) => {
-                    quote! { self.args.#field.as_ref().map(::lz_core::TensorMut::as_view).as_ref() }
-                }
+                (_, false) => return quote! { self.args.#field.stride_class() },
+                (false, true) => quote! { ::lz_core::TensorView },
+                (true, true) => quote! { ::lz_core::TensorMut },
             };
-            quote! { #view.map_or(0, ::lz_core::context::stride_class) }
+            quote! { self.args.#field.as_ref().map_or(0, #view::stride_class) }
         }
         // The places of outputs are not part of a call; `tokens` handles them.
         FieldKind::OutputStrides(_) => quote! { ::lz_core::context::FRESH_OUTPUT },

@@ -227,7 +227,7 @@ fn hosted_unless_followed(operation: &Operation) -> TokenStream {
 }
 
 fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
-    let OperationNames { function, function_into, args, call, out, output, handle, info, .. } = names;
+    let OperationNames { function, function_into, args, call, out, output, handle, info, kernel, .. } = names;
     let summary = format!(" {}", operation.summary);
     let writes = operation.inputs.iter().any(|input| input.read_write);
     let into = if operation.outputs.iter().any(|output| output.is_dynamic(operation)) {
@@ -339,6 +339,18 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
                     Some(handle) => handle.0.run(self, out, run),
                     None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
                 }
+            }
+
+            /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+            /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+            #[inline(always)]
+            pub fn run_static<K: #kernel + ?Sized>(
+                &self,
+                kernel: &K,
+                out: #out<'_>,
+                scratch: &mut ::lz_core::run::Scratch,
+            ) -> Result<(), ::lz_core::KernelError> {
+                kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
             }
         }
     }

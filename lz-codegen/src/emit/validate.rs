@@ -361,8 +361,8 @@ fn memory(operation: &Operation) -> TokenStream {
     for input in operation.inputs.iter().filter(|input| input.kind == Kind::Tensor) {
         let strides = match input.contiguous {
             Contiguous::None => quote! {},
-            Contiguous::Last => quote! { if !view.layout().last_is_dense() { return None; } },
-            Contiguous::All => quote! { if !view.layout().is_contiguous() { return None; } },
+            Contiguous::Last => quote! { if !view.last_is_dense() { return None; } },
+            Contiguous::All => quote! { if !view.is_contiguous() { return None; } },
         };
         let device = match input.device {
             DeviceRule::Any => quote! {},

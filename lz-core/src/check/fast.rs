@@ -75,7 +75,7 @@ pub fn output_fits(out: &TensorMut<'_>, sizes: &[i64], dtype: DType) -> bool {
     out.is_sound()
         && out.shape() == sizes
         && out.dtype() == dtype
-        && (out.layout().is_contiguous() || !out.layout().overlaps_itself())
+        && (out.is_contiguous() || !out.layout().overlaps_itself())
 }
 
 /// Whether a written tensor is apart from another one.

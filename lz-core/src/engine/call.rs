@@ -37,12 +37,34 @@ pub(crate) struct Call<'a> {
     pub hint: Hint<'a>,
     /// Bytes that a kernel's scratch memory may take now.
     pub memory: Option<u64>,
+    /// What is true of the strides and addresses of all tensors together.
+    pub strides: Strides,
+}
+
+/// What is true of all tensors of a call.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Strides {
+    /// Bits of stride classes that all have.
+    pub common: u64,
+    /// The least alignment, as a power of two.
+    pub alignment: u64,
+}
+
+impl Strides {
+    fn of(table: &OperationTable, context: &Context) -> Strides {
+        let classes =
+            table.strides.iter().map(|(store, _)| context.raw(*store)).filter(|class| class & 1 != 0);
+        classes.fold(Strides { common: u64::MAX, alignment: u64::MAX }, |all, class| Strides {
+            common: all.common & class,
+            alignment: all.alignment.min(class >> 3),
+        })
+    }
 }
 
 impl<'a> Call<'a> {
     pub fn new(world: &'a World, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
         let device = world.devices.of_call(table.place, context);
-        let values = Values::of_fields(&table.info.fields, context).with_device(device, mode);
+        let values = Values::of_call(&table.info.fields, context, device, mode);
         let rules: Vec<bool> = table.rules.iter().map(|rule| rule.condition.holds(&values)).collect();
         let mut points = vec![0.0; table.candidates.len()];
         let mut denied = vec![None; table.candidates.len()];
@@ -75,6 +97,7 @@ impl<'a> Call<'a> {
             lock,
             hint,
             memory: world.memory_limit(device),
+            strides: Strides::of(table, context),
         }
     }
 

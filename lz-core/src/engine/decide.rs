@@ -9,6 +9,7 @@ use crate::mode::Ask;
 use crate::plan::Transforms;
 use crate::policy::JitPolicy;
 use crate::reason::{Reason, ReasonCode};
+use crate::scope::FieldValues;
 use crate::score::{Findings, Score, score};
 
 /// What was decided for a cell.
@@ -24,31 +25,31 @@ pub(crate) struct Decision {
     pub guards: Box<[Guard]>,
 }
 
-/// Scratch memory of a cell's calls.
+/// Scratch memory of a cell's calls: the same number of bytes for all, or computed for each call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Workspace {
-    /// The same for all.
-    Bytes(u64),
-    /// Computed for each call.
-    Computed,
-}
+pub(crate) struct Workspace(u64);
 
 impl Workspace {
+    /// Computed for each call.
+    pub const COMPUTED: Workspace = Workspace(u64::MAX);
+
+    /// The same for all. What no machine has is computed each time, which gives the same number.
+    pub fn fixed(bytes: u64) -> Workspace {
+        Workspace(bytes)
+    }
+
     /// In bytes, for this kernel and call.
     #[inline]
     pub fn bytes(self, kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
-        match self {
-            Workspace::Bytes(bytes) => bytes,
-            Workspace::Computed => computed_workspace(kernel, context),
-        }
+        if self == Workspace::COMPUTED { computed_workspace(kernel, context) } else { self.0 }
     }
 }
 
 #[inline(never)]
 fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
-    let values = crate::scope::Values::of_fields(&kernel.info.fields, context);
+    let values = FieldValues { fields: &kernel.info.fields, context };
     // A guard has just seen that the formula has a value.
-    filter::workspace(kernel, values.as_slice()).unwrap_or(0)
+    filter::workspace(kernel, &values).unwrap_or(0)
 }
 
 /// A candidate and its score.
@@ -58,28 +59,46 @@ pub(crate) struct Ranked {
     pub score: Score,
     /// The sum of the above.
     pub total: f64,
+    pub transforms: Transforms,
+}
+
+/// A candidate's place in the order, as little as sorting needs.
+#[derive(Clone, Copy)]
+struct Placed {
+    total: f64,
     /// Breaks ties.
     rank: u16,
-    pub transforms: Transforms,
+    position: u16,
+    transforms: Transforms,
 }
 
 /// All candidates, best first; ties are broken by id, so that every process ranks alike. What a dispatch table decided goes
 /// before all others.
-pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
-    let mut ranked: Vec<Ranked> = Vec::with_capacity(call.table.candidates.len());
-    for (position, candidate) in call.table.candidates.iter().enumerate() {
+fn order(call: &Call<'_>, findings: &Findings) -> Vec<Placed> {
+    let mut order: Vec<Placed> = Vec::with_capacity(call.table.candidates.len());
+    for (candidate, position) in call.table.candidates.iter().zip(0u16..) {
         let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
-        let position = position as u16;
         let (score, transforms) = score(call, position, kernel, findings);
-        ranked.push(Ranked { position, score, total: score.total(), rank: candidate.rank, transforms });
+        order.push(Placed { total: score.total(), rank: candidate.rank, position, transforms });
     }
-    ranked.sort_unstable_by(|a, b| b.total.total_cmp(&a.total).then(a.rank.cmp(&b.rank)));
+    order.sort_unstable_by(|a, b| b.total.total_cmp(&a.total).then(a.rank.cmp(&b.rank)));
     let first = call.hint.first();
     if !first.is_empty() {
-        let place = |one: &Ranked| first.iter().position(|position| *position == one.position);
-        ranked.sort_by_key(|one| place(one).unwrap_or(usize::MAX));
+        let place = |one: &Placed| first.iter().position(|position| *position == one.position);
+        order.sort_by_key(|one| place(one).unwrap_or(usize::MAX));
     }
-    ranked
+    order
+}
+
+/// The same with their scores.
+pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
+    let scored = |placed: Placed| {
+        let candidate = call.table.candidates.get(usize::from(placed.position))?;
+        let kernel = call.world.registry.compiled(candidate.kernel)?;
+        let (score, transforms) = score(call, placed.position, kernel, findings);
+        Some(Ranked { position: placed.position, score, total: placed.total, transforms })
+    };
+    order(call, findings).into_iter().filter_map(scored).collect()
 }
 
 /// What the quick walk remembers of one kernel.
@@ -114,7 +133,7 @@ impl Listener for Quick {
 pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     let findings = Findings::of(call);
     let mut guards = policy_guards(call);
-    for ranked in rank(call, &findings) {
+    for ranked in order(call, &findings) {
         let mut quick = Quick::default();
         filter::examine(call, ranked.position, &mut quick);
         let candidate = call.table.candidates.get(usize::from(ranked.position))?;
@@ -130,9 +149,9 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
         guards.extend(quick.holds);
         let settled = kernel.workspace.as_ref().is_none_or(|formula| call.is_settled(formula.reads));
         let workspace = if settled {
-            Workspace::Bytes(filter::workspace(kernel, call.values.as_slice()).unwrap_or(0))
+            Workspace::fixed(filter::workspace(kernel, call.values.as_slice()).unwrap_or(0))
         } else {
-            Workspace::Computed
+            Workspace::COMPUTED
         };
         return Some(Decision {
             kernel: candidate.kernel,

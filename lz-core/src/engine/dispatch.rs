@@ -1,17 +1,17 @@
 //! Running a call: find the decision, run its kernel, and when that fails say so, remember it and try the next one.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::Shared;
 use super::call::Call;
-use super::decide::{self, Decision};
+use super::decide::{self, Decision, Workspace};
 use super::guard;
 use super::inline::Local;
 use super::table::OperationTable;
 use super::world::World;
-use crate::cache::{CellKey, Entry, Inserted};
+use crate::cache::{CellKey, Entry};
 use crate::compiled::CompiledKernel;
 use crate::context::Context;
 use crate::error::Error;
@@ -22,14 +22,11 @@ use crate::operation::OperationInfo;
 use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCategory, ReasonCode};
 use crate::run::{Run, Scratch};
+use crate::telemetry::Watch;
+use crate::thread::{self, Thread};
 
 /// How generated code runs one kernel.
 pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
-
-thread_local! {
-    /// Whether this thread is deciding: whoever is asked for evidence must not wait for itself.
-    static DECIDING: Cell<bool> = const { Cell::new(false) };
-}
 
 /// A decision, kept or made for this call alone.
 pub(crate) enum Found<'w> {
@@ -37,43 +34,133 @@ pub(crate) enum Found<'w> {
     Fresh(Decision),
 }
 
+/// What dispatch needs of a decision.
+pub(crate) struct Choice {
+    /// The kernel's index in the registry.
+    pub kernel: u32,
+    pub workspace: Workspace,
+    pub transforms: Transforms,
+}
+
 impl Found<'_> {
-    pub fn decision(&self) -> &Decision {
+    #[inline]
+    pub fn choice(&self) -> Choice {
         match self {
-            Found::Kept(entry) => &entry.decision,
-            Found::Fresh(decision) => decision,
+            Found::Kept(entry) => {
+                Choice { kernel: entry.kernel, workspace: entry.workspace, transforms: entry.transforms }
+            }
+            Found::Fresh(decision) => Choice {
+                kernel: decision.kernel,
+                workspace: decision.workspace,
+                transforms: decision.transforms,
+            },
         }
     }
 }
 
 impl Shared {
-    #[inline]
-    pub fn dispatch(
+    /// Runs a call, with what its thread remembers if that is enough. This much is compiled into each caller, where the
+    /// words of the context are still in registers and the kernel is called without a detour.
+    #[inline(always)]
+    pub fn dispatch<F>(
+        &self,
+        operation: &'static OperationInfo,
+        context: &Context,
+        run_one: &mut F,
+    ) -> Result<(), Error>
+    where
+        F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    {
+        // Two short looks at the thread: one long one would not be compiled into the caller.
+        let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
+        let Some(local) = local else { return self.dispatch_unknown(None, operation, context, run_one) };
+        let generation = self.published.number();
+        let Some((way, kernel, scratch)) = local.recall(operation.slot(), generation, change, context) else {
+            return self.dispatch_unknown(Some(local), operation, context, run_one);
+        };
+        match run_guarded(kernel, way.workspace, way.transforms, scratch, run_one) {
+            None => {
+                thread::with(|thread| thread.give_back(local));
+                Ok(())
+            }
+            Some(error) => {
+                let kernel = way.kernel.clone();
+                self.recover_known(local, operation, context, kernel, error, run_one)
+            }
+        }
+    }
+
+    #[inline(never)]
+    fn dispatch_unknown(
+        &self,
+        local: Option<&'static mut Local>,
+        operation: &'static OperationInfo,
+        context: &Context,
+        run_one: &mut RunOne<'_>,
+    ) -> Result<(), Error> {
+        let mut taken = Taken(local);
+        let local = taken.get();
+        match self.dispatch_kept(local, operation, context, run_one) {
+            Some(None) => Ok(()),
+            Some(Some(trouble)) => self.recover(local, operation, context, trouble, run_one),
+            None => self.dispatch_slowly(local, operation, context, run_one),
+        }
+    }
+
+    /// Runs a call whose decision is in the shared table, when nothing special is asked for. `None` leaves the call to
+    /// [`Shared::dispatch_slowly`], which does the same for every case there is.
+    #[inline(always)]
+    fn dispatch_kept(
         &self,
         local: &mut Local,
         operation: &'static OperationInfo,
         context: &Context,
         run_one: &mut RunOne<'_>,
-    ) -> Result<(), Error> {
-        local.refresh(&self.published);
-        let Local { generation, careful, ground, decisions, scratch, hits, patience, .. } = local;
-        if !*careful && *hits < *patience {
-            let mode = mode::of_thread().apply(*ground);
-            if let Some(way) = decisions.find(operation.slot(), *generation, mode, context)
-                && let Some(kernel) = &way.kernel
-            {
-                *hits += 1;
-                let bytes = way.workspace.bytes(kernel, context);
-                return match run_guarded(kernel, bytes, way.transforms, scratch, run_one) {
-                    Ok(()) => Ok(()),
-                    Err(error) => {
-                        let trouble = Trouble { kernel: way.index, error, recorded: false };
-                        self.recover(local, operation, context, trouble, run_one)
-                    }
-                };
-            }
+    ) -> Option<Option<Trouble>> {
+        if local.generation != self.published.number() || local.hits >= local.patience {
+            return None;
         }
-        self.dispatch_slowly(local, operation, context, run_one)
+        let Local { world: Some(world), recent, scratch, tally, hits, .. } = local else { return None };
+        let change = mode::of_thread();
+        let mode = change.apply(world.mode);
+        if !world.is_plain || mode.laid() != 0 {
+            return None;
+        }
+        let table = world.table(operation)?;
+        let mut key = CellKey::EMPTY;
+        if !key.fill(table, context, mode) {
+            return None;
+        }
+        let stands = |entry: &Entry| guard::all_stand(entry.guards(), world, table, context, mode);
+        let entry = world.decisions.get(&key, stands)?;
+        let kernel = world.registry.compiled(entry.kernel)?;
+        tally.selections += 1;
+        tally.executions += 1;
+        if tally.is_due() {
+            tally.tell(*hits, &world.watching.telemetry);
+        }
+        recent.remember(operation.slot(), world, context, change, entry);
+        let bytes = entry.workspace.bytes(kernel, context);
+        let outcome = run_guarded(kernel, bytes, entry.transforms, scratch, run_one);
+        Some(outcome.map(|error| {
+            let kernel = world.registry.shared(entry.kernel);
+            Trouble { kernel, error: *error, recorded: false }
+        }))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn recover_known(
+        &self,
+        local: &'static mut Local,
+        operation: &'static OperationInfo,
+        context: &Context,
+        kernel: Option<Arc<CompiledKernel>>,
+        error: Box<KernelError>,
+        run_one: &mut RunOne<'_>,
+    ) -> Result<(), Error> {
+        let trouble = Trouble { kernel, error: *error, recorded: false };
+        self.recover(Taken(Some(local)).get(), operation, context, trouble, run_one)
     }
 
     #[inline(never)]
@@ -84,6 +171,7 @@ impl Shared {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
+        local.refresh(&self.published);
         if local.hits >= local.patience {
             local.tell();
             local.hits = 0;
@@ -95,7 +183,7 @@ impl Shared {
             local.refresh(&self.published);
         }
         let trouble = {
-            let Local { world: Some(world), decisions, scratch, tally, hits, .. } = local else {
+            let Local { world: Some(world), recent, scratch, tally, hits, .. } = local else {
                 return Err(no_kernels(operation));
             };
             let telemetry = &world.watching.telemetry;
@@ -106,7 +194,8 @@ impl Shared {
             if !world.devices.are_real() {
                 return Err(imagined(operation));
             }
-            let mode = mode::of_thread().apply(world.mode);
+            let change = mode::of_thread();
+            let mode = change.apply(world.mode);
             let scoped = world.in_scope(mode);
             let world = scoped.as_deref().unwrap_or(world);
             let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
@@ -115,29 +204,30 @@ impl Shared {
                 operation,
                 || self.find(world, table, context, mode),
                 |found| {
-                    let kernel = world.registry.compiled(found.decision().kernel);
+                    let kernel = world.registry.compiled(found.choice().kernel);
                     kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default()
                 },
             )?;
             tally.executions += 1;
-            let decision = found.decision();
             if let Found::Kept(entry) = &found {
-                decisions.remember(world, table, context, mode, &entry.decision);
+                recent.remember(operation.slot(), world, context, change, entry);
             }
-            let Some(kernel) = world.registry.compiled(decision.kernel) else {
+            let choice = found.choice();
+            let Some(kernel) = world.registry.compiled(choice.kernel) else {
                 return Err(no_kernels(operation));
             };
-            let bytes = decision.workspace.bytes(kernel, context);
-            if world.careful {
+            let bytes = choice.workspace.bytes(kernel, context);
+            let outcome = if world.careful {
                 let call = Call::new(world, table, context, mode);
-                match run_admitted(&call, kernel, bytes, decision.transforms, scratch, run_one) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => Trouble { kernel: decision.kernel, error, recorded: true },
-                }
+                run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one)
             } else {
-                match run_watched(world, kernel, bytes, decision.transforms, scratch, run_one) {
-                    Ok(()) => return Ok(()),
-                    Err(error) => Trouble { kernel: decision.kernel, error, recorded: false },
+                run_watched(world, kernel, bytes, choice.transforms, scratch, run_one)
+            };
+            match outcome {
+                None => return Ok(()),
+                Some(error) => {
+                    let kernel = world.registry.shared(choice.kernel);
+                    Trouble { kernel, error: *error, recorded: world.careful }
                 }
             }
         };
@@ -152,41 +242,35 @@ impl Shared {
         context: &Context,
         mode: Mode,
     ) -> Result<Found<'w>, Error> {
-        let keeps = world.policy.cache.value.enabled && world.level.allows_cache();
-        let key = if keeps { CellKey::of(table, context, mode) } else { None };
-        let Some(key) = key else {
+        let mut key = CellKey::EMPTY;
+        if !(world.keeps && key.fill(table, context, mode)) {
             world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(world, table, context, mode);
             let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
             self.journal.note(&call, decision.position);
             return Ok(Found::Fresh(decision));
-        };
-        let hash = key.hash(table.axes.len());
+        }
         let kept = || {
-            world
-                .decisions
-                .get(&key, hash, |decision| guard::all_stand(&decision.guards, world, table, context, mode))
+            world.decisions.get(&key, |entry| guard::all_stand(entry.guards(), world, table, context, mode))
         };
         match kept() {
             Some(entry) => Ok(Found::Kept(entry)),
-            None => self.find_afresh(world, table, context, mode, key, hash, kept),
+            None => self.find_afresh(world, table, context, mode, &key, kept),
         }
     }
 
     #[cold]
-    #[expect(clippy::too_many_arguments, reason = "the parts of one look-up, split where it gets slow")]
     fn find_afresh<'w>(
         &self,
         world: &'w World,
         table: &OperationTable,
         context: &Context,
         mode: Mode,
-        key: CellKey,
-        hash: u64,
+        key: &CellKey,
         kept: impl Fn() -> Option<&'w Entry>,
     ) -> Result<Found<'w>, Error> {
-        let nested = DECIDING.replace(true);
-        let _alone = (!nested).then(|| world.decisions.decide_alone(hash));
+        let nested = thread::with(|thread| thread.deciding.replace(true));
+        let _alone = (!nested).then(|| world.decisions.decide_alone(key));
         let _deciding = Deciding { nested };
         if let Some(entry) = kept() {
             return Ok(Found::Kept(entry));
@@ -195,11 +279,11 @@ impl Shared {
         let call = Call::new(world, table, context, mode);
         let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
         self.journal.note(&call, decision.position);
-        match world.decisions.insert(Box::new(Entry { key, decision }), hash) {
-            Inserted::Kept(entry) => Ok(Found::Kept(entry)),
-            Inserted::Full(entry) => {
+        match world.decisions.insert(key, &decision) {
+            Some(entry) => Ok(Found::Kept(entry)),
+            None => {
                 self.make_room(world.generation);
-                Ok(Found::Fresh(entry.decision))
+                Ok(Found::Fresh(decision))
             }
         }
     }
@@ -219,8 +303,7 @@ impl Shared {
         let world = world.in_scope(mode).unwrap_or(world);
         let metrics = &world.watching.telemetry.metrics;
         metrics.failures.fetch_add(1, Ordering::Relaxed);
-        let (Some(table), Some(kernel)) = (world.table(operation), world.registry.compiled(trouble.kernel))
-        else {
+        let (Some(table), Some(kernel)) = (world.table(operation), trouble.kernel.as_deref()) else {
             return Err(no_kernels(operation));
         };
         let first = kernel.spec().id.clone();
@@ -249,11 +332,11 @@ impl Shared {
             metrics.executions.fetch_add(1, Ordering::Relaxed);
             let bytes = crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0);
             match run_admitted(&call, kernel, bytes, ranked.transforms, &mut local.scratch, run_one) {
-                Ok(()) => {
+                None => {
                     self.note_fallback(&world, operation, &first, id, &reasons);
                     return Ok(());
                 }
-                Err(error) => {
+                Some(error) => {
                     metrics.failures.fetch_add(1, Ordering::Relaxed);
                     reasons.push(error.reason.clone());
                     may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
@@ -296,9 +379,27 @@ impl Shared {
 
 /// A kernel that did not run to its end.
 struct Trouble {
-    kernel: u32,
+    kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
+}
+
+/// What was taken from a thread; it goes back whatever happens.
+struct Taken(Option<&'static mut Local>);
+
+impl Taken {
+    /// What was taken; something else if nothing was there.
+    fn get(&mut self) -> &mut Local {
+        self.0.get_or_insert_with(|| thread::with(Thread::take_other))
+    }
+}
+
+impl Drop for Taken {
+    fn drop(&mut self) {
+        if let Some(local) = self.0.take() {
+            thread::with(|thread| thread.give_back(local));
+        }
+    }
 }
 
 struct Deciding {
@@ -307,7 +408,7 @@ struct Deciding {
 
 impl Drop for Deciding {
     fn drop(&mut self) {
-        DECIDING.set(self.nested);
+        thread::with(|thread| thread.deciding.set(self.nested));
     }
 }
 
@@ -321,20 +422,30 @@ pub(super) fn imagined(operation: &OperationInfo) -> Error {
     Error::Validation { operation: operation.name.to_string(), reasons: vec![reason] }
 }
 
+/// Why a kernel did not run to its end; `None` when it did. Boxed, because nearly always there is nothing to carry.
+pub(super) type Outcome = Option<Box<KernelError>>;
+
 /// Runs a kernel; a panic inside it becomes its failure.
-#[inline]
-pub(super) fn run_guarded(
+#[inline(always)]
+pub(super) fn run_guarded<F>(
     kernel: &CompiledKernel,
     workspace: u64,
     transforms: Transforms,
     scratch: &mut Scratch,
-    run_one: &mut RunOne<'_>,
-) -> Result<(), KernelError> {
+    run_one: &mut F,
+) -> Outcome
+where
+    F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + ?Sized,
+{
     let mut run = Run::new(scratch, workspace);
     run.transforms = transforms;
-    match catch_unwind(AssertUnwindSafe(|| run_one(&kernel.entry, &mut run))) {
+    let guarded = AssertUnwindSafe(|| match run_one(&kernel.entry, &mut run) {
+        Ok(()) => None,
+        Err(error) => failed(error),
+    });
+    match catch_unwind(guarded) {
         Ok(outcome) => outcome,
-        Err(panic) => Err(panicked(kernel, panic.as_ref())),
+        Err(panic) => failed(panicked(kernel, panic.as_ref())),
     }
 }
 
@@ -346,13 +457,24 @@ fn run_watched(
     transforms: Transforms,
     scratch: &mut Scratch,
     run_one: &mut RunOne<'_>,
-) -> Result<(), KernelError> {
-    let run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
+) -> Outcome {
+    let mut run = || run_guarded(kernel, workspace, transforms, scratch, run_one);
+    if world.watch == Watch::default() {
+        return run();
+    }
     let watching = &world.watching;
-    watching.telemetry.run(watching, world.watch, kernel.info, &kernel.spec().id, run)
+    let run = || run().map_or(Ok(()), |error| Err(*error));
+    watching.telemetry.run(watching, world.watch, kernel.info, &kernel.spec().id, run).err().and_then(failed)
 }
 
 #[cold]
+#[inline(never)]
+fn failed(error: KernelError) -> Outcome {
+    Some(Box::new(error))
+}
+
+#[cold]
+#[inline(never)]
 fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> KernelError {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
@@ -369,15 +491,18 @@ fn run_admitted(
     transforms: Transforms,
     scratch: &mut Scratch,
     run_one: &mut RunOne<'_>,
-) -> Result<(), KernelError> {
-    let permit = call.world.health.admit(call.subject(kernel)).map_err(|refusal| {
-        let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
-        KernelError::because(reason).before_writing()
-    })?;
+) -> Outcome {
+    let permit = match call.world.health.admit(call.subject(kernel)) {
+        Ok(permit) => permit,
+        Err(refusal) => {
+            let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
+            return Some(Box::new(KernelError::because(reason).before_writing()));
+        }
+    };
     let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
     match &outcome {
-        Ok(()) => permit.succeeded(),
-        Err(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),
+        None => permit.succeeded(),
+        Some(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),
     }
     outcome
 }

@@ -1,13 +1,14 @@
 //! What a cached decision hangs on beyond its cell: conditions that cannot be cut, looked at on every hit.
 
+use std::cell::OnceCell;
+
 use super::table::OperationTable;
 use super::world::World;
 use crate::compiled::Modulus;
-use crate::context::Context;
-use crate::device::DeviceSpec;
+use crate::context::{Context, Store};
 use crate::filter;
 use crate::mode::Mode;
-use crate::scope::Values;
+use crate::scope::{FieldValues, Values};
 
 /// One condition and the truth that it must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,55 +27,78 @@ pub(crate) enum Guard {
     Launch { position: u16, expect: bool },
 }
 
+/// Bits of the numbers of a remainder.
+const MODULUS_BITS: u32 = 26;
+
 impl Guard {
     /// The short form of a remainder; `None` when its numbers are too large for it.
     pub fn modulus(modulus: Modulus, expect: bool) -> Option<Guard> {
-        let divisor = u32::try_from(modulus.modulus).ok().filter(|divisor| *divisor > 0)?;
-        let remainder = u32::try_from(modulus.remainder).ok()?;
+        let short = |number: i64| u32::try_from(number).ok().filter(|number| *number < 1 << MODULUS_BITS);
+        let divisor = short(modulus.modulus).filter(|divisor| *divisor > 0)?;
+        let remainder = short(modulus.remainder)?;
         Some(Guard::Modulus { modulus: divisor, remainder, axis: modulus.axis, expect })
     }
-}
 
-impl Guard {
-    /// Whether a guard that needs nothing but the context stands; any other kind does not.
-    #[inline]
-    pub fn stands_alone(&self, context: &Context) -> bool {
-        match *self {
+    /// In one word, as the cache keeps it: its kind, its truth, and what it is about.
+    pub fn pack(self) -> u64 {
+        let word = |kind: u64, expect: bool, rest: u64| kind | u64::from(expect) << 3 | rest;
+        let numbers = |a: u16, b: u16, c: u16| u64::from(a) << 16 | u64::from(b) << 32 | u64::from(c) << 48;
+        match self {
             Guard::Modulus { modulus, remainder, axis, expect } => {
-                let size = context.axes.get(usize::from(axis)).copied().unwrap_or_default();
-                (size.rem_euclid(i64::from(modulus)) == i64::from(remainder)) == expect
+                let numbers = u64::from(modulus) << 12 | u64::from(remainder) << (12 + MODULUS_BITS);
+                word(0, expect, u64::from(axis) << 4 | numbers)
             }
-            _ => false,
+            Guard::Part { position, limit, part, expect } => word(1, expect, numbers(position, limit, part)),
+            Guard::Rule { rule, expect } => word(2, expect, numbers(rule, 0, 0)),
+            Guard::Lock { lock, expect } => word(3, expect, numbers(lock, 0, 0)),
+            Guard::Memory { position, expect } => word(4, expect, numbers(position, 0, 0)),
+            Guard::Launch { position, expect } => word(5, expect, numbers(position, 0, 0)),
+        }
+    }
+
+    /// What [`Guard::pack`] has packed.
+    #[inline]
+    pub fn unpack(word: u64) -> Guard {
+        let expect = word >> 3 & 1 != 0;
+        let number = |position: u32| (word >> (16 * position)) as u16;
+        match word & 0b111 {
+            0 => Guard::Modulus {
+                modulus: (word >> 12) as u32 & ((1 << MODULUS_BITS) - 1),
+                remainder: (word >> (12 + MODULUS_BITS)) as u32,
+                axis: (word >> 4) as u8,
+                expect,
+            },
+            1 => Guard::Part { position: number(1), limit: number(2), part: number(3), expect },
+            2 => Guard::Rule { rule: number(1), expect },
+            3 => Guard::Lock { lock: number(1), expect },
+            4 => Guard::Memory { position: number(1), expect },
+            _ => Guard::Launch { position: number(1), expect },
+        }
+    }
+
+    fn expect(self) -> bool {
+        match self {
+            Guard::Modulus { expect, .. }
+            | Guard::Part { expect, .. }
+            | Guard::Rule { expect, .. }
+            | Guard::Lock { expect, .. }
+            | Guard::Memory { expect, .. }
+            | Guard::Launch { expect, .. } => expect,
         }
     }
 }
 
 /// Whether every guard still stands as it did when the decision was made.
+#[inline]
 pub(crate) fn all_stand(
-    guards: &[Guard],
+    mut guards: impl Iterator<Item = Guard>,
     world: &World,
     table: &OperationTable,
     context: &Context,
     mode: Mode,
 ) -> bool {
-    let mut device: Option<Option<&DeviceSpec>> = None;
-    let mut values: Option<Values> = None;
-    for guard in guards {
-        let stands = match *guard {
-            Guard::Modulus { .. } => guard.stands_alone(context),
-            _ => {
-                let device = *device.get_or_insert_with(|| world.devices.of_call(table.place, context));
-                let values = values.get_or_insert_with(|| {
-                    Values::of_fields(&table.info.fields, context).with_device(device, mode)
-                });
-                stands(*guard, world, table, context, device, values)
-            }
-        };
-        if !stands {
-            return false;
-        }
-    }
-    true
+    let policy_values = OnceCell::new();
+    guards.all(|guard| stands(guard, world, table, context, mode, &policy_values))
 }
 
 fn stands(
@@ -82,38 +106,73 @@ fn stands(
     world: &World,
     table: &OperationTable,
     context: &Context,
-    device: Option<&DeviceSpec>,
-    values: &Values,
+    mode: Mode,
+    policy_values: &OnceCell<Values>,
 ) -> bool {
     let kernel = |position: u16| {
         let candidate = table.candidates.get(usize::from(position))?;
         world.registry.compiled(candidate.kernel)
     };
+    let device = || world.devices.of_call(table.place, context);
+    // What limits read is read where it is; only conditions of policy see the device and the mode as well.
+    let fields = FieldValues { fields: &table.info.fields, context };
+    let with_device =
+        || policy_values.get_or_init(|| Values::of_call(&table.info.fields, context, device(), mode));
     let now = match guard {
+        Guard::Modulus { modulus, remainder, axis, .. } => {
+            let size = context.raw(Store::Axis(axis)) as i64;
+            Some(size.rem_euclid(i64::from(modulus.max(1))) == i64::from(remainder))
+        }
         Guard::Part { position, limit, part, .. } => kernel(position)
             .and_then(|kernel| kernel.limits.get(usize::from(limit)))
             .and_then(|limit| limit.parts.get(usize::from(part)))
-            .map(|part| part.holds(values.as_slice())),
+            .map(|part| part.program.eval_bool_of(&fields) == Ok(true)),
         Guard::Rule { rule, .. } => {
-            table.rules.get(usize::from(rule)).map(|rule| rule.condition.holds(values))
+            table.rules.get(usize::from(rule)).map(|rule| rule.condition.holds(with_device()))
         }
-        Guard::Lock { lock, .. } => table.locks.get(usize::from(lock)).map(|lock| lock.acts(context, values)),
+        Guard::Lock { lock, .. } => {
+            table.locks.get(usize::from(lock)).map(|lock| lock.acts(context, with_device()))
+        }
         Guard::Memory { position, .. } => kernel(position).map(|kernel| {
-            let bytes = filter::workspace(kernel, values.as_slice());
-            bytes.is_some_and(|bytes| world.memory_limit(device).is_none_or(|limit| bytes <= limit))
+            let bytes = filter::workspace(kernel, &fields);
+            bytes.is_some_and(|bytes| world.memory_limit(device()).is_none_or(|limit| bytes <= limit))
         }),
-        Guard::Launch { position, .. } => kernel(position)
-            .zip(device)
-            .map(|(kernel, device)| filter::launch_fits(kernel, values.as_slice(), device)),
-        Guard::Modulus { .. } => None,
+        Guard::Launch { position, .. } => kernel(position).zip(device()).map(|(kernel, device)| {
+            let values = Values::of_fields(&table.info.fields, context);
+            filter::launch_fits(kernel, values.as_slice(), device)
+        }),
     };
-    let expect = match guard {
-        Guard::Modulus { expect, .. }
-        | Guard::Part { expect, .. }
-        | Guard::Rule { expect, .. }
-        | Guard::Lock { expect, .. }
-        | Guard::Memory { expect, .. }
-        | Guard::Launch { expect, .. } => expect,
-    };
-    now == Some(expect)
+    now == Some(guard.expect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_guard_survives_packing() {
+        let most = (1 << MODULUS_BITS) - 1;
+        for expect in [false, true] {
+            let all = [
+                Guard::Modulus { modulus: most, remainder: most - 1, axis: 15, expect },
+                Guard::Modulus { modulus: 1, remainder: 0, axis: 0, expect },
+                Guard::Part { position: u16::MAX, limit: 1, part: u16::MAX, expect },
+                Guard::Rule { rule: 40_000, expect },
+                Guard::Lock { lock: 7, expect },
+                Guard::Memory { position: u16::MAX, expect },
+                Guard::Launch { position: 3, expect },
+            ];
+            for guard in all {
+                assert_eq!(Guard::unpack(guard.pack()), guard);
+            }
+        }
+    }
+
+    #[test]
+    fn large_numbers_have_no_short_form() {
+        let modulus = |modulus, remainder| Guard::modulus(Modulus { axis: 0, modulus, remainder }, true);
+        assert!(modulus(8, 0).is_some());
+        assert!(modulus(1 << MODULUS_BITS, 0).is_none() && modulus(8, -1).is_none());
+        assert!(modulus(0, 0).is_none() && modulus(1 << 40, 1).is_none());
+    }
 }

@@ -45,7 +45,10 @@ impl Runner {
         scratch: &mut Scratch,
         run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> Result<(), KernelError> {
-        dispatch::run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one)
+        match dispatch::run_guarded(&self.kernel, self.workspace, self.transforms, scratch, run_one) {
+            None => Ok(()),
+            Some(error) => Err(*error),
+        }
     }
 }
 

@@ -47,6 +47,7 @@ use crate::telemetry::Watching;
 use call::Call;
 use devices::Devices;
 pub(crate) use devices::place_of;
+pub(crate) use inline::Local;
 pub use open::EngineBuilder;
 use publish::{Numbered, Published};
 pub use world::JitRequests;
@@ -96,7 +97,7 @@ fn next_generation() -> u64 {
 }
 
 /// Decisions that there is room for at first; a world that fills up is followed by a roomier one.
-const FIRST_ROOM: usize = 256;
+const FIRST_ROOM: usize = 192;
 
 impl Default for Engine {
     fn default() -> Engine {
@@ -255,16 +256,16 @@ impl Engine {
 
     /// Runs a validated call: `run_one` is called with the chosen kernel, and again with the next one if it fails.
     #[inline]
-    pub fn dispatch(
+    pub fn dispatch<F>(
         &self,
         operation: &'static OperationInfo,
         context: &Context,
-        run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
-    ) -> Result<(), Error> {
-        let mut local = inline::take();
-        let outcome = self.shared.dispatch(&mut local, operation, context, run_one);
-        inline::give_back(local);
-        outcome
+        run_one: &mut F,
+    ) -> Result<(), Error>
+    where
+        F: FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    {
+        self.shared.dispatch(operation, context, run_one)
     }
 
     /// What would be run for a call.
@@ -312,7 +313,7 @@ impl Engine {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
         let found = self.shared.find(&world, table, context, mode)?;
-        let kernel = world.registry.compiled(found.decision().kernel);
+        let kernel = world.registry.compiled(found.choice().kernel);
         Ok(kernel.map(|kernel| kernel.spec().id.clone()).unwrap_or_default())
     }
 }
@@ -405,7 +406,7 @@ impl Shared {
             return;
         }
         let most = before.policy.cache.value.max_entries;
-        self.publish(before.parts(), &before, (before.decisions.room() * 4).min(most));
+        self.publish(before.parts(), &before, (before.decisions.room() * 2).min(most));
     }
 
     /// Throws decisions away that are too old.

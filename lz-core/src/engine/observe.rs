@@ -4,16 +4,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::world::{Parts, World};
-use super::{Engine, Shared, inline};
+use super::{Engine, Shared};
 use crate::operation::OperationInfo;
 use crate::reason::Reason;
 use crate::registry::BackendState;
 use crate::telemetry::{self, Snapshot, Synchronise, Telemetry, Watch, Watching};
+use crate::thread::{self, Thread};
 
 impl Engine {
     /// Everything that is counted, now. This thread's own calls are all in it.
     pub fn metrics(&self) -> Snapshot {
-        inline::tell_all();
+        thread::with(Thread::tell_all);
         let world = self.shared.published.load();
         let metrics = &world.watching.telemetry.metrics;
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);

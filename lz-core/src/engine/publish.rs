@@ -24,7 +24,7 @@ impl<T: Numbered> Published<T> {
     }
 
     /// The announced number.
-    #[inline]
+    #[inline(always)]
     pub fn number(&self) -> u64 {
         self.announced.load(Ordering::Acquire)
     }

@@ -7,6 +7,7 @@ use lz_schema::expr::{self, Program, Type};
 
 use super::devices::place_of;
 use crate::bucket::STRIDE_SPEED_BITS;
+use crate::cache::hash_text;
 use crate::compiled::{Part, parts};
 use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
 use crate::operation::OperationInfo;
@@ -24,6 +25,8 @@ pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 pub(crate) struct OperationTable {
     pub info: &'static OperationInfo,
     pub candidates: Vec<Candidate>,
+    /// Candidates by the hashes of their ids, in order.
+    ids: Vec<(u64, u16)>,
     pub locks: Vec<CompiledLock>,
     pub rules: Vec<CompiledRule>,
     /// Which bits of the flags tell calls apart.
@@ -122,19 +125,6 @@ impl AxisCells {
             AxisCells::Cut(cuts) => Some(cuts.partition_point(|cut| *cut <= size) as u32),
         }
     }
-
-    /// The smallest and the largest size of a cell.
-    pub fn range(&self, size: i64) -> (i64, i64) {
-        match self {
-            AxisCells::Exact => (size, size),
-            AxisCells::Cut(cuts) => {
-                let position = cuts.partition_point(|cut| *cut <= size);
-                let low = position.checked_sub(1).and_then(|before| cuts.get(before));
-                let high = cuts.get(position).map(|next| next - 1);
-                (low.copied().unwrap_or(i64::MIN), high.unwrap_or(i64::MAX))
-            }
-        }
-    }
 }
 
 impl OperationTable {
@@ -149,9 +139,15 @@ impl OperationTable {
         policy: &Policy,
         solved: &LoadedTables,
     ) -> OperationTable {
+        let candidates = candidates(info, registry, policy);
+        let id = |candidate: &Candidate| Some(hash_text(&registry.compiled(candidate.kernel)?.spec().id));
+        let positions = candidates.iter().zip(0u16..);
+        let mut ids: Vec<(u64, u16)> = positions.filter_map(|(one, at)| Some((id(one)?, at))).collect();
+        ids.sort_unstable();
         let mut table = OperationTable {
             info,
-            candidates: candidates(info, registry, policy),
+            candidates,
+            ids,
             locks: Vec::new(),
             rules: Vec::new(),
             mask: [0; FLAG_WORDS],
@@ -265,9 +261,17 @@ impl OperationTable {
         }
     }
 
+    /// The candidate of that id.
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
-        let index = registry.index_of(self.info, id)?;
-        self.candidates.iter().position(|candidate| candidate.kernel == index).map(|position| position as u16)
+        let hash = hash_text(id);
+        let first = self.ids.partition_point(|(known, _)| *known < hash);
+        let alike = self.ids.get(first..)?.iter().take_while(|(known, _)| *known == hash);
+        alike.map(|(_, position)| *position).find(|position| {
+            let candidate = self.candidates.get(usize::from(*position));
+            candidate
+                .and_then(|candidate| registry.compiled(candidate.kernel))
+                .is_some_and(|kernel| kernel.spec().id == id)
+        })
     }
 
     fn matching<'a>(

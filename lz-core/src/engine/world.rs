@@ -97,6 +97,10 @@ pub(crate) struct World {
     pub level: DegradationLevel,
     /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
     pub careful: bool,
+    /// Whether decisions are kept.
+    pub keeps: bool,
+    /// Whether they are, devices are real, and calls need no leave and are not watched: the case of nearly all calls.
+    pub is_plain: bool,
     /// The ground of the modes of calls.
     pub mode: Mode,
     /// When its decisions began to be made.
@@ -126,13 +130,17 @@ impl World {
         );
         let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved, watching } =
             parts;
+        let keeps = policy.cache.value.enabled && health.level().allows_cache();
+        let careful = !health.is_spotless();
         World {
             generation,
             mode: policy.mode(),
             watch: watching.watch(),
             scoped: ScopedWorlds::after(before, &policy),
+            keeps,
+            is_plain: keeps && !careful && devices.are_real() && watching.watch() == Watch::default(),
             level: health.level(),
-            careful: !health.is_spotless(),
+            careful,
             born: Instant::now(),
             decisions: DecisionTable::new(room),
             registry,

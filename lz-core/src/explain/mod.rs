@@ -319,12 +319,14 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
 }
 
 fn cache_state(call: &Call<'_>) -> CacheState {
-    let keeps = call.world.policy.cache.value.enabled && call.world.level.allows_cache();
-    let key = if keeps { CellKey::of(call.table, call.context, call.mode) } else { None };
-    let Some(key) = key else { return CacheState::Uncacheable };
-    let kept = call.world.decisions.get(&key, key.hash(call.table.axes.len()), |decision| {
-        guard::all_stand(&decision.guards, call.world, call.table, call.context, call.mode)
-    });
+    let mut key = CellKey::EMPTY;
+    if !(call.world.keeps && key.fill(call.table, call.context, call.mode)) {
+        return CacheState::Uncacheable;
+    }
+    let kept = call
+        .world
+        .decisions
+        .get(&key, |entry| guard::all_stand(entry.guards(), call.world, call.table, call.context, call.mode));
     if kept.is_some() { CacheState::Cached } else { CacheState::NotCached }
 }
 

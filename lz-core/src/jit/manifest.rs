@@ -194,7 +194,7 @@ impl Manifest {
                 if operation.digest != entry.schema {
                     return None;
                 }
-                let mut context = Context::EMPTY;
+                let mut context = Context::of(&operation.fields);
                 for field in operation.fields.iter() {
                     let raw = *entry.fields.get(field.name.as_ref())?;
                     if !context.replace(field.store, raw) {

@@ -32,7 +32,7 @@ fn context(
     place: Place,
 ) -> Option<Context> {
     let values = values(schema, workload)?;
-    let mut context = Context::EMPTY;
+    let mut context = Context::of(&operation.fields);
     for (index, field) in operation.fields.iter().enumerate() {
         let raw = match (values.get(index), &field.kind) {
             (Some(Value::Int(value)), _) => *value as u64,

@@ -227,3 +227,66 @@ impl Layout {
         false
     }
 }
+
+/// What is true of a tensor's metadata and address, found out once when a view is made.
+///
+/// Bits 0 to 5 are the [stride class](crate::context::stride_class), bit 6 says that the tensor can be used: sound
+/// metadata, an aligned address, no null unless empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Facts(u8);
+
+const CONTIGUOUS: u8 = 1 << 1;
+const LAST_DENSE: u8 = 1 << 2;
+const USABLE: u8 = 1 << 6;
+
+impl Facts {
+    /// Looks at a layout and an address.
+    #[inline]
+    pub fn of(layout: &Layout, address: usize) -> Facts {
+        let size = layout.dtype.size();
+        let alignment = (address.trailing_zeros().min(6) as u8) << 3;
+        let aligned = address & (size - 1) == 0;
+        // Nearly all tensors are dense and have elements; one pass finds that out together with their soundness.
+        let mut elements = 1i64;
+        let mut plain = layout.shape.len() == layout.strides.len() && aligned && address != 0;
+        for (&extent, &stride) in layout.shape.iter().zip(layout.strides.iter()).rev() {
+            plain &= extent == 1 || (stride == elements && extent > 1);
+            let (product, overflows) = elements.overflowing_mul(extent);
+            plain &= !overflows;
+            elements = product;
+        }
+        if plain && elements <= MOST_ELEMENTS {
+            return Facts(1 | CONTIGUOUS | LAST_DENSE | USABLE | alignment);
+        }
+        let usable = aligned && layout.is_sound() && (address != 0 || layout.shape.contains(&0));
+        Facts(
+            1 | u8::from(layout.is_contiguous()) * CONTIGUOUS
+                | u8::from(layout.last_is_dense()) * LAST_DENSE
+                | u8::from(usable) * USABLE
+                | alignment,
+        )
+    }
+
+    #[inline]
+    pub fn is_contiguous(self) -> bool {
+        self.0 & CONTIGUOUS != 0
+    }
+
+    #[inline]
+    pub fn last_is_dense(self) -> bool {
+        self.0 & LAST_DENSE != 0
+    }
+
+    #[inline]
+    pub fn is_usable(self) -> bool {
+        self.0 & USABLE != 0
+    }
+
+    #[inline]
+    pub fn stride_class(self) -> u64 {
+        u64::from(self.0 & 0b11_1111)
+    }
+}
+
+/// Elements of any size of which there are no more than this many do not overflow the address space.
+const MOST_ELEMENTS: i64 = i64::MAX / 16;

@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use lz_schema::DType;
 
 use super::dims::Dims;
-use super::layout::{Layout, Place};
+use super::layout::{Facts, Layout, Place};
 use crate::element::Element;
 use crate::reason::{Reason, ReasonCode};
 
@@ -55,13 +55,30 @@ macro_rules! shared_by_views {
         /// Whether metadata and address together can be used: sound, aligned, and not null unless empty.
         #[inline]
         pub fn is_sound(&self) -> bool {
-            self.layout.is_sound()
-                && self.address().is_multiple_of(self.layout.dtype.size())
-                && (!self.data.is_null() || self.layout.shape.contains(&0))
+            self.facts.is_usable()
+        }
+        /// Dense row-major (dimensions of size 1 may have any stride).
+        #[inline]
+        pub fn is_contiguous(&self) -> bool {
+            self.facts.is_contiguous()
+        }
+        /// The last dimension has stride 1, or no neighbours.
+        #[inline]
+        pub fn last_is_dense(&self) -> bool {
+            self.facts.last_is_dense()
+        }
+        /// What selection sees of strides and address, see [`stride_class`](crate::context::stride_class).
+        #[inline]
+        pub fn stride_class(&self) -> u64 {
+            self.facts.stride_class()
         }
         /// Bytes that indices can reach, as addresses `start..end`; `None` when empty or unsound.
         pub fn address_range(&self) -> Option<(u128, u128)> {
-            let (lowest, highest) = self.layout.reach()?;
+            let (lowest, highest) = if self.is_contiguous() && self.is_sound() {
+                (0, self.elements() - 1)
+            } else {
+                self.layout.reach()?
+            };
             if highest < lowest {
                 return None;
             }
@@ -79,6 +96,7 @@ macro_rules! shared_by_views {
 pub struct TensorView<'a> {
     data: *const u8,
     layout: Layout,
+    facts: Facts,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -103,7 +121,7 @@ impl<'a> TensorView<'a> {
         layout: Layout,
     ) -> Result<TensorView<'a>, Reason> {
         check_slice(data.len(), start, T::DTYPE, &layout)?;
-        Ok(TensorView { data: data.as_ptr().wrapping_add(start).cast(), layout, memory: PhantomData })
+        Ok(TensorView::of(data.as_ptr().wrapping_add(start).cast(), layout))
     }
 
     /// A view of memory that somebody else describes.
@@ -113,12 +131,17 @@ impl<'a> TensorView<'a> {
     /// stay readable, and not be written by others, for `'a`. Unsound metadata is allowed: validation refuses it.
     #[inline]
     pub unsafe fn from_raw(data: *const u8, layout: Layout) -> TensorView<'a> {
-        TensorView { data, layout, memory: PhantomData }
+        TensorView::of(data, layout)
+    }
+
+    #[inline]
+    fn of(data: *const u8, layout: Layout) -> TensorView<'a> {
+        TensorView { facts: Facts::of(&layout, data as usize), data, layout, memory: PhantomData }
     }
 
     /// A tensor without memory, to ask what would be chosen for it. Validation for a run refuses it.
     pub fn described(layout: Layout) -> TensorView<'static> {
-        TensorView { data: std::ptr::null(), layout, memory: PhantomData }
+        TensorView::of(std::ptr::null(), layout)
     }
 
     /// The elements as a slice, if the view is dense, on the host, aligned and of this type.
@@ -126,7 +149,7 @@ impl<'a> TensorView<'a> {
     pub fn as_slice<T: Element>(&self) -> Option<&'a [T]> {
         if self.layout.dtype != T::DTYPE
             || !self.layout.place.is_host()
-            || !self.layout.is_contiguous()
+            || !self.is_contiguous()
             || !self.is_sound()
         {
             return None;
@@ -171,13 +194,13 @@ impl<'a> TensorView<'a> {
     /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
     #[inline]
     pub fn bits(&self) -> TensorView<'a> {
-        TensorView { layout: self.layout.as_bits(), ..*self }
+        TensorView::of(self.data, self.layout.as_bits())
     }
 
     /// Some of the first dimension, from `start` on; `None` if there are not that many.
     pub fn leading(&self, start: i64, count: i64) -> Option<TensorView<'a>> {
         let (layout, offset) = self.layout.leading(start, count)?;
-        Some(TensorView { data: self.data.wrapping_offset(offset), layout, memory: PhantomData })
+        Some(TensorView::of(self.data.wrapping_offset(offset), layout))
     }
 
     /// One row as a slice: the last dimension at a leading index, if it is dense, on the host, aligned, of this type and in range.
@@ -192,7 +215,7 @@ impl<'a> TensorView<'a> {
         let (&width, _) = self.layout.shape.split_last()?;
         let usable = self.layout.dtype == T::DTYPE
             && self.layout.place.is_host()
-            && self.layout.last_is_dense()
+            && self.last_is_dense()
             && self.is_sound();
         if !usable || width == 0 {
             return (usable && width == 0)
@@ -217,6 +240,7 @@ impl<'a> TensorView<'a> {
 pub struct TensorMut<'a> {
     data: *mut u8,
     layout: Layout,
+    facts: Facts,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -241,7 +265,7 @@ impl<'a> TensorMut<'a> {
         layout: Layout,
     ) -> Result<TensorMut<'a>, Reason> {
         check_slice(data.len(), start, T::DTYPE, &layout)?;
-        Ok(TensorMut { data: data.as_mut_ptr().wrapping_add(start).cast(), layout, memory: PhantomData })
+        Ok(TensorMut::of(data.as_mut_ptr().wrapping_add(start).cast(), layout))
     }
 
     /// A view of memory that somebody else describes.
@@ -251,13 +275,18 @@ impl<'a> TensorMut<'a> {
     /// stay readable and writable, and be used by nobody else, for `'a`. Unsound metadata is allowed: validation refuses it.
     #[inline]
     pub unsafe fn from_raw(data: *mut u8, layout: Layout) -> TensorMut<'a> {
-        TensorMut { data, layout, memory: PhantomData }
+        TensorMut::of(data, layout)
+    }
+
+    #[inline]
+    fn of(data: *mut u8, layout: Layout) -> TensorMut<'a> {
+        TensorMut { facts: Facts::of(&layout, data as usize), data, layout, memory: PhantomData }
     }
 
     /// A shorter exclusive borrow of the same memory.
     #[inline]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
-        TensorMut { data: self.data, layout: self.layout, memory: PhantomData }
+        TensorMut { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
     }
 
     /// A second view of the same memory. Generated dispatch lends a tensor that is changed in place to the kernel that runs.
@@ -266,13 +295,13 @@ impl<'a> TensorMut<'a> {
     /// Nobody may look through `self` while the copy is written.
     #[inline]
     pub unsafe fn lend(&self) -> TensorMut<'a> {
-        TensorMut { data: self.data, layout: self.layout, memory: PhantomData }
+        TensorMut { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
     }
 
     /// Read-only view for as long as nothing writes.
     #[inline]
     pub fn as_view(&self) -> TensorView<'_> {
-        TensorView { data: self.data, layout: self.layout, memory: PhantomData }
+        TensorView { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
     }
 
     /// The elements as a slice, if the view is dense, on the host, aligned and of this type.
@@ -316,13 +345,13 @@ impl<'a> TensorMut<'a> {
     /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
     #[inline]
     pub fn bits_mut(&mut self) -> TensorMut<'_> {
-        TensorMut { data: self.data, layout: self.layout.as_bits(), memory: PhantomData }
+        TensorMut::of(self.data, self.layout.as_bits())
     }
 
     /// Some of the first dimension, to write; as [`TensorView::leading`].
     pub fn leading_mut(&mut self, start: i64, count: i64) -> Option<TensorMut<'_>> {
         let (layout, offset) = self.layout.leading(start, count)?;
-        Some(TensorMut { data: self.data.wrapping_offset(offset), layout, memory: PhantomData })
+        Some(TensorMut::of(self.data.wrapping_offset(offset), layout))
     }
 
     /// One row as a slice, to write; as [`TensorView::row`].

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use lz_core::context::{FieldKind, Store, place_bits};
+use lz_core::context::{FieldKind, place_bits};
 use lz_core::device::Platform;
 use lz_core::tensor::Place;
 use lz_core::{
@@ -92,7 +92,7 @@ impl Default for Shape {
 
 impl Shape {
     pub fn context(&self) -> Context {
-        let mut context = Context::EMPTY;
+        let mut context = Context::of(&attend().fields);
         for field in attend().fields.iter() {
             let (contiguous, last, alignment) = self.strides;
             let bits = match (field.name.as_ref(), &field.kind) {
@@ -110,11 +110,7 @@ impl Shape {
                 (_, FieldKind::Place) => place_bits(self.place),
                 _ => 0,
             };
-            match field.store {
-                Store::Flag { word, shift, .. } => context.put(word.into(), shift.into(), bits),
-                Store::Axis(axis) => context.axes[usize::from(axis)] = bits as i64,
-                Store::Scalar(scalar) => context.scalars[usize::from(scalar)] = bits,
-            }
+            context.set(field.store, bits);
         }
         context
     }

@@ -277,39 +277,38 @@ const FIELDS: [::lz_core::context::Field; 6usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    1usize,
+    1usize,
+);
 impl ActivationSiluCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 11u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &ActivationSiluOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 11u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 5u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 17u32;
-        context.axes[0usize] = self.axes.dims;
-        context.scalars[0usize] = f64::from(self.alpha).to_bits();
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
+                    | (self.args.x.stride_class()) << 5u32 | (class_of_output) << 11u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 17u32,
+                self.axes.dims as u64,
+                f64::from(self.alpha).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `activation.silu`.
@@ -509,5 +508,16 @@ impl ActivationSiluCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: ActivationSiluKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: ActivationSiluOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

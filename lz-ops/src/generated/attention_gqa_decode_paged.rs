@@ -1082,22 +1082,20 @@ const FIELDS: [::lz_core::context::Field; 24usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    7usize,
+    3usize,
+);
 impl AttentionGqaDecodePagedCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 54u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(1usize, 0u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
@@ -1105,54 +1103,51 @@ impl AttentionGqaDecodePagedCall<'_> {
         &self,
         out: &AttentionGqaDecodePagedOut<'_>,
     ) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 54u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                1usize,
-                0u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
-    }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.return_lse as u64) << 0u32
-            | (self.layout as u32 as u64) << 1u32
-            | (u64::from(self.args.alibi_slopes.is_some())) << 6u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 7u32
-            | (::lz_core::context::stride_class(&self.args.q)) << 12u32
-            | (::lz_core::context::stride_class(&self.args.k_cache)) << 18u32
-            | (::lz_core::context::stride_class(&self.args.v_cache)) << 24u32
-            | (::lz_core::context::stride_class(&self.args.kv_indptr)) << 30u32
-            | (::lz_core::context::stride_class(&self.args.kv_indices)) << 36u32
-            | (::lz_core::context::stride_class(&self.args.kv_last_page_len)) << 42u32
-            | (self
-                .args
-                .alibi_slopes
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 48u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
-            << 6u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.heads;
-        context.axes[2usize] = self.axes.kv_heads;
-        context.axes[3usize] = self.axes.head_dim;
-        context.axes[4usize] = self.axes.num_pages;
-        context.axes[5usize] = self.axes.page_size;
-        context.axes[6usize] = self.axes.num_indices;
-        context.scalars[0usize] = self.window_left as u64;
-        context.scalars[1usize] = f64::from(self.soft_cap).to_bits();
-        context.scalars[2usize] = f64::from(self.sm_scale).to_bits();
-        context
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
+    }
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.return_lse as u64) << 0u32 | (self.layout as u32 as u64) << 1u32
+                    | (u64::from(self.args.alibi_slopes.is_some())) << 6u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 7u32
+                    | (self.args.q.stride_class()) << 12u32
+                    | (self.args.k_cache.stride_class()) << 18u32
+                    | (self.args.v_cache.stride_class()) << 24u32
+                    | (self.args.kv_indptr.stride_class()) << 30u32
+                    | (self.args.kv_indices.stride_class()) << 36u32
+                    | (self.args.kv_last_page_len.stride_class()) << 42u32
+                    | (self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 48u32
+                    | (class_of_output) << 54u32,
+                (class_of_lse) << 0u32
+                    | (::lz_core::context::place_bits(self.args.q.place())) << 6u32,
+                self.axes.batch as u64,
+                self.axes.heads as u64,
+                self.axes.kv_heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.num_pages as u64,
+                self.axes.page_size as u64,
+                self.axes.num_indices as u64,
+                self.window_left as u64,
+                f64::from(self.soft_cap).to_bits(),
+                f64::from(self.sm_scale).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `attention.gqa.decode.paged`.
@@ -1520,5 +1515,16 @@ impl AttentionGqaDecodePagedCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionGqaDecodePagedKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionGqaDecodePagedOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

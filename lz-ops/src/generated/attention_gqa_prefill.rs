@@ -1118,77 +1118,75 @@ const FIELDS: [::lz_core::context::Field; 27usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    7usize,
+    5usize,
+);
 impl AttentionGqaPrefillCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 49u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 55u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &AttentionGqaPrefillOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 49u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                55u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
-    }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.causal as u64) << 0u32
-            | (self.return_lse as u64) << 1u32 | (self.layout as u32 as u64) << 2u32
-            | (u64::from(self.args.mask.is_some())) << 7u32
-            | (u64::from(self.args.alibi_slopes.is_some())) << 8u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 9u32
-            | (self.dtype_m.map_or(0, |dtype| dtype as u64)) << 14u32
-            | (::lz_core::context::stride_class(&self.args.q)) << 19u32
-            | (::lz_core::context::stride_class(&self.args.k)) << 25u32
-            | (::lz_core::context::stride_class(&self.args.v)) << 31u32
-            | (self.args.mask.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 37u32
-            | (self
-                .args
-                .alibi_slopes
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 43u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
-            << 0u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.seq_q;
-        context.axes[2usize] = self.axes.seq_k;
-        context.axes[3usize] = self.axes.heads;
-        context.axes[4usize] = self.axes.kv_heads;
-        context.axes[5usize] = self.axes.head_dim;
-        context.axes[6usize] = self.axes.head_dim_v;
-        context.scalars[0usize] = self.causal_offset as u64;
-        context.scalars[1usize] = self.window_left as u64;
-        context.scalars[2usize] = self.window_right as u64;
-        context.scalars[3usize] = f64::from(self.soft_cap).to_bits();
-        context.scalars[4usize] = f64::from(self.sm_scale).to_bits();
-        context
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
+    }
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.causal as u64) << 0u32 | (self.return_lse as u64) << 1u32
+                    | (self.layout as u32 as u64) << 2u32
+                    | (u64::from(self.args.mask.is_some())) << 7u32
+                    | (u64::from(self.args.alibi_slopes.is_some())) << 8u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 9u32
+                    | (self.dtype_m.map_or(0, |dtype| dtype as u64)) << 14u32
+                    | (self.args.q.stride_class()) << 19u32
+                    | (self.args.k.stride_class()) << 25u32
+                    | (self.args.v.stride_class()) << 31u32
+                    | (self
+                        .args
+                        .mask
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 37u32
+                    | (self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 43u32
+                    | (class_of_output) << 49u32 | (class_of_lse) << 55u32,
+                (::lz_core::context::place_bits(self.args.q.place())) << 0u32,
+                self.axes.batch as u64,
+                self.axes.seq_q as u64,
+                self.axes.seq_k as u64,
+                self.axes.heads as u64,
+                self.axes.kv_heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.head_dim_v as u64,
+                self.causal_offset as u64,
+                self.window_left as u64,
+                self.window_right as u64,
+                f64::from(self.soft_cap).to_bits(),
+                f64::from(self.sm_scale).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `attention.gqa.prefill`.
@@ -1598,5 +1596,16 @@ impl AttentionGqaPrefillCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionGqaPrefillKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionGqaPrefillOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

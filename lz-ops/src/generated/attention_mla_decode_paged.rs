@@ -769,22 +769,20 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    7usize,
+    1usize,
+);
 impl AttentionMlaDecodePagedCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 48u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 54u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
@@ -792,47 +790,43 @@ impl AttentionMlaDecodePagedCall<'_> {
         &self,
         out: &AttentionMlaDecodePagedOut<'_>,
     ) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 48u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                54u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
+                .as_ref()
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.return_lse as u64) << 0u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
-            | (::lz_core::context::stride_class(&self.args.q_nope)) << 6u32
-            | (::lz_core::context::stride_class(&self.args.q_pe)) << 12u32
-            | (::lz_core::context::stride_class(&self.args.ckv_cache)) << 18u32
-            | (::lz_core::context::stride_class(&self.args.kpe_cache)) << 24u32
-            | (::lz_core::context::stride_class(&self.args.kv_indptr)) << 30u32
-            | (::lz_core::context::stride_class(&self.args.kv_indices)) << 36u32
-            | (::lz_core::context::stride_class(&self.args.kv_last_page_len)) << 42u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(
-            self.args.q_nope.place(),
-        )) << 0u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.heads;
-        context.axes[2usize] = self.axes.num_pages;
-        context.axes[3usize] = self.axes.page_size;
-        context.axes[4usize] = self.axes.num_indices;
-        context.axes[5usize] = self.axes.dim_ckv;
-        context.axes[6usize] = self.axes.dim_kpe;
-        context.scalars[0usize] = f64::from(self.sm_scale).to_bits();
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.return_lse as u64) << 0u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
+                    | (self.args.q_nope.stride_class()) << 6u32
+                    | (self.args.q_pe.stride_class()) << 12u32
+                    | (self.args.ckv_cache.stride_class()) << 18u32
+                    | (self.args.kpe_cache.stride_class()) << 24u32
+                    | (self.args.kv_indptr.stride_class()) << 30u32
+                    | (self.args.kv_indices.stride_class()) << 36u32
+                    | (self.args.kv_last_page_len.stride_class()) << 42u32
+                    | (class_of_output) << 48u32 | (class_of_lse) << 54u32,
+                (::lz_core::context::place_bits(self.args.q_nope.place())) << 0u32,
+                self.axes.batch as u64,
+                self.axes.heads as u64,
+                self.axes.num_pages as u64,
+                self.axes.page_size as u64,
+                self.axes.num_indices as u64,
+                self.axes.dim_ckv as u64,
+                self.axes.dim_kpe as u64,
+                f64::from(self.sm_scale).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `attention.mla.decode.paged`.
@@ -1181,5 +1175,16 @@ impl AttentionMlaDecodePagedCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionMlaDecodePagedKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionMlaDecodePagedOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

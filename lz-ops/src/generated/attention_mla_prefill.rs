@@ -637,62 +637,58 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    5usize,
+    2usize,
+);
 impl AttentionMlaPrefillCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 31u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 37u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &AttentionMlaPrefillOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 31u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                37u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
+                .as_ref()
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.causal as u64) << 0u32
-            | (self.return_lse as u64) << 1u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 2u32
-            | (::lz_core::context::stride_class(&self.args.q_nope)) << 7u32
-            | (::lz_core::context::stride_class(&self.args.q_pe)) << 13u32
-            | (::lz_core::context::stride_class(&self.args.ckv)) << 19u32
-            | (::lz_core::context::stride_class(&self.args.kpe)) << 25u32
-            | (::lz_core::context::place_bits(self.args.q_nope.place())) << 43u32;
-        context.axes[0usize] = self.axes.seq_q;
-        context.axes[1usize] = self.axes.heads;
-        context.axes[2usize] = self.axes.kv_len;
-        context.axes[3usize] = self.axes.dim_ckv;
-        context.axes[4usize] = self.axes.dim_kpe;
-        context.scalars[0usize] = f64::from(self.sm_scale).to_bits();
-        context.scalars[1usize] = self.causal_offset as u64;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.causal as u64) << 0u32 | (self.return_lse as u64) << 1u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 2u32
+                    | (self.args.q_nope.stride_class()) << 7u32
+                    | (self.args.q_pe.stride_class()) << 13u32
+                    | (self.args.ckv.stride_class()) << 19u32
+                    | (self.args.kpe.stride_class()) << 25u32
+                    | (class_of_output) << 31u32 | (class_of_lse) << 37u32
+                    | (::lz_core::context::place_bits(self.args.q_nope.place()))
+                        << 43u32,
+                self.axes.seq_q as u64,
+                self.axes.heads as u64,
+                self.axes.kv_len as u64,
+                self.axes.dim_ckv as u64,
+                self.axes.dim_kpe as u64,
+                f64::from(self.sm_scale).to_bits(),
+                self.causal_offset as u64,
+            ],
+        )
     }
 }
 /// A kernel of `attention.mla.prefill`.
@@ -1017,5 +1013,16 @@ impl AttentionMlaPrefillCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionMlaPrefillKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionMlaPrefillOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -800,65 +800,61 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    6usize,
+    4usize,
+);
 impl AttentionSparseBlockCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 36u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 42u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &AttentionSparseBlockOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 36u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                42u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
+                .as_ref()
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.return_lse as u64) << 0u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
-            | (::lz_core::context::stride_class(&self.args.q)) << 6u32
-            | (::lz_core::context::stride_class(&self.args.k)) << 12u32
-            | (::lz_core::context::stride_class(&self.args.v)) << 18u32
-            | (::lz_core::context::stride_class(&self.args.indptr)) << 24u32
-            | (::lz_core::context::stride_class(&self.args.indices)) << 30u32
-            | (::lz_core::context::place_bits(self.args.q.place())) << 48u32;
-        context.axes[0usize] = self.axes.m;
-        context.axes[1usize] = self.axes.heads;
-        context.axes[2usize] = self.axes.head_dim;
-        context.axes[3usize] = self.axes.n;
-        context.axes[4usize] = self.axes.kv_heads;
-        context.axes[5usize] = self.axes.nnz;
-        context.scalars[0usize] = self.block_rows as u64;
-        context.scalars[1usize] = self.block_cols as u64;
-        context.scalars[2usize] = f64::from(self.soft_cap).to_bits();
-        context.scalars[3usize] = f64::from(self.sm_scale).to_bits();
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.return_lse as u64) << 0u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
+                    | (self.args.q.stride_class()) << 6u32
+                    | (self.args.k.stride_class()) << 12u32
+                    | (self.args.v.stride_class()) << 18u32
+                    | (self.args.indptr.stride_class()) << 24u32
+                    | (self.args.indices.stride_class()) << 30u32
+                    | (class_of_output) << 36u32 | (class_of_lse) << 42u32
+                    | (::lz_core::context::place_bits(self.args.q.place())) << 48u32,
+                self.axes.m as u64,
+                self.axes.heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.n as u64,
+                self.axes.kv_heads as u64,
+                self.axes.nnz as u64,
+                self.block_rows as u64,
+                self.block_cols as u64,
+                f64::from(self.soft_cap).to_bits(),
+                f64::from(self.sm_scale).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `attention.sparse.block`.
@@ -1197,5 +1193,16 @@ impl AttentionSparseBlockCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionSparseBlockKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionSparseBlockOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

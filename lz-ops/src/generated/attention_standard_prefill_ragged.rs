@@ -942,22 +942,20 @@ const FIELDS: [::lz_core::context::Field; 23usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    6usize,
+    4usize,
+);
 impl AttentionStandardPrefillRaggedCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 44u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 50u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
@@ -965,53 +963,49 @@ impl AttentionStandardPrefillRaggedCall<'_> {
         &self,
         out: &AttentionStandardPrefillRaggedOut<'_>,
     ) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 44u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                50u32,
-                out
-                    .lse
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
-    }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.causal as u64) << 0u32
-            | (self.return_lse as u64) << 1u32
-            | (u64::from(self.args.alibi_slopes.is_some())) << 2u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
-            | (::lz_core::context::stride_class(&self.args.q)) << 8u32
-            | (::lz_core::context::stride_class(&self.args.k)) << 14u32
-            | (::lz_core::context::stride_class(&self.args.v)) << 20u32
-            | (::lz_core::context::stride_class(&self.args.qo_indptr)) << 26u32
-            | (::lz_core::context::stride_class(&self.args.kv_indptr)) << 32u32
-            | (self
-                .args
-                .alibi_slopes
+        self.packed(
+            out.output.stride_class(),
+            out
+                .lse
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 38u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(self.args.q.place()))
-            << 0u32;
-        context.axes[0usize] = self.axes.total_q;
-        context.axes[1usize] = self.axes.total_k;
-        context.axes[2usize] = self.axes.heads;
-        context.axes[3usize] = self.axes.head_dim;
-        context.axes[4usize] = self.axes.head_dim_v;
-        context.axes[5usize] = self.axes.batch;
-        context.scalars[0usize] = self.window_left as u64;
-        context.scalars[1usize] = self.window_right as u64;
-        context.scalars[2usize] = f64::from(self.soft_cap).to_bits();
-        context.scalars[3usize] = f64::from(self.sm_scale).to_bits();
-        context
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
+    }
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64, class_of_lse: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.causal as u64) << 0u32 | (self.return_lse as u64) << 1u32
+                    | (u64::from(self.args.alibi_slopes.is_some())) << 2u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
+                    | (self.args.q.stride_class()) << 8u32
+                    | (self.args.k.stride_class()) << 14u32
+                    | (self.args.v.stride_class()) << 20u32
+                    | (self.args.qo_indptr.stride_class()) << 26u32
+                    | (self.args.kv_indptr.stride_class()) << 32u32
+                    | (self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 38u32
+                    | (class_of_output) << 44u32 | (class_of_lse) << 50u32,
+                (::lz_core::context::place_bits(self.args.q.place())) << 0u32,
+                self.axes.total_q as u64,
+                self.axes.total_k as u64,
+                self.axes.heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.head_dim_v as u64,
+                self.axes.batch as u64,
+                self.window_left as u64,
+                self.window_right as u64,
+                f64::from(self.soft_cap).to_bits(),
+                f64::from(self.sm_scale).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `attention.standard.prefill.ragged`.
@@ -1381,5 +1375,16 @@ impl AttentionStandardPrefillRaggedCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: AttentionStandardPrefillRaggedKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: AttentionStandardPrefillRaggedOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -944,54 +944,58 @@ const FIELDS: [::lz_core::context::Field; 16usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    3usize,
+    2usize,
+);
 impl DequantizeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 41u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &DequantizeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 41u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.format as u32 as u64) << 0u32
-            | (self.granularity as u32 as u64) << 5u32
-            | (self.output_dtype as u32 as u64) << 10u32
-            | (u64::from(self.args.zero_point.is_some())) << 15u32
-            | (u64::from(self.args.global_scale.is_some())) << 16u32
-            | (::lz_core::context::stride_class(&self.args.quantized)) << 17u32
-            | (::lz_core::context::stride_class(&self.args.scale)) << 23u32
-            | (self.args.zero_point.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 29u32
-            | (self
-                .args
-                .global_scale
-                .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 35u32
-            | (::lz_core::context::place_bits(self.args.quantized.place())) << 47u32;
-        context.axes[0usize] = self.axes.outer;
-        context.axes[1usize] = self.axes.channels;
-        context.axes[2usize] = self.axes.stored;
-        context.scalars[0usize] = self.block_size as u64;
-        context.scalars[1usize] = self.inner as u64;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.format as u32 as u64) << 0u32
+                    | (self.granularity as u32 as u64) << 5u32
+                    | (self.output_dtype as u32 as u64) << 10u32
+                    | (u64::from(self.args.zero_point.is_some())) << 15u32
+                    | (u64::from(self.args.global_scale.is_some())) << 16u32
+                    | (self.args.quantized.stride_class()) << 17u32
+                    | (self.args.scale.stride_class()) << 23u32
+                    | (self
+                        .args
+                        .zero_point
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 29u32
+                    | (self
+                        .args
+                        .global_scale
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 35u32
+                    | (class_of_output) << 41u32
+                    | (::lz_core::context::place_bits(self.args.quantized.place()))
+                        << 47u32,
+                self.axes.outer as u64,
+                self.axes.channels as u64,
+                self.axes.stored as u64,
+                self.block_size as u64,
+                self.inner as u64,
+            ],
+        )
     }
 }
 /// A kernel of `dequantize`.
@@ -1239,5 +1243,16 @@ impl DequantizeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: DequantizeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: DequantizeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

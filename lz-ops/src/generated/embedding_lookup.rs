@@ -328,42 +328,42 @@ const FIELDS: [::lz_core::context::Field; 9usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    3usize,
+    0usize,
+);
 impl EmbeddingLookupCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 22u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &EmbeddingLookupOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 22u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
-            | (self.dtype_i.map_or(0, |dtype| dtype as u64)) << 5u32
-            | (::lz_core::context::stride_class(&self.args.table)) << 10u32
-            | (::lz_core::context::stride_class(&self.args.ids)) << 16u32
-            | (::lz_core::context::place_bits(self.args.table.place())) << 28u32;
-        context.axes[0usize] = self.axes.vocab;
-        context.axes[1usize] = self.axes.dim;
-        context.axes[2usize] = self.axes.tokens;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
+                    | (self.dtype_i.map_or(0, |dtype| dtype as u64)) << 5u32
+                    | (self.args.table.stride_class()) << 10u32
+                    | (self.args.ids.stride_class()) << 16u32
+                    | (class_of_output) << 22u32
+                    | (::lz_core::context::place_bits(self.args.table.place())) << 28u32,
+                self.axes.vocab as u64,
+                self.axes.dim as u64,
+                self.axes.tokens as u64,
+            ],
+        )
     }
 }
 /// A kernel of `embedding.lookup`.
@@ -572,5 +572,16 @@ impl EmbeddingLookupCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: EmbeddingLookupKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: EmbeddingLookupOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

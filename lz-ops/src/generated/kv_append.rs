@@ -740,45 +740,47 @@ const FIELDS: [::lz_core::context::Field; 14usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    5usize,
+    0usize,
+);
 impl KvAppendCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &KvAppendOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.layout as u32 as u64) << 0u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
-            | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 10u32
-            | (::lz_core::context::stride_class(&self.args.k)) << 15u32
-            | (::lz_core::context::stride_class(&self.args.v)) << 21u32
-            | (::lz_core::context::stride_class(&self.args.k_cache.as_view())) << 27u32
-            | (::lz_core::context::stride_class(&self.args.v_cache.as_view())) << 33u32
-            | (::lz_core::context::stride_class(&self.args.slots)) << 39u32
-            | (::lz_core::context::place_bits(self.args.k.place())) << 45u32;
-        context.axes[0usize] = self.axes.tokens;
-        context.axes[1usize] = self.axes.kv_heads;
-        context.axes[2usize] = self.axes.head_dim;
-        context.axes[3usize] = self.axes.num_pages;
-        context.axes[4usize] = self.axes.page_size;
-        context
+    #[inline(always)]
+    fn packed(&self) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.layout as u32 as u64) << 0u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
+                    | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 10u32
+                    | (self.args.k.stride_class()) << 15u32
+                    | (self.args.v.stride_class()) << 21u32
+                    | (self.args.k_cache.stride_class()) << 27u32
+                    | (self.args.v_cache.stride_class()) << 33u32
+                    | (self.args.slots.stride_class()) << 39u32
+                    | (::lz_core::context::place_bits(self.args.k.place())) << 45u32,
+                self.axes.tokens as u64,
+                self.axes.kv_heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.num_pages as u64,
+                self.axes.page_size as u64,
+            ],
+        )
     }
 }
 /// A kernel of `kv.append`.
@@ -928,5 +930,16 @@ impl KvAppendCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: KvAppendKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: KvAppendOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

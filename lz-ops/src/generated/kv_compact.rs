@@ -655,43 +655,46 @@ const FIELDS: [::lz_core::context::Field; 12usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    5usize,
+    0usize,
+);
 impl KvCompactCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &KvCompactOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.layout as u32 as u64) << 0u32
-            | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 5u32
-            | (::lz_core::context::stride_class(&self.args.k_cache.as_view())) << 10u32
-            | (::lz_core::context::stride_class(&self.args.v_cache.as_view())) << 16u32
-            | (::lz_core::context::stride_class(&self.args.source)) << 22u32
-            | (::lz_core::context::stride_class(&self.args.target)) << 28u32
-            | (::lz_core::context::place_bits(self.args.k_cache.place())) << 34u32;
-        context.axes[0usize] = self.axes.num_pages;
-        context.axes[1usize] = self.axes.page_size;
-        context.axes[2usize] = self.axes.kv_heads;
-        context.axes[3usize] = self.axes.head_dim;
-        context.axes[4usize] = self.axes.moves;
-        context
+    #[inline(always)]
+    fn packed(&self) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.layout as u32 as u64) << 0u32
+                    | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 5u32
+                    | (self.args.k_cache.stride_class()) << 10u32
+                    | (self.args.v_cache.stride_class()) << 16u32
+                    | (self.args.source.stride_class()) << 22u32
+                    | (self.args.target.stride_class()) << 28u32
+                    | (::lz_core::context::place_bits(self.args.k_cache.place()))
+                        << 34u32,
+                self.axes.num_pages as u64,
+                self.axes.page_size as u64,
+                self.axes.kv_heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.moves as u64,
+            ],
+        )
     }
 }
 /// A kernel of `kv.compact`.
@@ -841,5 +844,16 @@ impl KvCompactCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: KvCompactKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: KvCompactOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

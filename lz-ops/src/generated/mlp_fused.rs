@@ -518,45 +518,45 @@ const FIELDS: [::lz_core::context::Field; 12usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    4usize,
+    0usize,
+);
 impl MlpFusedCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 34u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &MlpFusedOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 34u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.activation as u32 as u64) << 0u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 10u32
-            | (::lz_core::context::stride_class(&self.args.gate_weight)) << 16u32
-            | (::lz_core::context::stride_class(&self.args.up_weight)) << 22u32
-            | (::lz_core::context::stride_class(&self.args.down_weight)) << 28u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 40u32;
-        context.axes[0usize] = self.axes.rows;
-        context.axes[1usize] = self.axes.in_features;
-        context.axes[2usize] = self.axes.intermediate;
-        context.axes[3usize] = self.axes.out_features;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.activation as u32 as u64) << 0u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 5u32
+                    | (self.args.x.stride_class()) << 10u32
+                    | (self.args.gate_weight.stride_class()) << 16u32
+                    | (self.args.up_weight.stride_class()) << 22u32
+                    | (self.args.down_weight.stride_class()) << 28u32
+                    | (class_of_output) << 34u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 40u32,
+                self.axes.rows as u64,
+                self.axes.in_features as u64,
+                self.axes.intermediate as u64,
+                self.axes.out_features as u64,
+            ],
+        )
     }
 }
 /// A kernel of `mlp.fused`.
@@ -773,5 +773,16 @@ impl MlpFusedCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: MlpFusedKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: MlpFusedOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

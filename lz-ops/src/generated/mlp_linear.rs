@@ -463,45 +463,48 @@ const FIELDS: [::lz_core::context::Field; 11usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    3usize,
+    0usize,
+);
 impl MlpLinearCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 29u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &MlpLinearOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 29u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.activation as u32 as u64) << 0u32
-            | (u64::from(self.args.bias.is_some())) << 5u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 6u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 11u32
-            | (::lz_core::context::stride_class(&self.args.weight)) << 17u32
-            | (self.args.bias.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 23u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 35u32;
-        context.axes[0usize] = self.axes.rows;
-        context.axes[1usize] = self.axes.in_features;
-        context.axes[2usize] = self.axes.out_features;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.activation as u32 as u64) << 0u32
+                    | (u64::from(self.args.bias.is_some())) << 5u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 6u32
+                    | (self.args.x.stride_class()) << 11u32
+                    | (self.args.weight.stride_class()) << 17u32
+                    | (self
+                        .args
+                        .bias
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 23u32
+                    | (class_of_output) << 29u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 35u32,
+                self.axes.rows as u64,
+                self.axes.in_features as u64,
+                self.axes.out_features as u64,
+            ],
+        )
     }
 }
 /// A kernel of `mlp.linear`.
@@ -717,5 +720,16 @@ impl MlpLinearCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: MlpLinearKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: MlpLinearOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -522,74 +522,80 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    2usize,
+    1usize,
+);
 impl NormLayerCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 31u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 37u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 43u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(
+            ::lz_core::context::FRESH_OUTPUT,
+            ::lz_core::context::FRESH_OUTPUT,
+            ::lz_core::context::FRESH_OUTPUT,
+        )
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &NormLayerOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 31u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
-            .put(
-                0usize,
-                37u32,
-                out
-                    .mean
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
-            .put(
-                0usize,
-                43u32,
-                out
-                    .inv_std
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
+        self.packed(
+            out.output.stride_class(),
+            out
+                .mean
+                .as_ref()
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+            out
+                .inv_std
+                .as_ref()
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.return_stats as u64) << 0u32
-            | (u64::from(self.args.weight.is_some())) << 1u32
-            | (u64::from(self.args.bias.is_some())) << 2u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
-            | (self.dtype_w.map_or(0, |dtype| dtype as u64)) << 8u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 13u32
-            | (self.args.weight.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 19u32
-            | (self.args.bias.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 25u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 49u32;
-        context.axes[0usize] = self.axes.rows;
-        context.axes[1usize] = self.axes.hidden;
-        context.scalars[0usize] = f64::from(self.eps).to_bits();
-        context
+    #[inline(always)]
+    fn packed(
+        &self,
+        class_of_output: u64,
+        class_of_mean: u64,
+        class_of_inv_std: u64,
+    ) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.return_stats as u64) << 0u32
+                    | (u64::from(self.args.weight.is_some())) << 1u32
+                    | (u64::from(self.args.bias.is_some())) << 2u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
+                    | (self.dtype_w.map_or(0, |dtype| dtype as u64)) << 8u32
+                    | (self.args.x.stride_class()) << 13u32
+                    | (self
+                        .args
+                        .weight
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 19u32
+                    | (self
+                        .args
+                        .bias
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 25u32
+                    | (class_of_output) << 31u32 | (class_of_mean) << 37u32
+                    | (class_of_inv_std) << 43u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 49u32,
+                self.axes.rows as u64,
+                self.axes.hidden as u64,
+                f64::from(self.eps).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `norm.layer`.
@@ -993,5 +999,16 @@ impl NormLayerCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: NormLayerKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: NormLayerOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -511,46 +511,49 @@ const FIELDS: [::lz_core::context::Field; 12usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    2usize,
+    2usize,
+);
 impl NormRmsAddCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 29u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &NormRmsAddOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 29u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (u64::from(self.args.weight.is_some())) << 0u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
-            | (self.dtype_w.map_or(0, |dtype| dtype as u64)) << 6u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 11u32
-            | (::lz_core::context::stride_class(&self.args.residual.as_view())) << 17u32
-            | (self.args.weight.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 23u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 35u32;
-        context.axes[0usize] = self.axes.rows;
-        context.axes[1usize] = self.axes.hidden;
-        context.scalars[0usize] = f64::from(self.eps).to_bits();
-        context.scalars[1usize] = f64::from(self.weight_offset).to_bits();
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (u64::from(self.args.weight.is_some())) << 0u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 1u32
+                    | (self.dtype_w.map_or(0, |dtype| dtype as u64)) << 6u32
+                    | (self.args.x.stride_class()) << 11u32
+                    | (self.args.residual.stride_class()) << 17u32
+                    | (self
+                        .args
+                        .weight
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 23u32
+                    | (class_of_output) << 29u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 35u32,
+                self.axes.rows as u64,
+                self.axes.hidden as u64,
+                f64::from(self.eps).to_bits(),
+                f64::from(self.weight_offset).to_bits(),
+            ],
+        )
     }
 }
 /// A kernel of `norm.rms.add`.
@@ -771,5 +774,16 @@ impl NormRmsAddCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: NormRmsAddKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: NormRmsAddOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -371,43 +371,44 @@ const FIELDS: [::lz_core::context::Field; 10usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    4usize,
+    1usize,
+);
 impl PosencAlibiCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 17u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &PosencAlibiOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 17u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
-            | (::lz_core::context::stride_class(&self.args.scores)) << 5u32
-            | (::lz_core::context::stride_class(&self.args.slopes)) << 11u32
-            | (::lz_core::context::place_bits(self.args.scores.place())) << 23u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.heads;
-        context.axes[2usize] = self.axes.seq_q;
-        context.axes[3usize] = self.axes.seq_k;
-        context.scalars[0usize] = self.causal_offset as u64;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 0u32
+                    | (self.args.scores.stride_class()) << 5u32
+                    | (self.args.slopes.stride_class()) << 11u32
+                    | (class_of_output) << 17u32
+                    | (::lz_core::context::place_bits(self.args.scores.place()))
+                        << 23u32,
+                self.axes.batch as u64,
+                self.axes.heads as u64,
+                self.axes.seq_q as u64,
+                self.axes.seq_k as u64,
+                self.causal_offset as u64,
+            ],
+        )
     }
 }
 /// A kernel of `posenc.alibi`.
@@ -622,5 +623,16 @@ impl PosencAlibiCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: PosencAlibiKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: PosencAlibiOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

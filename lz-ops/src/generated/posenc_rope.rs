@@ -656,52 +656,54 @@ const FIELDS: [::lz_core::context::Field; 18usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    6usize,
+    0usize,
+);
 impl PosencRopeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 46u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &PosencRopeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 46u32, ::lz_core::context::stride_class(&out.output.as_view()));
-        context
+        self.packed(out.output.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.interleaved as u64) << 0u32
-            | (self.layout as u32 as u64) << 1u32
-            | (u64::from(self.args.positions.is_some())) << 6u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 7u32
-            | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 12u32
-            | (self.dtype_p.map_or(0, |dtype| dtype as u64)) << 17u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 22u32
-            | (::lz_core::context::stride_class(&self.args.cos)) << 28u32
-            | (::lz_core::context::stride_class(&self.args.sin)) << 34u32
-            | (self.args.positions.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 40u32
-            | (::lz_core::context::place_bits(self.args.x.place())) << 52u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.seq;
-        context.axes[2usize] = self.axes.heads;
-        context.axes[3usize] = self.axes.head_dim;
-        context.axes[4usize] = self.axes.max_positions;
-        context.axes[5usize] = self.axes.half_rotary;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_output: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.interleaved as u64) << 0u32 | (self.layout as u32 as u64) << 1u32
+                    | (u64::from(self.args.positions.is_some())) << 6u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 7u32
+                    | (self.dtype_c.map_or(0, |dtype| dtype as u64)) << 12u32
+                    | (self.dtype_p.map_or(0, |dtype| dtype as u64)) << 17u32
+                    | (self.args.x.stride_class()) << 22u32
+                    | (self.args.cos.stride_class()) << 28u32
+                    | (self.args.sin.stride_class()) << 34u32
+                    | (self
+                        .args
+                        .positions
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 40u32
+                    | (class_of_output) << 46u32
+                    | (::lz_core::context::place_bits(self.args.x.place())) << 52u32,
+                self.axes.batch as u64,
+                self.axes.seq as u64,
+                self.axes.heads as u64,
+                self.axes.head_dim as u64,
+                self.axes.max_positions as u64,
+                self.axes.half_rotary as u64,
+            ],
+        )
     }
 }
 /// A kernel of `posenc.rope`.
@@ -950,5 +952,16 @@ impl PosencRopeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: PosencRopeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: PosencRopeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -840,73 +840,74 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    3usize,
+    1usize,
+);
 impl QuantizeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 42u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 48u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &QuantizeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(
-                0usize,
-                42u32,
-                ::lz_core::context::stride_class(&out.quantized.as_view()),
-            );
-        context
-            .put(
-                0usize,
-                48u32,
-                out
-                    .scale_out
-                    .as_ref()
-                    .map_or(
-                        ::lz_core::context::FRESH_OUTPUT,
-                        |tensor| { ::lz_core::context::stride_class(&tensor.as_view()) },
-                    ),
-            );
-        context
-    }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.format as u32 as u64) << 0u32
-            | (self.granularity as u32 as u64) << 5u32
-            | (u64::from(self.args.scale.is_some())) << 10u32
-            | (u64::from(self.args.zero_point.is_some())) << 11u32
-            | (u64::from(self.args.global_scale.is_some())) << 12u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 13u32
-            | (::lz_core::context::stride_class(&self.args.x)) << 18u32
-            | (self.args.scale.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 24u32
-            | (self.args.zero_point.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 30u32
-            | (self
-                .args
-                .global_scale
+        self.packed(
+            out.quantized.stride_class(),
+            out
+                .scale_out
                 .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 36u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(self.args.x.place()))
-            << 0u32;
-        context.axes[0usize] = self.axes.outer;
-        context.axes[1usize] = self.axes.channels;
-        context.axes[2usize] = self.axes.inner;
-        context.scalars[0usize] = self.block_size as u64;
-        context
+                .map_or(
+                    ::lz_core::context::FRESH_OUTPUT,
+                    ::lz_core::TensorMut::stride_class,
+                ),
+        )
+    }
+    #[inline(always)]
+    fn packed(
+        &self,
+        class_of_quantized: u64,
+        class_of_scale_out: u64,
+    ) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.format as u32 as u64) << 0u32
+                    | (self.granularity as u32 as u64) << 5u32
+                    | (u64::from(self.args.scale.is_some())) << 10u32
+                    | (u64::from(self.args.zero_point.is_some())) << 11u32
+                    | (u64::from(self.args.global_scale.is_some())) << 12u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 13u32
+                    | (self.args.x.stride_class()) << 18u32
+                    | (self
+                        .args
+                        .scale
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 24u32
+                    | (self
+                        .args
+                        .zero_point
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 30u32
+                    | (self
+                        .args
+                        .global_scale
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 36u32
+                    | (class_of_quantized) << 42u32 | (class_of_scale_out) << 48u32,
+                (::lz_core::context::place_bits(self.args.x.place())) << 0u32,
+                self.axes.outer as u64,
+                self.axes.channels as u64,
+                self.axes.inner as u64,
+                self.block_size as u64,
+            ],
+        )
     }
 }
 /// A kernel of `quantize`.
@@ -1381,5 +1382,16 @@ impl QuantizeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: QuantizeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: QuantizeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -596,62 +596,60 @@ const FIELDS: [::lz_core::context::Field; 15usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    3usize,
+    2usize,
+);
 impl SamplingSpeculativeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 32u32, ::lz_core::context::FRESH_OUTPUT);
-        context.put(0usize, 38u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT, ::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &SamplingSpeculativeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 32u32, ::lz_core::context::stride_class(&out.tokens.as_view()));
-        context
-            .put(
-                0usize,
-                38u32,
-                ::lz_core::context::stride_class(&out.accepted.as_view()),
-            );
-        context
+        self.packed(out.tokens.stride_class(), out.accepted.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (u64::from(self.args.seed_tensor.is_some())) << 0u32
-            | (u64::from(self.args.offset_tensor.is_some())) << 1u32
-            | (::lz_core::context::stride_class(&self.args.draft_probs)) << 2u32
-            | (::lz_core::context::stride_class(&self.args.draft_tokens)) << 8u32
-            | (::lz_core::context::stride_class(&self.args.target_probs)) << 14u32
-            | (self
-                .args
-                .seed_tensor
-                .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 20u32
-            | (self
-                .args
-                .offset_tensor
-                .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 26u32
-            | (::lz_core::context::place_bits(self.args.draft_probs.place())) << 44u32;
-        context.axes[0usize] = self.axes.batch;
-        context.axes[1usize] = self.axes.draft_len;
-        context.axes[2usize] = self.axes.vocab;
-        context.scalars[0usize] = self.seed as u64;
-        context.scalars[1usize] = self.offset as u64;
-        context
+    #[inline(always)]
+    fn packed(
+        &self,
+        class_of_tokens: u64,
+        class_of_accepted: u64,
+    ) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (u64::from(self.args.seed_tensor.is_some())) << 0u32
+                    | (u64::from(self.args.offset_tensor.is_some())) << 1u32
+                    | (self.args.draft_probs.stride_class()) << 2u32
+                    | (self.args.draft_tokens.stride_class()) << 8u32
+                    | (self.args.target_probs.stride_class()) << 14u32
+                    | (self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 20u32
+                    | (self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 26u32
+                    | (class_of_tokens) << 32u32 | (class_of_accepted) << 38u32
+                    | (::lz_core::context::place_bits(self.args.draft_probs.place()))
+                        << 44u32,
+                self.axes.batch as u64,
+                self.axes.draft_len as u64,
+                self.axes.vocab as u64,
+                self.seed as u64,
+                self.offset as u64,
+            ],
+        )
     }
 }
 /// A kernel of `sampling.speculative`.
@@ -972,5 +970,16 @@ impl SamplingSpeculativeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: SamplingSpeculativeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: SamplingSpeculativeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -676,59 +676,63 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    1usize,
+    2usize,
+    5usize,
+);
 impl SamplingToppCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(0usize, 32u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &SamplingToppOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(0usize, 32u32, ::lz_core::context::stride_class(&out.tokens.as_view()));
-        context
+        self.packed(out.tokens.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (u64::from(self.args.p_tensor.is_some())) << 0u32
-            | (u64::from(self.args.seed_tensor.is_some())) << 1u32
-            | (u64::from(self.args.offset_tensor.is_some())) << 2u32
-            | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
-            | (::lz_core::context::stride_class(&self.args.logits)) << 8u32
-            | (self.args.p_tensor.as_ref().map_or(0, ::lz_core::context::stride_class))
-                << 14u32
-            | (self
-                .args
-                .seed_tensor
-                .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 20u32
-            | (self
-                .args
-                .offset_tensor
-                .as_ref()
-                .map_or(0, ::lz_core::context::stride_class)) << 26u32
-            | (::lz_core::context::place_bits(self.args.logits.place())) << 38u32;
-        context.axes[0usize] = self.axes.rows;
-        context.axes[1usize] = self.axes.vocab;
-        context.scalars[0usize] = f64::from(self.p).to_bits();
-        context.scalars[1usize] = self.top_k as u64;
-        context.scalars[2usize] = f64::from(self.temperature).to_bits();
-        context.scalars[3usize] = self.seed as u64;
-        context.scalars[4usize] = self.offset as u64;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_tokens: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (u64::from(self.args.p_tensor.is_some())) << 0u32
+                    | (u64::from(self.args.seed_tensor.is_some())) << 1u32
+                    | (u64::from(self.args.offset_tensor.is_some())) << 2u32
+                    | (self.dtype_t.map_or(0, |dtype| dtype as u64)) << 3u32
+                    | (self.args.logits.stride_class()) << 8u32
+                    | (self
+                        .args
+                        .p_tensor
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 14u32
+                    | (self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 20u32
+                    | (self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .map_or(0, ::lz_core::TensorView::stride_class)) << 26u32
+                    | (class_of_tokens) << 32u32
+                    | (::lz_core::context::place_bits(self.args.logits.place()))
+                        << 38u32,
+                self.axes.rows as u64,
+                self.axes.vocab as u64,
+                f64::from(self.p).to_bits(),
+                self.top_k as u64,
+                f64::from(self.temperature).to_bits(),
+                self.seed as u64,
+                self.offset as u64,
+            ],
+        )
     }
 }
 /// A kernel of `sampling.topp`.
@@ -965,5 +969,16 @@ impl SamplingToppCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: SamplingToppKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: SamplingToppOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -375,42 +375,40 @@ const FIELDS: [::lz_core::context::Field; 7usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    3usize,
+    2usize,
+    0usize,
+);
 impl TokenizeDecodeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &TokenizeDecodeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
+        self.packed()
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.skip_special_tokens as u64) << 0u32
-            | (::lz_core::context::stride_class(&self.args.tokens)) << 1u32
-            | (::lz_core::context::stride_class(&self.args.indptr)) << 7u32;
-        context.flags[1usize] = (::lz_core::context::digest_bits(
-            &self.args.tokenizer.digest(),
-        )) << 0u32;
-        context.flags[2usize] = (::lz_core::context::place_bits(
-            self.args.tokens.place(),
-        )) << 0u32;
-        context.axes[0usize] = self.axes.total;
-        context.axes[1usize] = self.axes.batch;
-        context
+    #[inline(always)]
+    fn packed(&self) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.skip_special_tokens as u64) << 0u32
+                    | (self.args.tokens.stride_class()) << 1u32
+                    | (self.args.indptr.stride_class()) << 7u32,
+                (::lz_core::context::digest_bits(&self.args.tokenizer.digest())) << 0u32,
+                (::lz_core::context::place_bits(self.args.tokens.place())) << 0u32,
+                self.axes.total as u64,
+                self.axes.batch as u64,
+            ],
+        )
     }
 }
 /// A kernel of `tokenize.decode`.
@@ -558,5 +556,16 @@ impl TokenizeDecodeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: TokenizeDecodeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: TokenizeDecodeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

@@ -324,41 +324,42 @@ const FIELDS: [::lz_core::context::Field; 7usize] = [
         },
     },
 ];
+const EXTENT: ::lz_core::context::Extent = ::lz_core::context::Extent::new(
+    2usize,
+    2usize,
+    0usize,
+);
 impl TokenizeEncodeCall<'_> {
     /// What selection sees of this call if its outputs are allocated for it.
-    #[allow(
-        unused_mut,
-        reason = "not every operation has outputs whose places are given"
-    )]
+    #[inline]
     pub fn context(&self) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context.put(1usize, 0u32, ::lz_core::context::FRESH_OUTPUT);
-        context
+        self.packed(::lz_core::context::FRESH_OUTPUT)
     }
     /// What selection sees of this call with these outputs.
     #[inline]
     #[allow(
-        unused_mut,
         unused_variables,
         reason = "not every operation has outputs whose places are given"
     )]
     pub fn context_with(&self, out: &TokenizeEncodeOut<'_>) -> ::lz_core::Context {
-        let mut context = self.inputs_context();
-        context
-            .put(1usize, 0u32, ::lz_core::context::stride_class(&out.indptr.as_view()));
-        context
+        self.packed(out.indptr.stride_class())
     }
-    #[inline]
-    fn inputs_context(&self) -> ::lz_core::Context {
-        let mut context = ::lz_core::Context::EMPTY;
-        context.flags[0usize] = (self.add_special_tokens as u64) << 0u32
-            | (self.return_offsets as u64) << 1u32
-            | (::lz_core::context::digest_bits(&self.args.tokenizer.digest())) << 2u32;
-        context.flags[1usize] = (::lz_core::context::place_bits(
-            ::lz_core::tensor::Place::HOST,
-        )) << 6u32;
-        context.axes[0usize] = self.axes.batch;
-        context
+    #[inline(always)]
+    fn packed(&self, class_of_indptr: u64) -> ::lz_core::Context {
+        ::lz_core::Context::packed(
+            EXTENT,
+            [
+                (self.add_special_tokens as u64) << 0u32
+                    | (self.return_offsets as u64) << 1u32
+                    | (::lz_core::context::digest_bits(&self.args.tokenizer.digest()))
+                        << 2u32,
+                (class_of_indptr) << 0u32
+                    | (::lz_core::context::place_bits(::lz_core::tensor::Place::HOST))
+                        << 6u32,
+                self.axes.batch as u64,
+                0,
+            ],
+        )
     }
 }
 /// A kernel of `tokenize.encode`.
@@ -602,5 +603,16 @@ impl TokenizeEncodeCall<'_> {
             Some(handle) => handle.0.run(self, out, run),
             None => entry.kernel.run(&mut self.to_args(), &mut out.to_args(), run),
         }
+    }
+    /// Runs it with a kernel that the caller has chosen: no engine, no selection, the same instructions as calling the
+    /// kernel. The call was checked when it was made, and so were the places; a panic of the kernel is the caller's.
+    #[inline(always)]
+    pub fn run_static<K: TokenizeEncodeKernel + ?Sized>(
+        &self,
+        kernel: &K,
+        out: TokenizeEncodeOut<'_>,
+        scratch: &mut ::lz_core::run::Scratch,
+    ) -> Result<(), ::lz_core::KernelError> {
+        kernel.run(self, out, &mut ::lz_core::Run::unbounded(scratch))
     }
 }

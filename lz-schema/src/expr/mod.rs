@@ -26,7 +26,7 @@ pub use check::{check, check_expecting};
 pub use error::{ExprError, ExprErrorKind};
 pub use limits::{Conjunct, CutPoints, Limit, Limits, limits};
 pub use parse::parse;
-pub use program::Program;
+pub use program::{Program, Slots};
 pub use scope::{NamedVariable, Scope, Variable, VariableTable};
 pub use typed::{Function, Node, NodeKind, Typed};
 pub use value::{EnumType, Type, Value};

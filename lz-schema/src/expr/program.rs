@@ -23,6 +23,19 @@ pub struct Program {
     result: ResultKind,
 }
 
+/// Who knows the values of a scope's slots.
+pub trait Slots {
+    /// The value of one slot; `None` when there is no such slot.
+    fn slot(&self, index: usize) -> Option<Value>;
+}
+
+impl Slots for [Value] {
+    #[inline]
+    fn slot(&self, index: usize) -> Option<Value> {
+        self.get(index).copied()
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResultKind {
     Int,
@@ -101,14 +114,24 @@ impl Program {
 
     /// As [`Program::eval`], for a bool expression.
     pub fn eval_bool(&self, values: &[Value]) -> Result<bool, EvalError> {
+        self.eval_bool_of(values)
+    }
+
+    /// As [`Program::eval`], for an int expression.
+    pub fn eval_int(&self, values: &[Value]) -> Result<i64, EvalError> {
+        self.eval_int_of(values)
+    }
+
+    /// As [`Program::eval_bool`], with values from anywhere.
+    pub fn eval_bool_of(&self, values: &(impl Slots + ?Sized)) -> Result<bool, EvalError> {
         match self.result {
             ResultKind::Bool => Ok(self.word(values)? != 0),
             _ => Err(EvalError::WrongType),
         }
     }
 
-    /// As [`Program::eval`], for an int expression.
-    pub fn eval_int(&self, values: &[Value]) -> Result<i64, EvalError> {
+    /// As [`Program::eval_int`], with values from anywhere.
+    pub fn eval_int_of(&self, values: &(impl Slots + ?Sized)) -> Result<i64, EvalError> {
         match self.result {
             ResultKind::Int => Ok(self.word(values)? as i64),
             _ => Err(EvalError::WrongType),
@@ -133,11 +156,11 @@ impl Program {
         self.stack
     }
 
-    fn word(&self, values: &[Value]) -> Result<u64, EvalError> {
+    fn word(&self, values: &(impl Slots + ?Sized)) -> Result<u64, EvalError> {
         if self.stack <= SMALL_STACK {
-            run::<SMALL_STACK>(&self.operations, 0, &self.constants, values)
+            run::<SMALL_STACK, _>(&self.operations, 0, &self.constants, values)
         } else {
-            run::<STACK_LIMIT>(&self.operations, 0, &self.constants, values)
+            run::<STACK_LIMIT, _>(&self.operations, 0, &self.constants, values)
         }
     }
 }
@@ -180,11 +203,11 @@ impl<const SIZE: usize> Stack<SIZE> {
     }
 }
 
-fn run<const SIZE: usize>(
+fn run<const SIZE: usize, S: Slots + ?Sized>(
     operations: &[Operation],
     start: usize,
     constants: &[u64],
-    values: &[Value],
+    values: &S,
 ) -> Result<u64, EvalError> {
     let mut stack = Stack { words: [0; SIZE], height: 0 };
     let mut position = start;
@@ -194,20 +217,20 @@ fn run<const SIZE: usize>(
             Operation::Constant(index) => {
                 stack.push(constants.get(index as usize).copied().ok_or(EvalError::Malformed)?)?;
             }
-            Operation::LoadInt(slot) => match values.get(usize::from(slot)) {
-                Some(Value::Int(value)) => stack.push(*value as u64)?,
+            Operation::LoadInt(slot) => match values.slot(usize::from(slot)) {
+                Some(Value::Int(value)) => stack.push(value as u64)?,
                 _ => return Err(EvalError::BadSlot { slot }),
             },
-            Operation::LoadFloat(slot) => match values.get(usize::from(slot)) {
+            Operation::LoadFloat(slot) => match values.slot(usize::from(slot)) {
                 Some(Value::Float(value)) => stack.push(value.to_bits())?,
                 _ => return Err(EvalError::BadSlot { slot }),
             },
-            Operation::LoadBool(slot) => match values.get(usize::from(slot)) {
-                Some(Value::Bool(value)) => stack.push(u64::from(*value))?,
+            Operation::LoadBool(slot) => match values.slot(usize::from(slot)) {
+                Some(Value::Bool(value)) => stack.push(u64::from(value))?,
                 _ => return Err(EvalError::BadSlot { slot }),
             },
-            Operation::LoadEnum(slot) => match values.get(usize::from(slot)) {
-                Some(Value::Enum(case)) => stack.push(u64::from(*case))?,
+            Operation::LoadEnum(slot) => match values.slot(usize::from(slot)) {
+                Some(Value::Enum(case)) => stack.push(u64::from(case))?,
                 _ => return Err(EvalError::BadSlot { slot }),
             },
             Operation::Widen => {
@@ -370,7 +393,7 @@ impl Compiler {
         });
         if !reads
             && self.operations.len() > start + 1
-            && let Ok(word) = run::<STACK_LIMIT>(&self.operations, start, &self.constants, &[])
+            && let Ok(word) = run::<STACK_LIMIT, [Value]>(&self.operations, start, &self.constants, &[])
         {
             self.operations.truncate(start);
             self.constant(word);

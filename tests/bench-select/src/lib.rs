@@ -1,5 +1,7 @@
 //! A full house to select from: 32 kernels, 20 rules, measurements, health and real tensors, for every benchmark of selection.
 
+pub mod instructions;
+
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -7,11 +9,14 @@ use lz_core::device::Platform;
 use lz_core::evidence::{Evidence, Finding, Measured, Question};
 use lz_core::policy::{Action, Pattern, Policy, Provenance, Rule};
 use lz_core::spec::StrideNeeds;
-use lz_core::{Context, DType, Engine, Error, KernelError, KernelSpec, ReasonCode, Run, TensorView};
-use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_kernel};
+use lz_core::{
+    Context, DType, Engine, Error, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView,
+};
+use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_into, norm_rms_kernel};
 
 /// A kernel that does nothing: what is left is the decision.
-struct Nothing;
+#[derive(Debug)]
+pub struct Nothing;
 
 impl NormRmsKernel for Nothing {
     fn run(&self, _: &NormRmsCall<'_>, _: NormRmsOut<'_>, _: &mut Run<'_>) -> Result<(), KernelError> {
@@ -113,6 +118,15 @@ pub fn call(engine: &Engine, args: &NormRms<'_>) -> Result<(), Error> {
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
+/// A whole call as a user makes it: checks, output, context, decision, and a typed kernel that does nothing.
+#[inline(never)]
+pub fn whole_call(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), Error> {
+    let (data, layout) = (place.as_mut_ptr().cast(), *args.x.layout());
+    // SAFETY: the benchmark gives a place with as many elements of the same type as the input, borrowed for this call.
+    let output = unsafe { TensorMut::from_raw(data, layout) };
+    norm_rms_into(engine, args, output)
+}
+
 /// The context alone, from a checked call.
 #[inline(never)]
 pub fn context(call: &NormRmsCall<'_>) -> Context {
@@ -125,19 +139,15 @@ pub fn decide(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
-/// The best of several medians, in nanoseconds a run of `work`: noise only ever adds.
+/// Nanoseconds a run of `work`: the fastest of many short samples, because noise only ever adds, and a sample that is shorter
+/// than a turn of the scheduler is often left alone.
 pub fn time(runs: u32, mut work: impl FnMut()) -> f64 {
+    let runs = (runs / 100).max(20);
     let mut best = f64::INFINITY;
-    for _ in 0..7 {
-        let mut samples: Vec<f64> = (0..15)
-            .map(|_| {
-                let start = Instant::now();
-                (0..runs).for_each(|_| work());
-                start.elapsed().as_secs_f64() * 1e9 / f64::from(runs)
-            })
-            .collect();
-        samples.sort_by(f64::total_cmp);
-        best = best.min(samples[samples.len() / 2]);
+    for _ in 0..2000 {
+        let start = Instant::now();
+        (0..runs).for_each(|_| work());
+        best = best.min(start.elapsed().as_secs_f64() * 1e9 / f64::from(runs));
     }
     best
 }

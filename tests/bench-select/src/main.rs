@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bench_select::{Tensors, call, context, decide, full_house, time};
-use lz_core::policy::{Policy, Sourced};
-use lz_core::{Engine, Error};
-use lz_ops::{NORM_RMS, NormRms, NormRmsCall};
+use bench_select::{Nothing, Tensors, call, context, decide, full_house, instructions, time, whole_call};
+use lz_core::policy::{CacheConfig, Policy, Sourced};
+use lz_core::run::Scratch;
+use lz_core::{Engine, Error, Run, TensorMut};
+use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel};
 
 struct Report {
     json: bool,
@@ -30,21 +31,94 @@ impl Report {
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let report = Report { json: std::env::args().any(|argument| argument == "--json") };
-    let engine = full_house()?;
+    let asked = |word: &str| std::env::args().any(|argument| argument == word);
+    let report = Report { json: asked("--json") };
     let tensors = Tensors::new(64);
     let args = tensors.args()?;
-    let first = &args[0];
-    if std::env::args().any(|argument| argument == "--count") {
+    if asked("--count-static") {
+        return count_static(&args[0]);
+    }
+    let engine = full_house()?;
+    if asked("--count") {
         return count(&engine, &args);
     }
     single(&report, &engine, &args)?;
-    threads(&report, &engine, first)?;
+    threads(&report, &engine, &args[0])?;
+    count_instructions(&report);
     Ok(())
 }
 
-/// A few calls of each kind, for a tool that counts instructions between `inline_hits` and the like:
-/// `valgrind --tool=callgrind --toggle-collect='*inline_hits*' target/release/bench-select --count`.
+/// Runs itself under a tool that counts, where there is one.
+fn count_instructions(report: &Report) {
+    let cases = [
+        ("inline hit: instructions", "--count", "inline_hits", INLINE_HITS),
+        ("shared hit: instructions", "--count", "shared_hits", SHARED_HITS),
+        ("uncached: instructions", "--count", "misses", MISSES),
+        ("whole call on an inline hit: instructions", "--count", "whole_calls", INLINE_HITS),
+        ("static mode: instructions", "--count-static", "static_calls", STATIC_CALLS),
+        ("the same by a direct call: instructions", "--count-static", "direct_calls", STATIC_CALLS),
+    ];
+    if !instructions::can_count() {
+        eprintln!("valgrind is not installed here: instructions were not counted");
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else { return };
+    for (case, argument, function, calls) in cases {
+        if let Some(all) = instructions::count(&program, argument, function) {
+            report.line(case, "instructions", all as f64 / calls as f64, None);
+        }
+    }
+}
+
+const INLINE_HITS: usize = 1000;
+const SHARED_HITS: usize = 1024;
+const MISSES: usize = 64;
+const STATIC_CALLS: usize = 1000;
+
+/// Calls of a kernel by hand and in static mode, to be counted.
+fn count_static(args: &NormRms<'_>) -> Result<(), Box<dyn std::error::Error>> {
+    let call = args.check()?;
+    let mut place = vec![0.0f32; args.x.elements() as usize];
+    direct_calls(&Nothing, &call, &mut place)?;
+    static_calls(&Nothing, &call, &mut place)?;
+    Ok(())
+}
+
+/// By hand. The number keeps the compiler from making one function of the two.
+#[inline(never)]
+fn direct_calls(
+    kernel: &impl NormRmsKernel,
+    call: &NormRmsCall<'_>,
+    place: &mut [f32],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut scratch = Scratch::default();
+    let mut output = TensorMut::from_slice(place, call.x.shape())?;
+    black_box(1);
+    for _ in 0..STATIC_CALLS {
+        let out = call.outputs(output.reborrow())?;
+        black_box(kernel).run(black_box(call), out, &mut Run::unbounded(&mut scratch))?;
+    }
+    Ok(())
+}
+
+/// In static mode.
+#[inline(never)]
+fn static_calls(
+    kernel: &impl NormRmsKernel,
+    call: &NormRmsCall<'_>,
+    place: &mut [f32],
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut scratch = Scratch::default();
+    let mut output = TensorMut::from_slice(place, call.x.shape())?;
+    black_box(2);
+    for _ in 0..STATIC_CALLS {
+        let out = call.outputs(output.reborrow())?;
+        black_box(call).run_static(black_box(kernel), out, &mut scratch)?;
+    }
+    Ok(())
+}
+
+/// A few calls of each kind, each kind in a function of its own, to be counted.
 fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error::Error>> {
     let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
     let calls = calls?;
@@ -56,19 +130,46 @@ fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error
         decide(engine, &calls[0])?;
     }
     inline_hits(engine, &calls[0])?;
+    let mut place = vec![0.0f32; args[0].x.elements() as usize];
+    whole_call(engine, &args[0], &mut place)?;
+    whole_call(engine, &args[0], &mut place)?;
+    whole_calls(engine, &args[0], &mut place)?;
+    let cached = cache(engine, false);
+    misses(engine, &calls)?;
+    engine.set_policy(cached);
     Ok(())
+}
+
+/// Switches the cache off or on; what the policy was before comes back.
+fn cache(engine: &Engine, enabled: bool) -> Policy {
+    let before = Policy::clone(&engine.policy());
+    let config = CacheConfig { enabled, ..before.cache.value };
+    engine.set_policy(Policy { cache: Sourced::new(config, "benchmark"), ..before.clone() });
+    before
+}
+
+/// Whole calls that the thread remembers.
+#[inline(never)]
+fn whole_calls(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), Error> {
+    (0..INLINE_HITS).try_for_each(|_| whole_call(engine, black_box(args), place))
+}
+
+/// Decisions made afresh.
+#[inline(never)]
+fn misses(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
+    calls.iter().take(MISSES).try_for_each(|call| decide(engine, black_box(call)))
 }
 
 /// A thousand calls that the thread remembers.
 #[inline(never)]
 fn inline_hits(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
-    (0..1000).try_for_each(|_| decide(engine, black_box(call)))
+    (0..INLINE_HITS).try_for_each(|_| decide(engine, black_box(call)))
 }
 
 /// Calls that only the shared table remembers.
 #[inline(never)]
 fn shared_hits(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
-    calls.iter().cycle().take(1024).try_for_each(|call| decide(engine, black_box(call)))
+    calls.iter().cycle().take(SHARED_HITS).try_for_each(|call| decide(engine, black_box(call)))
 }
 
 fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Error> {
@@ -100,12 +201,12 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     let shared = time(100_000, || drop(black_box(many.next().map(|one| decide(engine, one)))));
     report.line("shared hit: 64 calls in turn, context and decision", "ns", shared, Some(25.0));
 
+    let mut place = vec![0.0f32; first.x.elements() as usize];
+    let typed = time(100_000, || drop(black_box(whole_call(engine, black_box(first), &mut place))));
+    report.line("inline hit: a whole call into a given output", "ns", typed, None);
+
     let contexts: Vec<_> = calls.iter().map(|one| one.context()).collect();
-    let off = engine.clone();
-    let mut policy = Policy::clone(&engine.policy());
-    policy.cache =
-        Sourced::new(lz_core::policy::CacheConfig { enabled: false, ..policy.cache.value }, "benchmark");
-    off.set_policy(policy.clone());
+    let cached = cache(engine, false);
     let mut contexts_in_turn = contexts.iter().cycle();
     let miss = time(2_000, || {
         drop(black_box(
@@ -113,8 +214,7 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
         ));
     });
     report.line("uncached: 32 candidates, 20 rules, 16 rows", "ns", miss, Some(3000.0));
-    policy.cache = Sourced::new(lz_core::policy::CacheConfig::default(), "benchmark");
-    engine.set_policy(policy);
+    engine.set_policy(cached);
     Ok(())
 }
 
