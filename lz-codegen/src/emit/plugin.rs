@@ -35,6 +35,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let kernel = kernel(operation);
     quote! {
         #![allow(clippy::all, unused_variables, unused_mut, reason = "schemas differ in what they use")]
+        #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what its caller vouches for")]
         use crate::abi;
         use crate::native::Native;
 
@@ -97,10 +98,8 @@ fn structs(operation: &Operation) -> TokenStream {
             #(#arguments,)*
         }
 
-        // SAFETY: `repr(C)`, begins with its size, and holds pointers and numbers.
         unsafe impl abi::Versioned for #args {}
 
-        // SAFETY: the C structure of that name is generated from the same schema.
         #[cfg(feature = "cxx")]
         unsafe impl cxx::ExternType for #args {
             type Id = cxx::type_id!(#args_name);
@@ -137,7 +136,6 @@ fn lend(operation: &Operation) -> TokenStream {
                     (Kind::Tokenizer, ..) => quote! { tokenizer },
                 };
                 locals.push(quote! {
-                    // SAFETY: passed on.
                     let #name = unsafe { abi::#read(#text, self.#name) }?;
                 });
                 values.push(match input.kind {
@@ -300,13 +298,13 @@ pub fn index(operations: &[Operation]) -> TokenStream {
         let name = &operation.name;
         quote! {
             #name => {
-                // SAFETY: passed on.
                 let kernel = unsafe { Native::<#module::#args, #module::#places>::new(vtable.cast(), owner) }?;
                 lz_ops::#entry(spec, kernel)
             }
         }
     });
     quote! {
+        #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what its caller vouches for")]
         use std::any::Any;
         use std::ffi::c_void;
         use std::sync::Arc;

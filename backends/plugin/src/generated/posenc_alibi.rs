@@ -6,6 +6,10 @@
     unused_mut,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what its caller vouches for"
+)]
 use crate::abi;
 use crate::native::Native;
 /// `lz_posenc_alibi_args`: the arguments of `posenc.alibi`.

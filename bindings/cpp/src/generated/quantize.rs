@@ -7,6 +7,10 @@
     unused_imports,
     reason = "schemas differ in what they use"
 )]
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    reason = "each passes on what its caller vouches for"
+)]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::quantize::QuantizeArgs;
 use crate::call::{Call, Failure};
