@@ -14,13 +14,13 @@ use crate::tensor::Import;
 use crate::text;
 
 /// An argument that Python lends for the time of a call.
-pub enum Lent {
+pub enum Lent<'py> {
     /// Not given.
     Nothing,
     /// A tensor.
     Tensor(Import),
     /// Strings.
-    Texts(text::Texts),
+    Texts(text::Texts<'py>),
     /// A tokenizer.
     Tokenizer(std::sync::Arc<lz_ops::tokenizer::Tokenizer>),
     /// A param.
@@ -81,7 +81,7 @@ pub fn matched<'py>(
 pub fn lend<'a, 'py>(
     frame: &mut Frame<'a, 'py>,
     objects: &'a [Option<Bound<'py, PyAny>>],
-) -> PyResult<Vec<Lent>> {
+) -> PyResult<Vec<Lent<'py>>> {
     let info = frame.operation;
     let schema: &'static Operation = info.schema();
     let mut lent = Vec::with_capacity(objects.len());
@@ -119,12 +119,12 @@ fn value(frame: &Frame<'_, '_>, param: &'static Param, object: &Bound<'_, PyAny>
 }
 
 /// Strings of each argument, to be borrowed from.
-pub fn texts(lent: &[Lent]) -> Vec<Vec<&str>> {
+pub fn texts<'l>(lent: &'l [Lent<'_>]) -> Vec<Vec<&'l str>> {
     lent.iter().map(|one| if let Lent::Texts(texts) = one { texts.as_strs() } else { Vec::new() }).collect()
 }
 
 /// As the engine takes them. What is changed in place looks writable, whether or not it will be written.
-pub fn as_args<'l>(schema: &Operation, lent: &'l [Lent], texts: &'l [Vec<&'l str>]) -> Vec<Arg<'l>> {
+pub fn as_args<'l>(schema: &Operation, lent: &'l [Lent<'_>], texts: &'l [Vec<&'l str>]) -> Vec<Arg<'l>> {
     let pairs = lent.iter().zip(texts).enumerate();
     pairs
         .map(|(at, (one, texts))| match one {

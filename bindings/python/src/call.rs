@@ -117,7 +117,7 @@ impl<'a, 'py> Frame<'a, 'py> {
     }
 
     /// Strings.
-    pub fn texts(&self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts> {
+    pub fn texts(&self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts<'py>> {
         let Some(object) = object else { return Err(self.refuse_nothing(name)) };
         text::Texts::new(&self.operation.name, name, &object)
     }

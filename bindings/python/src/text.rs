@@ -7,31 +7,43 @@ use lz_core::{Handle, Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::pybacked::PyBackedStr;
+use pyo3::types::{PySequence, PyString};
 
 use crate::error::refuse;
 
 /// A batch of strings, borrowed from Python.
-pub struct Texts(Vec<PyBackedStr>);
+///
+/// The strings are held as the interpreter's own references: they are given back while it is attached, at the end of the call.
+pub struct Texts<'py>(Vec<Bound<'py, PyString>>);
 
-impl Texts {
+impl<'py> Texts<'py> {
     /// From one string or a sequence of them.
-    pub fn new(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Texts> {
-        if let Ok(text) = object.extract::<PyBackedStr>() {
-            return Ok(Texts(vec![text]));
+    pub fn new(operation: &str, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Texts<'py>> {
+        if let Ok(text) = object.cast::<PyString>() {
+            text.to_str()?;
+            return Ok(Texts(vec![text.clone()]));
         }
-        object.extract::<Vec<PyBackedStr>>().map(Texts).map_err(|_| {
+        let wrong = || {
             let reason = Reason::new(ReasonCode::ArgumentKind)
                 .argument(name)
                 .required("a string or a sequence of strings")
                 .found(object.get_type().to_string());
             refuse(object.py(), operation, reason)
-        })
+        };
+        let sequence = object.cast::<PySequence>().map_err(|_| wrong())?;
+        let mut texts = Vec::with_capacity(sequence.len().unwrap_or(0));
+        for one in sequence.try_iter()? {
+            let text = one?.cast_into::<PyString>().map_err(|_| wrong())?;
+            // Lone surrogates have no UTF-8; the exception says so.
+            text.to_str()?;
+            texts.push(text);
+        }
+        Ok(Texts(texts))
     }
 
     /// As the engine takes them.
     pub fn as_strs(&self) -> Vec<&str> {
-        self.0.iter().map(|text| &**text).collect()
+        self.0.iter().map(|text| text.to_str().unwrap_or_default()).collect()
     }
 }
 

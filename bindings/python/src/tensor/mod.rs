@@ -57,9 +57,6 @@ enum Owner {
     Buffer(Box<pyo3::ffi::Py_buffer>),
     DlPack(*mut DLManagedTensor),
     DlPackVersioned(*mut DLManagedTensorVersioned),
-    /// An object that was made on the way.
-    #[expect(dead_code, reason = "held, not read")]
-    Object(Py<PyAny>),
 }
 
 impl Drop for Import {
@@ -146,7 +143,7 @@ impl Import {
     #[cold]
     fn give_back(&mut self) {
         match &mut self.owner {
-            Owner::Caller | Owner::Object(_) => {}
+            Owner::Caller => {}
             // SAFETY: filled by PyObject_GetBuffer and released once; the interpreter is attached wherever an import is dropped.
             Owner::Buffer(buffer) => unsafe { pyo3::ffi::PyBuffer_Release(&mut **buffer) },
             Owner::DlPack(tensor) => {
