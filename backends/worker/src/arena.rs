@@ -12,9 +12,11 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Over `start..end`.
+    /// Over the whole blocks of `start..end`.
     pub fn new(start: usize, end: usize) -> Arena {
-        Arena { free: Mutex::new(vec![(start.next_multiple_of(ALIGNMENT), end)]) }
+        let start = start.next_multiple_of(ALIGNMENT);
+        let end = (end - end % ALIGNMENT).max(start);
+        Arena { free: Mutex::new(vec![(start, end)]) }
     }
 
     /// The offset of a block; `None` if there is no room.

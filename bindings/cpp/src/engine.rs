@@ -39,6 +39,7 @@ impl Owner {
     /// # Safety
     /// `release` is 0 or the address of a C function that takes `owner`, once, on any thread.
     pub unsafe fn new(owner: usize, release: usize) -> Owner {
+        #[expect(clippy::disallowed_methods, reason = "an address becomes a function in no other way")]
         // SAFETY: the caller vouches for the function; 0 is `None`.
         let release =
             unsafe { std::mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(release) };

@@ -75,7 +75,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let ask_docs = format!(" Says what would be run for a call of `{}`, and why.", operation.name);
     quote! {
         #![allow(clippy::all, unused_variables, unused_mut, unused_imports, reason = "schemas differ in what they use")]
-        #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what its caller vouches for")]
+        #![allow(clippy::undocumented_unsafe_blocks, reason = "each lends what the bridge's caller vouches for")]
         use lz_plugin::abi::{CallOptions, Output};
         use lz_plugin::generated::#module::#args;
 
@@ -93,8 +93,10 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             options: *const CallOptions,
         ) -> *mut Failure {
             crate::call::guarded(|| {
+                // SAFETY: the caller vouches for all of it.
                 let (args, mut outputs, options) = unsafe { Call::<#count>::read(&lz_ops::#info, args, outputs, options) }?;
                 let outputs = &mut outputs;
+                // SAFETY: as above.
                 let outcome = unsafe {
                     args.lend(|args| {
                         let call = args.check()?;
@@ -121,7 +123,9 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             answer: &mut crate::generated::bridge::ffi::Answer,
         ) -> *mut Failure {
             crate::call::guarded(|| {
+                // SAFETY: the caller vouches for all of it.
                 let args = unsafe { crate::call::arguments(&lz_ops::#info, args) }?;
+                // SAFETY: as above.
                 let outcome = unsafe {
                     args.lend(|args| {
                         let context = args.check()?.context();

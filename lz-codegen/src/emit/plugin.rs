@@ -35,7 +35,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let kernel = kernel(operation);
     quote! {
         #![allow(clippy::all, unused_variables, unused_mut, reason = "schemas differ in what they use")]
-        #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what its caller vouches for")]
+        #![allow(clippy::undocumented_unsafe_blocks, reason = "each lends what a checked call holds to the plugin, for the call")]
         use crate::abi;
         use crate::native::Native;
 
@@ -98,8 +98,10 @@ fn structs(operation: &Operation) -> TokenStream {
             #(#arguments,)*
         }
 
+        // SAFETY: `repr(C)`, begins with its size, and holds pointers and numbers.
         unsafe impl abi::Versioned for #args {}
 
+        // SAFETY: the C structure of that name is generated from the same schema.
         #[cfg(feature = "cxx")]
         unsafe impl cxx::ExternType for #args {
             type Id = cxx::type_id!(#args_name);
@@ -136,6 +138,7 @@ fn lend(operation: &Operation) -> TokenStream {
                     (Kind::Tokenizer, ..) => quote! { tokenizer },
                 };
                 locals.push(quote! {
+                    // SAFETY: passed on.
                     let #name = unsafe { abi::#read(#text, self.#name) }?;
                 });
                 values.push(match input.kind {
@@ -298,6 +301,7 @@ pub fn index(operations: &[Operation]) -> TokenStream {
         let name = &operation.name;
         quote! {
             #name => {
+                // SAFETY: passed on.
                 let kernel = unsafe { Native::<#module::#args, #module::#places>::new(vtable.cast(), owner) }?;
                 lz_ops::#entry(spec, kernel)
             }

@@ -150,6 +150,7 @@ impl Shared {
 
     #[cold]
     #[inline(never)]
+    #[expect(clippy::boxed_local, reason = "it comes in a box, so that the way of a hit stays narrow")]
     fn recover_known(
         &self,
         local: &'static mut Local,

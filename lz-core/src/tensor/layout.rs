@@ -260,9 +260,9 @@ impl Facts {
         }
         let usable = aligned && layout.is_sound() && (address != 0 || layout.shape.contains(&0));
         Facts(
-            1 | u8::from(layout.is_contiguous()) * CONTIGUOUS
-                | u8::from(layout.last_is_dense()) * LAST_DENSE
-                | u8::from(usable) * USABLE
+            1 | (u8::from(layout.is_contiguous()) * CONTIGUOUS)
+                | (u8::from(layout.last_is_dense()) * LAST_DENSE)
+                | (u8::from(usable) * USABLE)
                 | alignment,
         )
     }

@@ -23,7 +23,7 @@ pub(super) fn tanh<S: Simd>(s: S, x: S::F32) -> S::F32 {
     // Near 0 a polynomial: the other form would cancel.
     let square = s.mul(x, x);
     let mut sum = s.splat(-5.704_988_7e-3);
-    for coefficient in [2.063_908_9e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
+    for coefficient in [2.063_909e-2, -5.373_971_6e-2, 1.333_144_2e-1, -3.333_328e-1] {
         sum = s.fma(sum, square, s.splat(coefficient));
     }
     let small = s.fma(s.mul(sum, square), x, x);

@@ -48,7 +48,8 @@ pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ra
     for row in 0..task.rows.len() {
         // SAFETY: the scratch memory has a place for each row.
         unsafe {
-            if !(*scratch.bound.add(row) * largest <= trusted::<T>()) {
+            let most = *scratch.bound.add(row) * largest;
+            if most.is_nan() || most > trusted::<T>() {
                 *scratch.total.add(row) = f32::NAN;
             }
         }

@@ -8,7 +8,7 @@
 )]
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "each passes on what its caller vouches for"
+    reason = "each lends what a checked call holds to the plugin, for the call"
 )]
 use crate::abi;
 use crate::native::Native;

@@ -9,7 +9,7 @@
 )]
 #![allow(
     clippy::undocumented_unsafe_blocks,
-    reason = "each passes on what its caller vouches for"
+    reason = "each lends what the bridge's caller vouches for"
 )]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::attention_mla_decode_paged::AttentionMlaDecodePagedArgs;

@@ -134,6 +134,10 @@ fn interface(py: Python<'_>) -> PyResult<&'static Interface> {
             if empty.is_null() {
                 return Err(PyRuntimeError::new_err("numpy's table of functions lacks PyArray_Empty"));
             }
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "a pointer of a table becomes a function in no other way"
+            )]
             let empty = std::mem::transmute::<*const c_void, Empty>(empty);
             Ok(Interface { empty, dtypes: [const { AtomicPtr::new(ptr::null_mut()) }; DType::ALL.len() + 1] })
         }
