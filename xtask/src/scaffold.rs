@@ -37,7 +37,7 @@ import layerzero as lz
 
 x = np.array([[1.0, -2.0, 0.5]], np.float32)
 assert lz.ops.attention_linear_decode(x, scale=4.0).tolist() == [[4.0, -8.0, 2.0]]
-assert lz.which("attention.linear.decode", x)["kernel_id"] == "reference.attention.linear.decode"
+assert lz.which("attention.linear.decode", x).kernel_id == "reference.attention.linear.decode"
 print("attention.linear.decode was called from Python")
 "#;
 
