@@ -230,7 +230,11 @@ def test_the_whole_api_type_checks_strictly():
 def test_stubs_agree_with_the_module():
     pytest.importorskip("mypy")
     done = subprocess.run(
-        [sys.executable, "-m", "mypy.stubtest", "layerzero", "--allowlist", str(HERE / "stubtest_allowed.txt")],
+        [
+            *(sys.executable, "-m", "mypy.stubtest", "layerzero"),
+            *("--allowlist", str(HERE / "stubtest_allowed.txt")),
+            *("--mypy-config-file", str(HERE.parents[1] / "pyproject.toml")),
+        ],
         capture_output=True,
         text=True,
         cwd=HERE,
