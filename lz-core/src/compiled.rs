@@ -7,11 +7,11 @@ use lz_schema::expr::{self, Limit as Shape, Program, Type, Typed, Value};
 
 use crate::context::{Field, FieldKind, Store};
 use crate::device::{Generation, InstructionSet, Isa, IsaSet};
+use crate::expression_names::{FieldSet, MAX_VALUES, Names};
 use crate::kernel::KernelEntry;
 use crate::mode::KvStrategy;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
-use crate::scope::{FieldSet, MAX_VALUES, Names};
 use crate::spec::KernelSpec;
 
 /// A kernel that is known to fit its operation.
@@ -236,7 +236,7 @@ impl Compiler<'_> {
             );
             self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
         }
-        if self.info.fields.len() + crate::scope::DEVICE_NAMES.len() > MAX_VALUES {
+        if self.info.fields.len() + crate::expression_names::DEVICE_NAMES.len() > MAX_VALUES {
             let message = format!("{} has too many fields for expressions", self.info.name);
             self.problem(ReasonCode::CapabilitiesSchemaMismatch, message);
         }

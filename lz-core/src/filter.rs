@@ -10,12 +10,12 @@ use crate::device::DeviceSpec;
 use crate::engine::call::Call;
 use crate::engine::guard::Guard;
 use crate::engine::table::Candidate;
+use crate::expression_names::describe;
 use crate::health::{RefusalScope, Standing};
 use crate::mode::Ask;
 use crate::plan::{TransformKind, Transforms};
 use crate::policy::{JitPolicy, TpFallback};
 use crate::reason::{Reason, ReasonCode};
-use crate::scope::describe;
 use crate::spec::StrideNeeds;
 
 /// Who listens to the walk.
@@ -243,7 +243,10 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
 }
 
 fn shown_case(call: &Call<'_>, field: &str) -> String {
-    call.table.info.field(field).map_or_else(String::new, |field| crate::scope::show(field, call.context))
+    call.table
+        .info
+        .field(field)
+        .map_or_else(String::new, |field| crate::expression_names::show(field, call.context))
 }
 
 /// What an adapter would have to convert.

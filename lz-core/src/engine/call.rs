@@ -6,10 +6,10 @@ use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
 use crate::context::Context;
 use crate::device::DeviceSpec;
+use crate::expression_names::Values;
 use crate::health::Subject;
 use crate::mode::Mode;
 use crate::policy::Provenance;
-use crate::scope::Values;
 use crate::table::Hint;
 
 /// A locked kernel: its candidate, its id, and who says so.
@@ -115,7 +115,7 @@ impl<'a> Call<'a> {
     }
 
     /// Whether a formula's value is the same for the whole cell.
-    pub fn is_settled(&self, reads: crate::scope::FieldSet) -> bool {
+    pub fn is_settled(&self, reads: crate::expression_names::FieldSet) -> bool {
         reads & self.table.open == 0
     }
 }

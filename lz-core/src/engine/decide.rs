@@ -4,12 +4,12 @@ use super::call::Call;
 use super::guard::Guard;
 use crate::compiled::CompiledKernel;
 use crate::error::Error;
+use crate::expression_names::FieldValues;
 use crate::filter::{self, Listener};
 use crate::mode::Ask;
 use crate::plan::Transforms;
 use crate::policy::JitPolicy;
 use crate::reason::{Reason, ReasonCode};
-use crate::scope::FieldValues;
 use crate::score::{Findings, Score, score};
 
 /// What was decided for a cell.

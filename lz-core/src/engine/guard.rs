@@ -6,9 +6,9 @@ use super::table::OperationTable;
 use super::world::World;
 use crate::compiled::Modulus;
 use crate::context::{Context, Store};
+use crate::expression_names::{FieldValues, Values};
 use crate::filter;
 use crate::mode::Mode;
-use crate::scope::{FieldValues, Values};
 
 /// One condition and the truth that it must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

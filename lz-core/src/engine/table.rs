@@ -10,11 +10,11 @@ use crate::bucket::STRIDE_SPEED_BITS;
 use crate::cache::hash_text;
 use crate::compiled::{Part, parts};
 use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
+use crate::expression_names::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
 use crate::operation::OperationInfo;
 use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::{BackendState, Registry};
-use crate::scope::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
 use crate::table::LoadedTables;
 
 /// The points by which an override puts a kernel before all others.

@@ -65,7 +65,7 @@ pub fn dtypes_text(operation: &OperationInfo, context: &Context) -> String {
         }
         text.push_str(&field.name);
         text.push('=');
-        text.push_str(&crate::scope::show(field, context));
+        text.push_str(&crate::expression_names::show(field, context));
     }
     text
 }

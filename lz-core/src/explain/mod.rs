@@ -17,12 +17,12 @@ use crate::engine::decide::{self, Ranked};
 use crate::engine::guard;
 use crate::engine::world::World;
 use crate::evidence::Measured;
+use crate::expression_names;
 use crate::filter;
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
 use crate::plan::{Plan, Transforms};
 use crate::reason::{Reason, ReasonCode};
-use crate::scope;
 use crate::score::{Findings, Score};
 use crate::split;
 use crate::table::{Hint, LoadedTable};
@@ -313,7 +313,7 @@ fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {
             FieldKind::DType => "dtype",
             FieldKind::Strides | FieldKind::Place | FieldKind::Digest => continue,
         };
-        all.push(Seen { name: field.name.to_string(), value: scope::show(field, context), kind });
+        all.push(Seen { name: field.name.to_string(), value: expression_names::show(field, context), kind });
     }
     all
 }

@@ -6,9 +6,9 @@ use crate::device::Platform;
 use crate::engine::call::Call;
 use crate::engine::decide;
 use crate::engine::table::AxisCells;
+use crate::expression_names;
 use crate::filter::{self, Listener};
 use crate::reason::Reason;
-use crate::scope;
 use crate::score::Findings;
 
 /// `T=bf16 batch=2..4 seq>=2049 …`, then the rules and the kernel's own conditions that the cell does not settle.
@@ -24,7 +24,7 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
             (Store::Scalar(_), _) | (_, FieldKind::Digest) => None,
             (_, FieldKind::Strides) => strides(field, call.context, is_aligned(call)),
             (_, FieldKind::Place) => platform(field, call.context),
-            _ => Some(format!("{}={}", field.name, scope::show(field, call.context))),
+            _ => Some(format!("{}={}", field.name, expression_names::show(field, call.context))),
         });
     }
     let mode = call.mode.to_string();

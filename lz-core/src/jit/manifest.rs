@@ -15,9 +15,9 @@ use serde::{Deserialize, Serialize};
 use super::WarmupItem;
 use crate::bucket::Bucket;
 use crate::context::Context;
+use crate::expression_names;
 use crate::operation::OperationInfo;
 use crate::registry::Registry;
-use crate::scope;
 
 /// The version of the file that this release writes and reads.
 const VERSION: u32 = 1;
@@ -151,8 +151,10 @@ impl Manifest {
         context: &Context,
         state: ManifestState,
     ) {
-        let call =
-            operation.fields.iter().map(|field| format!("{}={}", field.name, scope::show(field, context)));
+        let call = operation
+            .fields
+            .iter()
+            .map(|field| format!("{}={}", field.name, expression_names::show(field, context)));
         let entry = ManifestEntry {
             kernel: kernel.to_owned(),
             version: version.to_owned(),

@@ -16,9 +16,9 @@ pub use queue::{JitCounters, JitQueue};
 pub use warmup::{WarmupItem, WarmupProgress, WarmupReport};
 
 use crate::context::Context;
+use crate::expression_names;
 use crate::kernel::KernelError;
 use crate::operation::OperationInfo;
-use crate::scope;
 use crate::spec::KernelSpec;
 
 /// How a kernel is compiled for a shape. Called by a background thread or by a warm-up, never inside a call; it may take as
@@ -52,7 +52,7 @@ impl CompileRequest<'_> {
     /// The call's axes, params, dtypes and so on, by name and as text.
     pub fn call(&self) -> Vec<(String, String)> {
         let fields = self.operation.fields.iter();
-        fields.map(|field| (field.name.to_string(), scope::show(field, self.context))).collect()
+        fields.map(|field| (field.name.to_string(), expression_names::show(field, self.context))).collect()
     }
 }
 

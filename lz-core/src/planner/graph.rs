@@ -245,8 +245,9 @@ fn add_ways(
 /// What is declared to flow into each step, and out of the last. An operation without a layout leaves it as it is.
 fn declared(steps: &[Step]) -> Vec<Flow> {
     let mut flows = Vec::with_capacity(steps.len() + 1);
-    let stated =
-        |step: &Step| layout_of(step.operation).map(|field| crate::scope::show(field, &step.context));
+    let stated = |step: &Step| {
+        layout_of(step.operation).map(|field| crate::expression_names::show(field, &step.context))
+    };
     // What comes before the first operation with a layout leaves that one's layout as it is.
     let mut layout = steps.iter().find_map(stated).unwrap_or_default();
     let mut made = None;

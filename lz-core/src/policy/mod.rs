@@ -120,7 +120,7 @@ pub struct Rule {
     /// For which operations.
     pub operations: Pattern,
     /// A bool expression over the operation's axes, params, `given(…)` and dtypes, and over the device and mode
-    /// (see [`crate::scope::DEVICE_NAMES`]). A rule that names something an operation does not have is not about it.
+    /// (see [`crate::expression_names::DEVICE_NAMES`]). A rule that names something an operation does not have is not about it.
     pub condition: Option<String>,
     /// What it does.
     pub actions: Vec<Action>,
@@ -146,7 +146,7 @@ pub enum Action {
     /// This kernel or an error.
     Lock(String),
     /// Excludes every kernel for which a bool expression over its own properties (see
-    /// [`crate::scope::KERNEL_NAMES`]) is false.
+    /// [`crate::expression_names::KERNEL_NAMES`]) is false.
     Filter(String),
 }
 

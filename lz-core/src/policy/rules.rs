@@ -9,8 +9,8 @@ use lz_schema::source::{Span, Spanned};
 use super::expressions::{Spelled, code_of, message_of, spell};
 use super::file::Vocabulary;
 use super::{Action, Pattern, Provenance, Rule};
+use crate::expression_names::Names;
 use crate::operation::OperationInfo;
-use crate::scope::Names;
 
 /// A rule as selection reads it; `None` after a mistake, which is in the sink.
 pub(super) fn rule(

@@ -6,8 +6,8 @@ use super::workload;
 use crate::context::{Context, FieldKind, Store};
 use crate::engine::table::{AxisCells, OperationTable};
 use crate::error::Error;
+use crate::expression_names;
 use crate::operation::OperationInfo;
-use crate::scope;
 use crate::table::Sizes;
 use crate::tensor::Place;
 
@@ -129,7 +129,7 @@ pub(super) fn of(work: &Work, table: &OperationTable) -> Result<Vec<Grid>, Strin
                 FieldKind::DType | FieldKind::Bool | FieldKind::Enum(_) | FieldKind::Given,
                 Store::Flag { .. },
             ) => {
-                let word = (field.name.to_string(), scope::show(field, &work.context));
+                let word = (field.name.to_string(), expression_names::show(field, &work.context));
                 grids.iter_mut().for_each(|grid| grid.words.push(word.clone()));
             }
             (FieldKind::Axis { buckets }, Store::Axis(number)) => {

@@ -19,11 +19,11 @@ use crate::compiled::CompiledKernel;
 use crate::context::{Context, FieldKind, Store};
 use crate::engine::call::Call;
 use crate::engine::decide;
+use crate::expression_names::Values;
 use crate::filter;
 use crate::mode::Ask;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
-use crate::scope::Values;
 
 /// How a call is cut.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -5,9 +5,9 @@ use lz_schema::expr::Scope;
 use lz_schema::model::Constant;
 
 use crate::context::{Context, FieldKind, Store};
+use crate::expression_names::Names;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
-use crate::scope::Names;
 
 /// What was decided.
 #[derive(Debug, Clone, PartialEq, Eq)]
