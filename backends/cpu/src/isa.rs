@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use lz_core::{KernelEntry, KernelError, Reason, ReasonCode};
+use lz_core::{DType, KernelEntry, KernelError, Reason, ReasonCode};
 
 use crate::simd::Simd;
 
@@ -52,3 +52,30 @@ macro_rules! variants {
     }};
 }
 pub(crate) use variants;
+
+/// The entry of a kernel that multiplies bf16 on tiles, where it was compiled for them: it takes nothing else, and goes first.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn on_tiles(entry: KernelEntry) -> KernelEntry {
+    let mut entry = variant::<crate::simd::Amx>(entry);
+    let spec = Arc::make_mut(&mut entry.spec);
+    spec.dtypes.retain(|(variable, _)| variable != "T");
+    spec.dtypes.push(("T".to_owned(), vec![DType::BF16]));
+    spec.priority = spec.priority.saturating_add(10);
+    entry
+}
+
+/// Entries of kernels that have a way for bf16 tiles; none where the target has no tiles.
+macro_rules! tile_variants {
+    ($($kernel:path),* $(,)?) => {{
+        let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            $({
+                use $kernel as Kernel;
+                entries.push($crate::isa::on_tiles(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
+            })*
+        }
+        entries
+    }};
+}
+pub(crate) use tile_variants;

@@ -10,6 +10,7 @@ mod embedding;
 mod gemm;
 mod isa;
 mod kv;
+mod mlp;
 mod norm;
 mod pointwise;
 pub mod pool;
@@ -24,7 +25,7 @@ use lz_core::KernelEntry;
 /// Every kernel of this backend, one for each instruction set. An explicit list: registries that the linker fills vanish in
 /// static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
-    isa::variants![
+    let mut kernels = isa::variants![
         activation::GeluElements,
         activation::GeluMulElements,
         activation::ReluElements,
@@ -51,6 +52,8 @@ pub fn kernels() -> Vec<KernelEntry> {
         embedding::LookupRows,
         kv::AppendRows,
         kv::CompactPages,
+        mlp::Fused,
+        mlp::Linear,
         norm::LayerRows,
         norm::RmsAddRows,
         norm::RmsRows,
@@ -59,5 +62,25 @@ pub fn kernels() -> Vec<KernelEntry> {
         quant::DequantizeRows,
         quant::QuantizeRows,
         state::MergeRows,
-    ]
+    ];
+    kernels.extend(isa::tile_variants![
+        attention::CrossDecode,
+        attention::CrossPrefill,
+        attention::GqaDecode,
+        attention::GqaDecodePaged,
+        attention::GqaPrefill,
+        attention::GqaPrefillPaged,
+        attention::GqaPrefillRagged,
+        attention::MlaDecode,
+        attention::MlaDecodePaged,
+        attention::MlaPrefill,
+        attention::SparseBlock,
+        attention::SparseVariableBlock,
+        attention::StandardDecode,
+        attention::StandardDecodePaged,
+        attention::StandardPrefill,
+        attention::StandardPrefillPaged,
+        attention::StandardPrefillRagged,
+    ]);
+    kernels
 }

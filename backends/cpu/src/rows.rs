@@ -277,6 +277,20 @@ impl<'a, T: Element> RowsMut<'a, T> {
         }
     }
 
+    /// Some elements of one row.
+    ///
+    /// # Safety
+    /// Nobody else has these elements now, and they are inside the row.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "threads share the elements out among themselves; see the safety section"
+    )]
+    pub(crate) unsafe fn part(&self, row: usize, part: Range<usize>) -> &mut [T] {
+        let start = self.data.wrapping_offset(self.starts.offset(row)).wrapping_add(part.start);
+        // SAFETY: the tensor was sound and borrowed exclusively, and the caller vouches for the elements.
+        unsafe { std::slice::from_raw_parts_mut(start, part.len()) }
+    }
+
     /// One row.
     ///
     /// # Safety

@@ -61,14 +61,15 @@ pub fn of(subject: &'static dyn Subject, wanted: Option<&str>) -> Result<impl It
         let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else { return None };
         let plan = engine.which(subject.info(), &context).ok()?;
         let kernel = lz_test_kernels::runnable().iter().find(|entry| entry.spec.id == plan.kernel)?;
+        let told = told(operation, workload);
         Some(Case {
             operation: &operation.name,
             workload: &workload.name,
             kernel: kernel.clone(),
             workspace: plan.workspace_bytes,
             scratch: Scratch::default(),
-            work: work(operation, &call),
-            told: told(operation, workload),
+            work: Work { flops: flops(&operation.name, &told), ..work(operation, &call) },
+            told,
             call,
         })
     }))
@@ -140,7 +141,39 @@ fn work(operation: &Operation, call: &OwnedCall) -> Work {
             let moved = in_place / pages as usize * (size("source") / 4);
             Work { read: moved, written: moved, flops: 0.0 }
         }
+        name if name.ends_with(".paged") => {
+            let first = |name: &str| named(name).and_then(|tensor| tensor.layout().shape.first().copied());
+            let pages = first("k_cache").or_else(|| first("ckv_cache")).unwrap_or(1).max(1) as usize;
+            let caches: usize = ["k_cache", "v_cache", "ckv_cache", "kpe_cache"].into_iter().map(size).sum();
+            let listed = first("kv_indices").unwrap_or(0) as usize;
+            Work { read: inputs - caches + caches / pages * listed, written, flops: 0.0 }
+        }
         _ => Work { read: inputs, written: written + in_place, flops: 0.0 },
+    }
+}
+
+/// Multiplications and additions of a workload as it is told; 0 where memory is the limit whatever the size.
+fn flops(operation: &str, told: &Value) -> f64 {
+    let axes = &told["axes"];
+    let axis = |name: &str| match &axes[name] {
+        Value::Array(sizes) => sizes.iter().filter_map(Value::as_f64).product(),
+        size => size.as_f64().unwrap_or(1.0),
+    };
+    let causal = if told["params"]["causal"].as_bool() == Some(true) { 0.5 } else { 1.0 };
+    let latent =
+        |queries: f64| queries * axis("heads") * axis("kv_len") * (2.0 * axis("dim_ckv") + axis("dim_kpe"));
+    2.0 * match operation {
+        "attention.standard.prefill" | "attention.gqa.prefill" | "attention.cross.prefill" => {
+            let scores = axis("batch") * axis("heads") * axis("seq_q") * axis("seq_k");
+            scores * (axis("head_dim") + axis("head_dim_v")) * causal
+        }
+        "attention.mla.prefill" => latent(axis("seq_q")) * causal,
+        "attention.mla.decode" => latent(axis("tokens")),
+        "mlp.linear" => axis("rows") * axis("in_features") * axis("out_features"),
+        "mlp.fused" => {
+            axis("rows") * axis("intermediate") * (2.0 * axis("in_features") + axis("out_features"))
+        }
+        _ => 0.0,
     }
 }
 

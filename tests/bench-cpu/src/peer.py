@@ -194,6 +194,50 @@ def dequantize(a, t, p):
     return lambda: (x.float() * scale).to(out)
 
 
+def attention(a, t, p):
+    batch, queries, keys, heads = a["batch"], a.get("seq_q", 1), a["seq_k"], a["heads"]
+    kv_heads, window = a.get("kv_heads", heads), p.get("window_left", -1)
+    if p.get("soft_cap") or 0 <= window < keys - 1:
+        return None
+
+    def tensor(length, count, dim):
+        if p.get("layout") == "BHSD":
+            return fill((batch, count, length, dim), t["T"])
+        return fill((batch, length, count, dim), t["T"]).transpose(1, 2)
+
+    q, k = tensor(queries, heads, a["head_dim"]), tensor(keys, kv_heads, a["head_dim"])
+    v = tensor(keys, kv_heads, a["head_dim_v"])
+    causal, mask = p.get("causal", False), None
+    if causal and queries != keys:
+        # What torch calls causal is aligned at the first key, so the mask is written out.
+        causal, mask = False, torch.ones((queries, keys), dtype=torch.bool).tril(keys - queries)
+    return lambda: F.scaled_dot_product_attention(
+        q, k, v, attn_mask=mask, is_causal=causal, scale=p.get("sm_scale"), enable_gqa=heads != kv_heads
+    )
+
+
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+}
+
+
+def linear(a, t, p):
+    x, w = fill((*a["rows"], a["in_features"]), t["T"]), fill((a["out_features"], a["in_features"]), t["T"])
+    bias, act = fill((a["out_features"],), t["T"]), ACTIVATIONS[p.get("activation", "none")]
+    return lambda: act(F.linear(x, w, bias))
+
+
+def fused(a, t, p):
+    x = fill((*a["rows"], a["in_features"]), t["T"])
+    gate, up = (fill((a["intermediate"], a["in_features"]), t["T"]) for _ in range(2))
+    down, act = fill((a["out_features"], a["intermediate"]), t["T"]), ACTIVATIONS[p.get("activation", "silu")]
+    return lambda: F.linear(act(F.linear(x, gate)) * F.linear(x, up), down)
+
+
 MAKERS = {
     "norm.rms": norm_rms,
     "norm.rms.add": norm_rms_add,
@@ -212,6 +256,14 @@ MAKERS = {
     "kv.compact": compact,
     "quantize": quantize,
     "dequantize": dequantize,
+    "attention.standard.prefill": attention,
+    "attention.standard.decode": attention,
+    "attention.gqa.prefill": attention,
+    "attention.gqa.decode": attention,
+    "attention.cross.prefill": attention,
+    "attention.cross.decode": attention,
+    "mlp.linear": linear,
+    "mlp.fused": fused,
 }
 
 

@@ -5,7 +5,7 @@ use crate::simd::{Simd, exp};
 
 /// `max(x, 0)`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Relu;
+pub(crate) struct Relu;
 
 impl Pointwise<1> for Relu {
     #[inline(always)]
@@ -28,7 +28,7 @@ impl Pointwise<1> for ReluSquared {
 
 /// `x / (1 + exp(-alpha x))`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Silu {
+pub(crate) struct Silu {
     /// Steepness; 0 halves x.
     pub alpha: f32,
 }
@@ -44,7 +44,7 @@ impl Pointwise<1> for Silu {
 
 /// `x/2 (1 + tanh(y))` with `y = √(2/π) (x + 0.044715 x³)`, which is `x / (1 + exp(-2y))`.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct GeluTanh;
+pub(crate) struct GeluTanh;
 
 impl Pointwise<1> for GeluTanh {
     #[inline(always)]
@@ -66,7 +66,7 @@ fn over_one_plus_exp<S: Simd>(s: S, x: S::F32, exponent: S::F32) -> S::F32 {
 
 /// `x Φ(x)`, as `max(x, 0) - |x|/2 erfc(|x|/√2)`, which keeps its digits in both tails.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Gelu;
+pub(crate) struct Gelu;
 
 impl Pointwise<1> for Gelu {
     #[inline(always)]

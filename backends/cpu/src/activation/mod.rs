@@ -16,7 +16,8 @@ use lz_ops::{
 use crate::isa::require;
 use crate::pointwise;
 use crate::simd::Simd;
-use functions::{Gelu, GeluTanh, Relu, ReluSquared, Silu, Times};
+pub(crate) use functions::{Gelu, GeluTanh, Relu, Silu};
+use functions::{ReluSquared, Times};
 
 /// `max(x, 0)`.
 #[derive(Debug)]

@@ -10,9 +10,9 @@ use lz_ops::{
 
 use super::prefill::Given;
 use super::problem::{Mask, Sequence, Shape, integers, lse_mut, rows, rows_mut};
-use super::run::{Problem, run};
+use super::run::{Attend, Problem, run};
 use crate::isa::require;
-use crate::simd::{Simd, with_float};
+use crate::simd::with_float;
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -29,7 +29,7 @@ pub(crate) struct CrossPrefill<S>(pub PhantomData<S>);
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionCrossPrefillKernel for CrossPrefill<S> {
+impl<S: Attend> AttentionCrossPrefillKernel for CrossPrefill<S> {
     fn run(
         &self,
         call: &AttentionCrossPrefillCall<'_>,

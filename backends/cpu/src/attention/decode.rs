@@ -13,9 +13,9 @@ use lz_ops::{
 
 use super::prefill::Given;
 use super::problem::{Mask, Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut};
-use super::run::{CHUNK, Problem, Split, run};
+use super::run::{Attend, CHUNK, Problem, Split, run};
 use crate::isa::require;
-use crate::simd::{Simd, with_float};
+use crate::simd::with_float;
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ macro_rules! decode {
     tp_invariant = true,
     workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
 )]
-impl<S: Simd> AttentionGqaDecodeKernel for GqaDecode<S> {
+impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
     fn run(
         &self,
         call: &AttentionGqaDecodeCall<'_>,
@@ -126,7 +126,7 @@ impl<S: Simd> AttentionGqaDecodeKernel for GqaDecode<S> {
     tp_invariant = true,
     workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
 )]
-impl<S: Simd> AttentionStandardDecodeKernel for StandardDecode<S> {
+impl<S: Attend> AttentionStandardDecodeKernel for StandardDecode<S> {
     fn run(
         &self,
         call: &AttentionStandardDecodeCall<'_>,
@@ -153,7 +153,7 @@ impl<S: Simd> AttentionStandardDecodeKernel for StandardDecode<S> {
     tp_invariant = true,
     workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
 )]
-impl<S: Simd> AttentionCrossDecodeKernel for CrossDecode<S> {
+impl<S: Attend> AttentionCrossDecodeKernel for CrossDecode<S> {
     fn run(
         &self,
         call: &AttentionCrossDecodeCall<'_>,

@@ -11,9 +11,9 @@ use lz_ops::{
 
 use super::paged::Pages;
 use super::problem::{Rows, Sequence, Shape, Table, lse_mut, rows, rows_mut};
-use super::run::{CHUNK, Problem, Split, run};
+use super::run::{Attend, CHUNK, Problem, Split, run};
 use crate::isa::require;
-use crate::simd::{Float, Simd, with_float};
+use crate::simd::{Float, with_float};
 
 /// Latents of up to 512 features with rotary parts of up to 64, of any float type.
 #[derive(Debug)]
@@ -96,7 +96,7 @@ macro_rules! given {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionMlaPrefillKernel for MlaPrefill<S> {
+impl<S: Attend> AttentionMlaPrefillKernel for MlaPrefill<S> {
     fn run(
         &self,
         call: &AttentionMlaPrefillCall<'_>,
@@ -127,7 +127,7 @@ impl<S: Simd> AttentionMlaPrefillKernel for MlaPrefill<S> {
     tp_invariant = true,
     workspace = "min(ceil_div(kv_len, 1024) - 1, 1) * ceil_div(kv_len, 1024) * tokens * heads * (dim_ckv + 2) * 4"
 )]
-impl<S: Simd> AttentionMlaDecodeKernel for MlaDecode<S> {
+impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
     fn run(
         &self,
         call: &AttentionMlaDecodeCall<'_>,
@@ -166,7 +166,7 @@ impl<S: Simd> AttentionMlaDecodeKernel for MlaDecode<S> {
     tp_invariant = true,
     workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (dim_ckv + 2) * 4"
 )]
-impl<S: Simd> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
+impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
     fn run(
         &self,
         call: &AttentionMlaDecodePagedCall<'_>,

@@ -1,10 +1,12 @@
-//! Attention. `problem` says what to attend to, `run` cuts it into tasks, `tile` and `stream` are the two ways to run one,
-//! `careful` a third for what f32 cannot be trusted with. The other files are the operations: they only translate names.
+//! Attention. `problem` says what to attend to, `run` cuts it into tasks, `tile` and `stream` are the ways to run one,
+//! `matrix` a third for bf16 on AMX, `careful` one for what f32 cannot be trusted with. The other files are the operations: they only translate names.
 
 mod careful;
 mod cross;
 mod decode;
 mod math;
+#[cfg(target_arch = "x86_64")]
+mod matrix;
 mod mla;
 mod paged;
 mod prefill;

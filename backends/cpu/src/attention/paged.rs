@@ -13,9 +13,9 @@ use lz_ops::{
 };
 
 use super::problem::{Rows, Sequence, Shape, Slopes, Table, integers, lse_mut, rows, rows_mut, span};
-use super::run::{CHUNK, Problem, Split, run, run_ragged};
+use super::run::{Attend, CHUNK, Problem, Split, run, run_ragged};
 use crate::isa::require;
-use crate::simd::{Simd, with_float};
+use crate::simd::with_float;
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -204,7 +204,7 @@ macro_rules! paged_prefill {
     tp_invariant = true,
     workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (head_dim + 2) * 4"
 )]
-impl<S: Simd> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
+impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     fn run(
         &self,
         call: &AttentionGqaDecodePagedCall<'_>,
@@ -234,7 +234,7 @@ impl<S: Simd> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     tp_invariant = true,
     workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (head_dim + 2) * 4"
 )]
-impl<S: Simd> AttentionStandardDecodePagedKernel for StandardDecodePaged<S> {
+impl<S: Attend> AttentionStandardDecodePagedKernel for StandardDecodePaged<S> {
     fn run(
         &self,
         call: &AttentionStandardDecodePagedCall<'_>,
@@ -263,7 +263,7 @@ impl<S: Simd> AttentionStandardDecodePagedKernel for StandardDecodePaged<S> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
+impl<S: Attend> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
     fn run(
         &self,
         call: &AttentionGqaPrefillPagedCall<'_>,
@@ -285,7 +285,7 @@ impl<S: Simd> AttentionGqaPrefillPagedKernel for GqaPrefillPaged<S> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionStandardPrefillPagedKernel for StandardPrefillPaged<S> {
+impl<S: Attend> AttentionStandardPrefillPagedKernel for StandardPrefillPaged<S> {
     fn run(
         &self,
         call: &AttentionStandardPrefillPagedCall<'_>,

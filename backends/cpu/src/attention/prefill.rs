@@ -10,9 +10,9 @@ use lz_ops::{
 };
 
 use super::problem::{Mask, Rows, Sequence, Shape, Slopes, Table, lse_mut, rows, rows_mut};
-use super::run::{Problem, run};
+use super::run::{Attend, Problem, run};
 use crate::isa::require;
-use crate::simd::{Float, Simd, with_float};
+use crate::simd::{Float, with_float};
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl<T: Float> Given<T> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionGqaPrefillKernel for GqaPrefill<S> {
+impl<S: Attend> AttentionGqaPrefillKernel for GqaPrefill<S> {
     fn run(
         &self,
         call: &AttentionGqaPrefillCall<'_>,
@@ -129,7 +129,7 @@ impl<S: Simd> AttentionGqaPrefillKernel for GqaPrefill<S> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionStandardPrefillKernel for StandardPrefill<S> {
+impl<S: Attend> AttentionStandardPrefillKernel for StandardPrefill<S> {
     fn run(
         &self,
         call: &AttentionStandardPrefillCall<'_>,

@@ -11,9 +11,9 @@ use lz_ops::{
 
 use super::prefill::Given;
 use super::problem::{Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut, span};
-use super::run::{Problem, run_ragged};
+use super::run::{Attend, Problem, run_ragged};
 use crate::isa::require;
-use crate::simd::{Simd, with_float};
+use crate::simd::with_float;
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -84,7 +84,7 @@ macro_rules! ragged {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
+impl<S: Attend> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
     fn run(
         &self,
         call: &AttentionGqaPrefillRaggedCall<'_>,
@@ -106,7 +106,7 @@ impl<S: Simd> AttentionGqaPrefillRaggedKernel for GqaPrefillRagged<S> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionStandardPrefillRaggedKernel for StandardPrefillRagged<S> {
+impl<S: Attend> AttentionStandardPrefillRaggedKernel for StandardPrefillRagged<S> {
     fn run(
         &self,
         call: &AttentionStandardPrefillRaggedCall<'_>,

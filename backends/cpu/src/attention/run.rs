@@ -52,7 +52,7 @@ impl<P> AllSync<'_, P> {
 }
 
 /// Attends.
-pub(crate) fn run<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, split: Option<Split<'_>>) {
+pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split: Option<Split<'_>>) {
     let shape = &problem.shape;
     if shape.group == 0 || shape.kv_heads == 0 || problem.sequences == 0 {
         return;
@@ -93,12 +93,12 @@ pub(crate) fn run<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, split: 
                 }
                 let keys = whole.start.max(chunk * CHUNK)..whole.end.min((chunk + 1) * CHUNK);
                 let places = Places { workspace, first: first_part(index), parts, chunk };
-                attend(s, &task, &|take| take(keys.clone()), &|task, scratch| places.store(s, task, scratch));
+                s.attend(&task, &|take| take(keys.clone()), &|task, scratch| places.store(s, task, scratch));
             }
             _ if chunk > 0 => {}
             _ => {
                 let ranges: Ranges<'_> = &|take| take(whole.clone());
-                attend(s, &task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
+                s.attend(&task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
             }
         }
     };
@@ -121,7 +121,7 @@ pub(crate) fn run<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, split: 
 }
 
 /// As [`run`], for queries that an indptr divides: where it falls, requests share rows of the output, and one thread writes them.
-pub(crate) fn run_ragged<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, indptr: &[i32]) {
+pub(crate) fn run_ragged<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, indptr: &[i32]) {
     if indptr.is_sorted() {
         run(s, problem, None);
     } else {
@@ -130,7 +130,7 @@ pub(crate) fn run_ragged<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>, 
 }
 
 /// Some rows over listed ranges of keys, for operations that say themselves which keys a row sees.
-pub(crate) fn attend_to<S: Simd, T: Float>(
+pub(crate) fn attend_to<S: Attend, T: Float>(
     s: S,
     shape: &Shape,
     sequence: &Sequence<'_, T>,
@@ -142,7 +142,7 @@ pub(crate) fn attend_to<S: Simd, T: Float>(
     while start < rows.end {
         let end = rows.end.min(start + MOST_ROWS);
         let task = Task { shape, sequence, head, rows: start..end };
-        attend(s, &task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
+        s.attend(&task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
         start = end;
     }
 }
@@ -156,12 +156,41 @@ pub(crate) fn for_each(work: usize, tasks: usize, task: &(impl Fn(usize) + Sync)
     }
 }
 
-fn attend<S: Simd, T: Float>(
-    s: S,
-    task: &Task<'_, '_, T>,
-    ranges: Ranges<'_>,
-    end: &dyn Fn(&Task<'_, '_, T>, &Scratch),
-) {
+/// Instruction sets by the ways in which they attend.
+pub(crate) trait Attend: Simd {
+    /// Attends from the rows of a task to the keys of `ranges`, and hands the state of every row to `end`.
+    fn attend<T: Float>(self, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>);
+}
+
+/// What takes the state of every row of a task.
+pub(super) type End<'e, T> = &'e dyn Fn(&Task<'_, '_, T>, &Scratch);
+
+macro_rules! attends_by_vectors {
+    ($($simd:ty),*) => {
+        $(impl Attend for $simd {
+            fn attend<T: Float>(self, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>) {
+                by_vectors(self, task, ranges, end);
+            }
+        })*
+    };
+}
+attends_by_vectors!(crate::simd::Scalar);
+#[cfg(target_arch = "x86_64")]
+attends_by_vectors!(crate::simd::Avx2, crate::simd::Avx512);
+
+#[cfg(target_arch = "x86_64")]
+impl Attend for crate::simd::Amx {
+    fn attend<T: Float>(self, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>) {
+        if T::DTYPE == lz_core::DType::BF16 && task.rows.len() > stream::STREAMED_ROWS {
+            // SAFETY: `self` is the proof that AMX is available, and T is bf16.
+            unsafe { super::matrix::attend(self.vectors(), task, ranges, end) };
+        } else {
+            by_vectors(self.vectors(), task, ranges, end);
+        }
+    }
+}
+
+fn by_vectors<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>) {
     with_scratch::<S, _>(task.shape, task.rows.len(), |scratch| {
         if task.rows.len() <= stream::STREAMED_ROWS && task.shape.dims[1] == 0 && !task.shape.shared {
             stream::attend(s, task, ranges, scratch);

@@ -12,9 +12,9 @@ use lz_ops::{
 
 use super::prefill::Given;
 use super::problem::{Shape, integers, lse_mut, rows, rows_mut, span};
-use super::run::{attend_to, for_each};
+use super::run::{Attend, attend_to, for_each};
 use crate::isa::require;
-use crate::simd::{Simd, with_float};
+use crate::simd::with_float;
 
 /// Heads of up to 256 features, of any float type.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ fn shape(heads: i64, kv_heads: i64, head_dim: i64, scale: f32, soft_cap: f32) ->
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionSparseBlockKernel for SparseBlock<S> {
+impl<S: Attend> AttentionSparseBlockKernel for SparseBlock<S> {
     fn run(
         &self,
         call: &AttentionSparseBlockCall<'_>,
@@ -103,7 +103,7 @@ impl<S: Simd> AttentionSparseBlockKernel for SparseBlock<S> {
     deterministic,
     tp_invariant = true
 )]
-impl<S: Simd> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
+impl<S: Attend> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
     fn run(
         &self,
         call: &AttentionSparseVariableBlockCall<'_>,

@@ -94,7 +94,7 @@ fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
     });
 }
 
-#[inline(never)]
+/// Each size has a function of its own: a body with all of them would be too large to be inlined into where the instructions are.
 fn one_tile<S: Simd, T: Float>(
     s: S,
     task: &Task<'_, '_, T>,
@@ -103,75 +103,72 @@ fn one_tile<S: Simd, T: Float>(
     scratch: &Scratch,
 ) -> f32 {
     let rows = task.rows.len();
-    s.vectorize(|| {
-        let mut largest = s.splat(0.0);
-        let mut row = 0;
-        while row < rows {
-            match rows - row {
-                1 => largest = scores::<S, T, 1>(s, task, keys, row, largest, scratch),
-                2 => largest = scores::<S, T, 2>(s, task, keys, row, largest, scratch),
-                3 => largest = scores::<S, T, 3>(s, task, keys, row, largest, scratch),
-                _ => largest = scores::<S, T, 4>(s, task, keys, row, largest, scratch),
-            }
-            row += 4;
-        }
-        for row in 0..rows {
-            softmax(s, task, keys.len(), start, row, scratch);
-        }
-        let mut row = 0;
-        while row < rows {
-            match rows - row {
-                1 => average::<S, T, 1>(s, task, keys, row, scratch),
-                2 => average::<S, T, 2>(s, task, keys, row, scratch),
-                3 => average::<S, T, 3>(s, task, keys, row, scratch),
-                _ => average::<S, T, 4>(s, task, keys, row, scratch),
-            }
-            row += 4;
-        }
-        s.largest(largest)
-    })
-}
-
-/// Scores of `R` rows, one row after the other; what lies between the last key and the end of its vector is -∞.
-#[inline(always)]
-fn scores<S: Simd, T: Float, const R: usize>(
-    s: S,
-    task: &Task<'_, '_, T>,
-    keys: &[Key<T>],
-    row: usize,
-    mut largest: S::F32,
-    scratch: &Scratch,
-) -> S::F32 {
-    let dim = task.shape.dims[0];
-    let wide = dim.next_multiple_of(S::LANES);
-    // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors.
-    unsafe {
-        let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS));
-        for (n, key) in keys.iter().enumerate() {
-            let mut sums = [s.splat(0.0); R];
-            vectors!(S, dim, |span| {
-                let value = T::load(s, key[0], span);
-                largest = s.max(s.abs(value), largest);
-                for (m, sum) in sums.iter_mut().enumerate() {
-                    *sum = s.fma(s.load(q.add(m * wide + span.at())), value, *sum);
-                }
-            });
-            for (m, &sum) in sums.iter().enumerate() {
-                *to.add(m * KEYS + n) = s.sum(sum);
-            }
-        }
-        for n in keys.len()..keys.len().next_multiple_of(S::LANES) {
-            for m in 0..R {
-                *to.add(m * KEYS + n) = f32::NEG_INFINITY;
-            }
+    let mut largest = 0.0f32;
+    for row in (0..rows).step_by(4) {
+        largest = largest.max(match rows - row {
+            1 => scores::<S, T, 1>(s, task, keys, row, scratch),
+            2 => scores::<S, T, 2>(s, task, keys, row, scratch),
+            3 => scores::<S, T, 3>(s, task, keys, row, scratch),
+            _ => scores::<S, T, 4>(s, task, keys, row, scratch),
+        });
+    }
+    for row in 0..rows {
+        adjust(s, task, keys.len(), start, row, scratch);
+        softmax(s, keys.len(), row, scratch);
+    }
+    for row in (0..rows).step_by(4) {
+        match rows - row {
+            1 => average::<S, T, 1>(s, task, keys, row, scratch),
+            2 => average::<S, T, 2>(s, task, keys, row, scratch),
+            3 => average::<S, T, 3>(s, task, keys, row, scratch),
+            _ => average::<S, T, 4>(s, task, keys, row, scratch),
         }
     }
     largest
 }
 
-/// Scores of one row become weights.
-#[inline(always)]
-fn softmax<S: Simd, T: Float>(
+/// Scores of `R` rows, one row after the other; what lies between the last key and the end of its vector is -∞.
+#[inline(never)]
+fn scores<S: Simd, T: Float, const R: usize>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    keys: &[Key<T>],
+    row: usize,
+    scratch: &Scratch,
+) -> f32 {
+    let dim = task.shape.dims[0];
+    let wide = dim.next_multiple_of(S::LANES);
+    s.vectorize(|| {
+        let mut largest = s.splat(0.0);
+        // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors.
+        unsafe {
+            let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS));
+            for (n, key) in keys.iter().enumerate() {
+                let mut sums = [s.splat(0.0); R];
+                vectors!(S, dim, |span| {
+                    let value = T::load(s, key[0], span);
+                    largest = s.max(s.abs(value), largest);
+                    for (m, sum) in sums.iter_mut().enumerate() {
+                        *sum = s.fma(s.load(q.add(m * wide + span.at())), value, *sum);
+                    }
+                });
+                for (m, &sum) in sums.iter().enumerate() {
+                    *to.add(m * KEYS + n) = s.sum(sum);
+                }
+            }
+            for n in keys.len()..keys.len().next_multiple_of(S::LANES) {
+                for m in 0..R {
+                    *to.add(m * KEYS + n) = f32::NEG_INFINITY;
+                }
+            }
+        }
+        s.largest(largest)
+    })
+}
+
+/// Caps, slopes, masks and edges, on the scores of one row.
+#[inline(never)]
+fn adjust<S: Simd, T: Float>(
     s: S,
     task: &Task<'_, '_, T>,
     keys: usize,
@@ -180,67 +177,87 @@ fn softmax<S: Simd, T: Float>(
     scratch: &Scratch,
 ) {
     let soft_cap = task.shape.soft_cap;
-    // SAFETY: the scratch memory was measured for this task; the mask is borrowed by the call and covers rows and keys.
-    unsafe {
-        let scores = scratch.scores.add(row * KEYS);
-        let visible = task.visible(row);
-        let edge = task.looks_at_places() && (visible.start > start || visible.end < start + keys);
-        let relative = |key: usize| s.splat(key.saturating_sub(start).min(KEYS) as f32);
-        let (first, last) = (relative(visible.start), relative(visible.end));
-        let distance = task.place(row).saturating_sub(start as i64);
-        let place = s.splat(if distance.abs() < 1 << 23 { distance as f32 } else { f32::NAN });
-        let slope = s.splat(*scratch.slope.add(row));
-        let mut mask = [0.0f32; KEYS];
-        if let Some(given) = task.sequence.mask {
-            let (query, head) = task.row(row);
-            given.read(head, query, start..start + keys, &mut mask);
-        }
-        let before = *scratch.highest.add(row);
-        let mut highest = s.splat(before);
-        vectors!(S, keys.next_multiple_of(S::LANES), |span| {
-            let at = scores.add(span.at());
-            let mut score = s.load(at);
-            if soft_cap > 0.0 {
-                // What fills the last vector stays hidden.
-                let capped = s.mul(tanh(s, score), s.splat(soft_cap * LOG2_E));
-                let hidden = s.splat(f32::NEG_INFINITY);
-                let number = s.add(s.splat(span.at() as f32), s.load(COUNTED.as_ptr()));
-                score = s.select(s.lt(number, s.splat(keys as f32)), capped, hidden);
-            }
-            if task.sequence.slopes.is_some() {
-                let number = s.add(s.splat(span.at() as f32), s.load(COUNTED.as_ptr()));
-                score = s.fma(slope, s.sub(number, place), score);
-            }
-            if task.sequence.mask.is_some() {
-                score = s.fma(s.load(mask.as_ptr().add(span.at())), s.splat(LOG2_E), score);
-            }
+    let visible = task.visible(row);
+    let edge = task.looks_at_places() && (visible.start > start || visible.end < start + keys);
+    let (slopes, masked) = (task.sequence.slopes.is_some(), task.sequence.mask);
+    if !edge && !slopes && masked.is_none() && soft_cap <= 0.0 {
+        return;
+    }
+    let mut mask = [0.0f32; KEYS];
+    if let Some(given) = masked {
+        let (query, head) = task.row(row);
+        // SAFETY: the mask is borrowed by the call and covers rows and keys.
+        unsafe { given.read(head, query, start..start + keys, &mut mask) };
+    }
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this task.
+        unsafe {
+            let scores = scratch.scores.add(row * KEYS);
+            let relative = |key: usize| key.saturating_sub(start).min(keys) as f32;
+            let (mut first, mut last) = (s.splat(0.0), s.splat(keys as f32));
             if edge {
-                let number = s.add(s.splat(span.at() as f32), s.load(COUNTED.as_ptr()));
+                (first, last) = (s.splat(relative(visible.start)), s.splat(relative(visible.end)));
+            }
+            let distance = task.place(row).saturating_sub(start as i64);
+            let place = s.splat(if distance.abs() < 1 << 23 { distance as f32 } else { f32::NAN });
+            let slope = s.splat(*scratch.slope.add(row));
+            let mut at = 0;
+            while at < keys {
+                let number = s.add(s.splat(at as f32), s.load(COUNTED.as_ptr()));
+                let mut score = s.load(scores.add(at));
+                if soft_cap > 0.0 {
+                    score = s.mul(tanh(s, score), s.splat(soft_cap * LOG2_E));
+                }
+                if slopes {
+                    score = s.fma(slope, s.sub(number, place), score);
+                }
+                if masked.is_some() {
+                    score = s.fma(s.load(mask.as_ptr().add(at)), s.splat(LOG2_E), score);
+                }
+                // What fills the last vector stays hidden, whatever was done to it.
                 let hidden = s.splat(f32::NEG_INFINITY);
                 score = s.select(s.lt(number, last), score, hidden);
                 score = s.select(s.lt(number, first), hidden, score);
+                s.store(scores.add(at), score);
+                at += S::LANES;
             }
-            s.store(at, score);
-            highest = s.max(score, highest);
-        });
-        let highest = s.largest(highest);
-        let base = highest.max(f32::MIN);
-        let mut total = s.splat(0.0);
-        vectors!(S, keys.next_multiple_of(S::LANES), |span| {
-            let at = scores.add(span.at());
-            let weight = exp2(s, s.sub(s.load(at), s.splat(base)));
-            s.store(at, weight);
-            total = s.add(total, weight);
-        });
-        let correction = (before - base).exp2();
-        *scratch.total.add(row) = *scratch.total.add(row) * correction + s.sum(total);
-        *scratch.highest.add(row) = highest;
-        *scratch.correction.add(row) = correction;
-    }
+        }
+    });
+}
+
+/// Scores of one row become weights.
+#[inline(never)]
+fn softmax<S: Simd>(s: S, keys: usize, row: usize, scratch: &Scratch) {
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this task.
+        unsafe {
+            let scores = scratch.scores.add(row * KEYS);
+            let before = *scratch.highest.add(row);
+            let mut highest = s.splat(before);
+            let mut at = 0;
+            while at < keys {
+                highest = s.max(s.load(scores.add(at)), highest);
+                at += S::LANES;
+            }
+            let highest = s.largest(highest);
+            let base = highest.max(f32::MIN);
+            let mut total = s.splat(0.0);
+            let mut at = 0;
+            while at < keys {
+                let weight = exp2(s, s.sub(s.load(scores.add(at)), s.splat(base)));
+                s.store(scores.add(at), weight);
+                total = s.add(total, weight);
+                at += S::LANES;
+            }
+            let correction = if before == highest { 1.0 } else { (before - base).exp2() };
+            *scratch.total.add(row) = *scratch.total.add(row) * correction + s.sum(total);
+            *scratch.highest.add(row) = highest;
+            *scratch.correction.add(row) = correction;
+        }
+    });
 }
 
 /// Adds the weighted values of a tile to `R` rows.
-#[inline(always)]
 fn average<S: Simd, T: Float, const R: usize>(
     s: S,
     task: &Task<'_, '_, T>,
@@ -270,7 +287,7 @@ fn average<S: Simd, T: Float, const R: usize>(
     }
 }
 
-#[inline(always)]
+#[inline(never)]
 fn average_vectors<S: Simd, T: Float, P: Span, const R: usize, const NV: usize>(
     s: S,
     keys: &[Key<T>],
@@ -278,37 +295,39 @@ fn average_vectors<S: Simd, T: Float, P: Span, const R: usize, const NV: usize>(
     span: P,
     scratch: &Scratch,
 ) {
-    // SAFETY: the scratch memory was measured for this task, and values are inside their tensors.
-    unsafe {
-        let to = scratch.o.add(row * scratch.width + span.at());
-        let weights = scratch.scores.add(row * KEYS);
-        let mut sums = [[s.splat(0.0); NV]; R];
-        for (m, sums) in sums.iter_mut().enumerate() {
-            let correction = s.splat(*scratch.correction.add(row + m));
-            for (n, sum) in sums.iter_mut().enumerate() {
-                *sum = s.mul(s.load(to.add(m * scratch.width + n * S::LANES)), correction);
-            }
-        }
-        for (key, address) in keys.iter().enumerate() {
-            let mut values = [s.splat(0.0); NV];
-            for (n, value) in values.iter_mut().enumerate() {
-                *value = if NV == 1 {
-                    T::load(s, address[2], span)
-                } else {
-                    T::load(s, address[2], Whole(span.at() + n * S::LANES))
-                };
-            }
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this task, and values are inside their tensors.
+        unsafe {
+            let to = scratch.o.add(row * scratch.width + span.at());
+            let weights = scratch.scores.add(row * KEYS);
+            let mut sums = [[s.splat(0.0); NV]; R];
             for (m, sums) in sums.iter_mut().enumerate() {
-                let weight = s.splat(*weights.add(m * KEYS + key));
-                for (sum, &value) in sums.iter_mut().zip(&values) {
-                    *sum = s.fma(weight, value, *sum);
+                let correction = s.splat(*scratch.correction.add(row + m));
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum = s.mul(s.load(to.add(m * scratch.width + n * S::LANES)), correction);
+                }
+            }
+            for (key, address) in keys.iter().enumerate() {
+                let mut values = [s.splat(0.0); NV];
+                for (n, value) in values.iter_mut().enumerate() {
+                    *value = if NV == 1 {
+                        T::load(s, address[2], span)
+                    } else {
+                        T::load(s, address[2], Whole(span.at() + n * S::LANES))
+                    };
+                }
+                for (m, sums) in sums.iter_mut().enumerate() {
+                    let weight = s.splat(*weights.add(m * KEYS + key));
+                    for (sum, &value) in sums.iter_mut().zip(&values) {
+                        *sum = s.fma(weight, value, *sum);
+                    }
+                }
+            }
+            for (m, sums) in sums.iter().enumerate() {
+                for (n, &sum) in sums.iter().enumerate() {
+                    s.store(to.add(m * scratch.width + n * S::LANES), sum);
                 }
             }
         }
-        for (m, sums) in sums.iter().enumerate() {
-            for (n, &sum) in sums.iter().enumerate() {
-                s.store(to.add(m * scratch.width + n * S::LANES), sum);
-            }
-        }
-    }
+    });
 }

@@ -20,7 +20,7 @@ pub(super) const MOST_ROWS: usize = 128;
 pub(crate) type Ranges<'r> = &'r dyn Fn(&mut dyn FnMut(Range<usize>));
 
 /// Some rows of one sequence and key head.
-pub(super) struct Task<'t, 'a, T> {
+pub(crate) struct Task<'t, 'a, T> {
     pub shape: &'t Shape,
     pub sequence: &'t Sequence<'a, T>,
     pub head: usize,
@@ -59,7 +59,7 @@ impl<T: Float> Task<'_, '_, T> {
 }
 
 /// Scratch memory of a task, on the stack of the thread that runs it.
-pub(super) struct Scratch {
+pub(crate) struct Scratch {
     /// Queries: panels of rows, transposed. Or plain rows, where keys are streamed.
     pub q: *mut f32,
     pub k: *mut f32,
@@ -86,6 +86,33 @@ pub(super) struct Scratch {
     pub bound: *mut f32,
     /// One row of anything.
     pub line: *mut f32,
+}
+
+impl Scratch {
+    /// Nothing: what a way of its own does not use.
+    #[cfg(target_arch = "x86_64")]
+    pub(super) const NONE: Scratch = {
+        let none = std::ptr::null_mut();
+        Scratch {
+            q: none,
+            k: none,
+            v: none,
+            scores: none,
+            mask: none,
+            o: none,
+            width: 0,
+            padded: 0,
+            highest: none,
+            total: none,
+            correction: none,
+            first: none,
+            last: none,
+            slope: none,
+            place: none,
+            bound: none,
+            line: none,
+        }
+    };
 }
 
 /// Rows of a panel.
@@ -163,7 +190,7 @@ pub(super) fn with_scratch<S: Simd, R>(shape: &Shape, rows: usize, body: impl Fn
 const MOST_SCRATCH: usize = 12 << 14;
 
 #[inline(never)]
-fn on_stack<const COUNT: usize, R>(body: impl FnOnce(*mut f32) -> R) -> R {
+pub(super) fn on_stack<const COUNT: usize, R>(body: impl FnOnce(*mut f32) -> R) -> R {
     #[repr(align(64))]
     struct Memory<const COUNT: usize>(MaybeUninit<[f32; COUNT]>);
     let mut memory = Memory::<COUNT>(MaybeUninit::uninit());

@@ -369,7 +369,6 @@ fn average<S: Simd, T: Float>(
     average_rows(s, panel, &seen, values, scratch);
 }
 
-#[inline(never)]
 fn average_rows<S: Simd>(
     s: S,
     panel: &Panel,
@@ -377,37 +376,48 @@ fn average_rows<S: Simd>(
     values: Right,
     scratch: &Scratch,
 ) {
-    let vectors = scratch.width / S::LANES;
-    s.vectorize(|| {
-        for_each_panel!(S, vectors, |vector, NV| {
-            for_each_rows!(panel.rows.next_multiple_of(2), |row, MR| {
-                let keys = seen(row, MR);
-                if !keys.is_empty() {
-                    // SAFETY: the scratch memory was measured for this; rows that fill up are there too.
-                    unsafe {
-                        let to = scratch.o.add((panel.first + row) * scratch.width + vector * S::LANES);
-                        let mut sums = [[s.splat(0.0); NV]; MR];
-                        for (m, sums) in sums.iter_mut().enumerate() {
-                            let correction = s.splat(*scratch.correction.add(panel.first + row + m));
-                            for (n, sum) in sums.iter_mut().enumerate() {
-                                *sum = s.mul(s.load(to.add(m * scratch.width + n * S::LANES)), correction);
-                            }
-                        }
-                        let weights = scratch.scores.add(keys.start * panel.wide + row);
-                        let a = Left { at: weights, row: 1, step: panel.wide };
-                        let b = Right {
-                            at: values.at.add(keys.start * values.step + vector * S::LANES),
-                            ..values
-                        };
-                        let sums = multiply::<S, MR, NV>(s, sums, a, b, keys.len());
-                        for (m, sums) in sums.iter().enumerate() {
-                            for (n, &sum) in sums.iter().enumerate() {
-                                s.store(to.add(m * scratch.width + n * S::LANES), sum);
-                            }
-                        }
-                    }
-                }
-            });
+    for_each_panel!(S, scratch.width / S::LANES, |vector, NV| {
+        for_each_rows!(panel.rows.next_multiple_of(2), |row, MR| {
+            let keys = seen(row, MR);
+            if !keys.is_empty() {
+                average_tile::<S, MR, NV>(s, panel, row, vector, keys, values, scratch);
+            }
         });
+    });
+}
+
+/// Adds the weighted values to `MR` rows from `row` on, in `NV` vectors of features. A function of its own for each size: a
+/// body with all of them would be too large to be inlined into where the instructions are.
+#[inline(never)]
+fn average_tile<S: Simd, const MR: usize, const NV: usize>(
+    s: S,
+    panel: &Panel,
+    row: usize,
+    vector: usize,
+    keys: Range<usize>,
+    values: Right,
+    scratch: &Scratch,
+) {
+    s.vectorize(|| {
+        // SAFETY: the scratch memory was measured for this; rows that fill up are there too.
+        unsafe {
+            let to = scratch.o.add((panel.first + row) * scratch.width + vector * S::LANES);
+            let mut sums = [[s.splat(0.0); NV]; MR];
+            for (m, sums) in sums.iter_mut().enumerate() {
+                let correction = s.splat(*scratch.correction.add(panel.first + row + m));
+                for (n, sum) in sums.iter_mut().enumerate() {
+                    *sum = s.mul(s.load(to.add(m * scratch.width + n * S::LANES)), correction);
+                }
+            }
+            let weights = scratch.scores.add(keys.start * panel.wide + row);
+            let a = Left { at: weights, row: 1, step: panel.wide };
+            let b = Right { at: values.at.add(keys.start * values.step + vector * S::LANES), ..values };
+            let sums = multiply::<S, MR, NV>(s, sums, a, b, keys.len());
+            for (m, sums) in sums.iter().enumerate() {
+                for (n, &sum) in sums.iter().enumerate() {
+                    s.store(to.add(m * scratch.width + n * S::LANES), sum);
+                }
+            }
+        }
     });
 }

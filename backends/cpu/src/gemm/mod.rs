@@ -3,6 +3,10 @@
 //! `C[m][n] += A[m][k] * B[k][n]`, where A is read one number at a time (so its strides are free) and B one vector at a time.
 //! Nothing here knows attention, layers or element types other than f32.
 
+pub(crate) mod dots;
+pub(crate) mod pack;
+pub(crate) mod product;
+
 use crate::simd::Simd;
 
 /// Rows of a whole micro-tile: with [`most_vectors`] columns they fill the registers.

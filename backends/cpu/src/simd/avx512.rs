@@ -4,14 +4,28 @@ use std::arch::x86_64::*;
 
 use super::Simd;
 
-/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them.
+/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them; with `TILES` also of AMX for bf16.
 #[derive(Debug, Clone, Copy)]
-pub struct Avx512(());
+pub struct Wide<const TILES: bool>(());
+
+/// AVX-512.
+pub type Avx512 = Wide<false>;
+
+/// AVX-512 and bf16 tiles.
+pub type Amx = Wide<true>;
+
+impl Amx {
+    /// The proof of the vectors alone.
+    #[inline(always)]
+    pub(crate) fn vectors(self) -> Avx512 {
+        Wide(())
+    }
+}
 
 /// Calls intrinsics that the proof in `self` allows.
 macro_rules! proven {
     ($call:expr) => {{
-        // SAFETY: an `Avx512` exists only where `detect` found the instructions.
+        // SAFETY: a `Wide` exists only where `detect` found the instructions.
         unsafe { $call }
     }};
 }
@@ -38,10 +52,13 @@ fn to_bf16(value: __m512) -> __m256i {
     })
 }
 
-impl Simd for Avx512 {
-    const NAME: &'static str = "avx512";
-    const FEATURES: &'static [&'static str] =
-        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"];
+impl<const TILES: bool> Simd for Wide<TILES> {
+    const NAME: &'static str = if TILES { "amx" } else { "avx512" };
+    const FEATURES: &'static [&'static str] = if TILES {
+        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "amx_tile", "amx_bf16"]
+    } else {
+        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"]
+    };
     const HANDICAP: u8 = 0;
     const LANES: usize = 16;
     type F32 = __m512;
@@ -49,15 +66,16 @@ impl Simd for Avx512 {
     type Mask = __mmask16;
 
     #[inline(always)]
-    fn detect() -> Option<Avx512> {
+    fn detect() -> Option<Self> {
         let all = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
             && is_x86_feature_detected!("avx512vl")
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
-            && is_x86_feature_detected!("f16c");
-        all.then_some(Avx512(()))
+            && is_x86_feature_detected!("f16c")
+            && (!TILES || super::tiles::available());
+        all.then_some(Wide(()))
     }
     #[inline(always)]
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {

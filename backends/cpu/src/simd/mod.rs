@@ -16,11 +16,13 @@ mod element;
 mod math;
 mod scalar;
 mod small;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiles;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub use avx512::Avx512;
+pub use avx512::{Amx, Avx512};
 pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
 pub use math::exp;
 pub use scalar::Scalar;

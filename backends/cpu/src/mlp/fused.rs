@@ -1,0 +1,244 @@
+//! `mlp.fused`: gate and up in one pass over the input, kept in f32, then down.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use lz_core::{KernelError, Run, TensorMut};
+use lz_ops::reference::activation;
+use lz_ops::{MlpFusedActivation, MlpFusedCall, MlpFusedKernel, MlpFusedOut};
+
+use super::activation::{Activation, WithActivation};
+use super::grain;
+use super::linear::Layer;
+use crate::gemm::dots::{FEW, dot_widely, dots, gather};
+use crate::gemm::pack::{copy_rows, transpose_rows};
+use crate::gemm::product::{COLUMNS, Factors, multiply_all};
+use crate::isa::require;
+use crate::pointwise::Pointwise;
+use crate::rows::{Rows, RowsMut, for_each_range};
+use crate::simd::{Float, Simd, vectors, with_float};
+
+/// Rows that are dense, of any float type.
+#[derive(Debug)]
+pub(crate) struct Fused<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.mlp.fused",
+    operation = "mlp.fused",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    strides = last_dense,
+    deterministic,
+    workspace = "rows * intermediate * 4"
+)]
+impl<S: Simd> MlpFusedKernel for Fused<S> {
+    fn run(
+        &self,
+        call: &MlpFusedCall<'_>,
+        mut out: MlpFusedOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let activation = match call.activation {
+            MlpFusedActivation::None => Activation::None,
+            MlpFusedActivation::Relu => Activation::Relu,
+            MlpFusedActivation::Silu => Activation::Silu,
+            MlpFusedActivation::Gelu => Activation::Gelu,
+            MlpFusedActivation::GeluTanh => Activation::GeluTanh,
+        };
+        let axes = &call.axes;
+        let elements = axes.rows as usize * axes.intermediate as usize;
+        let workspace = run.workspace((elements * size_of::<f32>()) as u64)?;
+        let hidden: &mut [f32] = if workspace.is_empty() {
+            // What an empty workspace points to need not be aligned.
+            &mut []
+        } else {
+            // SAFETY: the workspace is aligned for f32, has this many bytes, and any bits are a number.
+            unsafe { std::slice::from_raw_parts_mut(workspace.as_mut_ptr().cast(), elements) }
+        };
+        let shape = [axes.rows, axes.intermediate];
+        with_float!(call.dtype_t, T => {
+            let mut place = TensorMut::from_slice(&mut *hidden, &shape).map_err(KernelError::because)?;
+            let (x, gate, up) =
+                (Rows::new(&call.x)?, Rows::new(&call.gate_weight)?, Rows::new(&call.up_weight)?);
+            let gated = Gated::<S, T> {
+                s,
+                x,
+                gate,
+                up,
+                hidden: RowsMut::new(&mut place)?,
+                activation,
+            };
+            gated.run();
+            let view = lz_core::TensorView::from_slice(&*hidden, &shape).map_err(KernelError::because)?;
+            let layer = Layer::<S, f32, T> {
+                s,
+                x: Rows::new(&view)?,
+                weight: Rows::new(&call.down_weight)?,
+                bias: None,
+                y: RowsMut::new(&mut out.output)?,
+                activation: Activation::None,
+            };
+            layer.run();
+            for row in 0..x.count() {
+                // SAFETY: every task is done, so nobody has the row.
+                let y = unsafe { layer.y.row(row) };
+                if y.iter().any(|y| !y.to_f32().is_finite()) {
+                    write_widely(x.row(row), [&gate, &up, &layer.weight], activation, y);
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+/// A row of which something is not finite, in f64: a product may only have been too large for f32 on its way.
+#[cold]
+#[inline(never)]
+fn write_widely<T: Float>(x: &[T], [gate, up, down]: [&Rows<'_, T>; 3], named: Activation, y: &mut [T]) {
+    if x.iter().any(|x| x.to_f32().is_nan()) && gate.count() > 0 {
+        return y.fill(T::from_f32(f32::NAN));
+    }
+    let function = match named {
+        Activation::None => activation::identity,
+        Activation::Relu => activation::relu,
+        Activation::Silu => activation::silu,
+        Activation::Gelu => activation::gelu,
+        Activation::GeluTanh => activation::gelu_tanh,
+    };
+    let hidden: Vec<f64> =
+        (0..gate.count()).map(|m| function(dot_widely(x, gate.row(m))) * dot_widely(x, up.row(m))).collect();
+    for (o, y) in y.iter_mut().enumerate() {
+        let products =
+            hidden.iter().zip(down.row(o)).map(|(hidden, weight)| hidden * f64::from(weight.to_f32()));
+        *y = T::from_f32(products.sum::<f64>() as f32);
+    }
+}
+
+/// The first half: `act(x · gate) * (x · up)`.
+struct Gated<'a, S, T> {
+    s: S,
+    x: Rows<'a, T>,
+    gate: Rows<'a, T>,
+    up: Rows<'a, T>,
+    hidden: RowsMut<'a, f32>,
+    activation: Activation,
+}
+
+/// Columns of a block are gates first, then as many ups.
+const HALF: usize = COLUMNS / 2;
+
+impl<S: Simd, T: Float> Gated<'_, S, T> {
+    fn run(&self) {
+        let (rows, columns, depth) = (self.x.count(), self.gate.count(), self.gate.width());
+        if rows == 0 || columns == 0 {
+        } else if rows <= FEW {
+            self.stream();
+        } else {
+            multiply_all(self.s, rows, columns.div_ceil(HALF), depth, self);
+        }
+    }
+
+    fn stream(&self) {
+        let (s, count, depth) = (self.s, self.x.count(), self.gate.width());
+        let x = gather::<T, FEW>(&self.x, 0, count);
+        let bytes = 2 * depth * size_of::<T>();
+        let grain = grain(bytes);
+        for_each_range(self.gate.count().div_ceil(grain), grain * bytes, |tasks| {
+            let columns = tasks.start * grain..(tasks.end * grain).min(self.gate.count());
+            let mut column = columns.start;
+            while column < columns.end {
+                let group = (columns.end - column).min(4);
+                let gates = gather::<T, 4>(&self.gate, column, group);
+                let ups = gather::<T, 4>(&self.up, column, group);
+                let mut sums = [[[0.0f32; 16]; 2]; FEW];
+                for (half, weights) in [gates, ups].iter().enumerate() {
+                    // SAFETY: all rows have `depth` numbers, as the call was checked.
+                    unsafe {
+                        dots(s, &x[..count], &weights[..group], depth, &mut |m, n, sum| {
+                            sums[m][half][n] = sum
+                        });
+                    }
+                }
+                for (row, [gates, ups]) in sums.iter_mut().enumerate().take(count) {
+                    self.write(row, column..column + group, gates, ups);
+                }
+                column += group;
+            }
+        });
+    }
+
+    /// Activates, multiplies and writes some columns of a row from their sums.
+    fn write(&self, row: usize, columns: Range<usize>, gates: &mut [f32], ups: &mut [f32]) {
+        for (sums, weight) in [(&mut *gates, &self.gate), (&mut *ups, &self.up)] {
+            for (sum, column) in sums.iter_mut().zip(columns.clone()) {
+                // It may only have overflowed on its way.
+                if !sum.is_finite() {
+                    *sum = dot_widely(self.x.row(row), weight.row(column)) as f32;
+                }
+            }
+        }
+        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        let to = unsafe { self.hidden.part(row, columns) };
+        self.activation.with(Write { s: self.s, gates, ups, to });
+    }
+}
+
+/// The end of a row.
+struct Write<'w, S> {
+    s: S,
+    gates: &'w [f32],
+    ups: &'w [f32],
+    to: &'w mut [f32],
+}
+
+impl<S: Simd> WithActivation for Write<'_, S> {
+    #[inline(never)]
+    fn run(self, activation: impl Pointwise<1>) {
+        let Write { s, gates, ups, to } = self;
+        let columns = to.len().min(gates.len()).min(ups.len());
+        s.vectorize(|| {
+            vectors!(S, columns, |span| {
+                // SAFETY: gates, ups and places have this many numbers.
+                unsafe {
+                    let gate = activation.apply(s, [<f32 as Float>::load(s, gates.as_ptr(), span)]);
+                    let value = s.mul(gate, <f32 as Float>::load(s, ups.as_ptr(), span));
+                    <f32 as Float>::store(s, to.as_mut_ptr(), span, value);
+                }
+            });
+        });
+    }
+}
+
+impl<S: Simd, T: Float> Factors for Gated<'_, S, T> {
+    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+        let row =
+            |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
+        // SAFETY: the caller vouches for the place; rows have the steps.
+        unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
+    }
+
+    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let first = block * HALF;
+        let row = |place: usize| {
+            let (weight, column) =
+                if place < HALF { (&self.gate, first + place) } else { (&self.up, first + place - HALF) };
+            (column < weight.count()).then(|| weight.row(column))
+        };
+        // SAFETY: the caller vouches for the place; rows have the steps.
+        unsafe { transpose_rows(self.s, COLUMNS, depth, row, to) };
+    }
+
+    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * HALF..((block + 1) * HALF).min(self.gate.count());
+        // SAFETY: the caller vouches for a block of numbers; the ups of the block follow its gates.
+        let (gates, ups) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(from, columns.len()),
+                std::slice::from_raw_parts_mut(from.add(HALF), columns.len()),
+            )
+        };
+        self.write(row, columns, gates, ups);
+    }
+}

@@ -1,0 +1,175 @@
+//! `mlp.linear`.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use lz_core::{KernelError, Run};
+use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
+
+use super::activation::{Activation, WithActivation};
+use super::grain;
+use crate::gemm::dots::{FEW, dot_widely, dots, gather};
+use crate::gemm::pack::{copy_rows, transpose_rows};
+use crate::gemm::product::{COLUMNS, Factors, multiply_all};
+use crate::isa::require;
+use crate::pointwise::Pointwise;
+use crate::rows::{Rows, RowsMut, for_each_range};
+use crate::simd::{Float, Simd, vectors, with_float};
+
+/// Rows that are dense, of any float type.
+#[derive(Debug)]
+pub(crate) struct Linear<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.mlp.linear",
+    operation = "mlp.linear",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    strides = last_dense,
+    deterministic
+)]
+impl<S: Simd> MlpLinearKernel for Linear<S> {
+    fn run(
+        &self,
+        call: &MlpLinearCall<'_>,
+        mut out: MlpLinearOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        with_float!(call.dtype_t, T => {
+            let layer = Layer::<S, T, T> {
+                s,
+                x: Rows::new(&call.x)?,
+                weight: Rows::new(&call.weight)?,
+                bias: call.bias.as_ref().map(Rows::new).transpose()?,
+                y: RowsMut::new(&mut out.output)?,
+                activation: activation_of(call.activation),
+            };
+            layer.run();
+            Ok(())
+        })
+    }
+}
+
+/// The activation that a call names.
+pub(super) fn activation_of(named: MlpLinearActivation) -> Activation {
+    match named {
+        MlpLinearActivation::None => Activation::None,
+        MlpLinearActivation::Relu => Activation::Relu,
+        MlpLinearActivation::Silu => Activation::Silu,
+        MlpLinearActivation::Gelu => Activation::Gelu,
+        MlpLinearActivation::GeluTanh => Activation::GeluTanh,
+    }
+}
+
+/// A layer whose input may have another type than its weights.
+pub(super) struct Layer<'a, S, X, W> {
+    pub s: S,
+    pub x: Rows<'a, X>,
+    pub weight: Rows<'a, W>,
+    pub bias: Option<Rows<'a, W>>,
+    pub y: RowsMut<'a, W>,
+    pub activation: Activation,
+}
+
+impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
+    pub(super) fn run(&self) {
+        let (rows, columns, depth) = (self.x.count(), self.weight.count(), self.weight.width());
+        if rows == 0 || columns == 0 {
+        } else if rows <= FEW {
+            self.stream();
+        } else {
+            multiply_all(self.s, rows, columns.div_ceil(COLUMNS), depth, self);
+        }
+    }
+
+    /// Each task takes some columns of all rows.
+    fn stream(&self) {
+        let (s, count, depth) = (self.s, self.x.count(), self.weight.width());
+        let x = gather::<X, FEW>(&self.x, 0, count);
+        let bytes = depth * size_of::<W>();
+        let grain = grain(bytes);
+        for_each_range(self.weight.count().div_ceil(grain), grain * bytes, |tasks| {
+            let columns = tasks.start * grain..(tasks.end * grain).min(self.weight.count());
+            let mut column = columns.start;
+            while column < columns.end {
+                let group = (columns.end - column).min(8);
+                let weights = gather::<W, 8>(&self.weight, column, group);
+                let mut sums = [[0.0f32; 16]; FEW];
+                // SAFETY: all rows have `depth` numbers, as the call was checked.
+                unsafe { dots(s, &x[..count], &weights[..group], depth, &mut |m, n, sum| sums[m][n] = sum) };
+                for (row, sums) in sums.iter_mut().enumerate().take(count) {
+                    self.write(row, column..column + group, sums);
+                }
+                column += group;
+            }
+        });
+    }
+
+    /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
+    pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
+        for (sum, column) in sums.iter_mut().zip(columns.clone()) {
+            // Such a sum may only have overflowed on its way.
+            if !sum.is_finite() {
+                *sum = dot_widely(self.x.row(row), self.weight.row(column)) as f32;
+            }
+        }
+        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
+        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        let to = unsafe { self.y.part(row, columns) };
+        self.activation.with(Write { s: self.s, sums, bias, to });
+    }
+}
+
+/// The end of a row.
+struct Write<'w, S, W> {
+    s: S,
+    sums: &'w [f32],
+    bias: Option<&'w [W]>,
+    to: &'w mut [W],
+}
+
+impl<S: Simd, W: Float> WithActivation for Write<'_, S, W> {
+    #[inline(never)]
+    fn run(self, activation: impl Pointwise<1>) {
+        let Write { s, sums, bias, to } = self;
+        let columns = to.len().min(sums.len());
+        s.vectorize(|| {
+            vectors!(S, columns, |span| {
+                // SAFETY: sums, bias and places have this many numbers.
+                unsafe {
+                    let mut value = <f32 as Float>::load(s, sums.as_ptr(), span);
+                    if let Some(bias) = bias {
+                        value = s.add(value, W::load(s, bias.as_ptr(), span));
+                    }
+                    W::store(s, to.as_mut_ptr(), span, activation.apply(s, [value]));
+                }
+            });
+        });
+    }
+}
+
+impl<S: Simd, X: Float, W: Float> Factors for Layer<'_, S, X, W> {
+    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+        let row =
+            |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
+        // SAFETY: the caller vouches for the place; rows have the steps.
+        unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
+    }
+
+    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let first = block * COLUMNS;
+        let row =
+            |place: usize| (first + place < self.weight.count()).then(|| self.weight.row(first + place));
+        // SAFETY: the caller vouches for the place; rows have the steps.
+        unsafe { transpose_rows(self.s, COLUMNS, depth, row, to) };
+    }
+
+    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * COLUMNS..((block + 1) * COLUMNS).min(self.weight.count());
+        // SAFETY: the caller vouches for a block of numbers.
+        let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
+        self.write(row, columns, sums);
+    }
+}

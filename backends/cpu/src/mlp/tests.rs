@@ -1,0 +1,91 @@
+//! Sizes that the drawn calls of the conformance suite do not reach: several blocks, panels and steps, and more than a few rows.
+
+use lz_core::{Engine, Tensor, TensorView};
+use lz_ops::*;
+
+use crate::pool;
+
+fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+fn view<'a>(data: &'a [f32], shape: &[i64]) -> TensorView<'a> {
+    TensorView::from_slice(data, shape).unwrap()
+}
+
+#[track_caller]
+fn close(what: &str, found: &Tensor, wanted: &Tensor) {
+    let (found, wanted) = (found.view(), wanted.view());
+    for index in lz_core::tensor::Indices::new(found.shape()) {
+        let (found, wanted) = (found.at(&index), wanted.at(&index));
+        let same = found == wanted
+            || (found.is_nan() && wanted.is_nan())
+            || (found - wanted).abs() <= 1e-4 * (1.0 + wanted.abs());
+        assert!(same, "{what}: {index:?} is {found}, but should be {wanted}");
+    }
+}
+
+/// Runs a call on every kernel of ours with one thread and with several: like the reference, and the same bits each time.
+macro_rules! holds {
+    ($operation:literal, $function:ident, $args:expr) => {{
+        let wanted = $function(&reference_engine(), $args).unwrap();
+        for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
+            let (id, engine) = (entry.spec.id.clone(), Engine::new());
+            engine.register([entry]).unwrap();
+            let run = |threads| pool::with_threads(threads, || $function(&engine, $args));
+            let found = match run(1) {
+                Ok(found) => found,
+                Err(error) if error.has(lz_core::ReasonCode::IsaUnsupported) => continue,
+                Err(error) if error.has(lz_core::ReasonCode::DtypeUnsupported) => continue,
+                Err(error) => panic!("{id}: {error}"),
+            };
+            close(&id, &found.output, &wanted.output);
+            assert_eq!(
+                found.output.bytes(),
+                run(3).unwrap().output.bytes(),
+                "{id}: threads change the result"
+            );
+        }
+    }};
+}
+
+#[test]
+fn rows_of_every_number_and_features_that_fill_no_vector() {
+    for [m, n, k] in [[1, 300, 130], [7, 33, 520], [9, 130, 129], [250, 140, 70], [19, 64, 300]] {
+        let (x, w, b) = (numbers(1, (m * k) as usize), numbers(2, (n * k) as usize), numbers(3, n as usize));
+        let args = || MlpLinear::new(view(&x, &[m, k]), view(&w, &[n, k]));
+        holds!("mlp.linear", mlp_linear, args());
+        holds!("mlp.linear", mlp_linear, args().bias(view(&b, &[n])).activation(MlpLinearActivation::Gelu));
+    }
+}
+
+#[test]
+fn a_sum_that_overflows_on_its_way_is_taken_again() {
+    let (m, n, k) = (12, 20, 40);
+    let (mut x, mut w) = (numbers(4, m * k), numbers(5, n * k));
+    (x[0], x[1], w[0], w[1]) = (3e38, 3e38, 2.0, -2.0);
+    x[5 * k] = f32::NAN;
+    let args = || MlpLinear::new(view(&x, &[m as i64, k as i64]), view(&w, &[n as i64, k as i64]));
+    holds!("mlp.linear", mlp_linear, args());
+}
+
+#[test]
+fn gates_and_ups_meet_in_f32() {
+    for [m, k, i, n] in [[2, 40, 70, 30], [20, 150, 200, 140]] {
+        let (x, gate, up, down) = (
+            numbers(6, (m * k) as usize),
+            numbers(7, (i * k) as usize),
+            numbers(8, (i * k) as usize),
+            numbers(9, (n * i) as usize),
+        );
+        let args = || {
+            MlpFused::new(view(&x, &[m, k]), view(&gate, &[i, k]), view(&up, &[i, k]), view(&down, &[n, i]))
+        };
+        holds!("mlp.fused", mlp_fused, args());
+    }
+}
