@@ -145,6 +145,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
         "bindings/python/python/layerzero/protocols.py".to_owned(),
         emit::protocol::file(&operations),
     );
+    files.insert("bindings/python/python/layerzero/_torch_ops.py".to_owned(), emit::torch::file(&operations));
     files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalogue::tokens(sources)));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
     files.insert(

@@ -2,8 +2,8 @@
 //! time. Operations of the catalogue have generated code for their calls.
 
 use lz_core::expr::Value;
-use lz_core::{Arg, OperationInfo, Reason, ReasonCode};
-use lz_schema::model::{Input, Kind, Operation, Param, ParamType};
+use lz_core::{Arg, DType, OperationInfo, Reason, ReasonCode};
+use lz_schema::model::{Cases, DTypeRef, Input, Kind, Operation, Param, ParamType};
 use pyo3::Bound;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -100,6 +100,17 @@ pub fn lend<'a, 'py>(
             (None, Some(param)) => Lent::Value(value(frame, param, object)?),
             (None, None) => Lent::Nothing,
         });
+    }
+    // Libraries without pairs of 4-bit floats have bytes there; which is meant is known once the params are.
+    for (at, input) in schema.inputs.iter().enumerate() {
+        let Cases::By(param, dtypes) = &input.dtype else { continue };
+        let Some(Lent::Value(Value::Enum(case))) = lent.get(schema.inputs.len() + param) else { continue };
+        let packed = dtypes.get(*case as usize) == Some(&DTypeRef::Fixed(DType::F4E2M1x2));
+        if let (true, Some(place)) = (packed, lent.get_mut(at))
+            && let Lent::Tensor(import) = std::mem::replace(place, Lent::Nothing)
+        {
+            *place = Lent::Tensor(import.nibbles(true));
+        }
     }
     Ok(lent)
 }

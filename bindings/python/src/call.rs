@@ -182,6 +182,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         }
     }
 
+    /// Whether an enum param is one of these cases.
+    #[inline]
+    pub fn is_one_of(object: Given<'_, 'py>, cases: &[&str]) -> bool {
+        object.and_then(|object| object.extract::<&str>().ok()).is_some_and(|text| cases.contains(&text))
+    }
+
     /// A param that has no default.
     #[inline]
     pub fn must<T>(&self, name: &'static str, value: Option<T>) -> PyResult<T> {

@@ -90,6 +90,23 @@ impl Signature {
         self.refuse(format!("misses the required {}", names.join(", ")))
     }
 
+    /// A refused call may be torch's to make.
+    ///
+    /// # Safety
+    /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
+    #[cold]
+    unsafe fn elsewhere<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: *const *mut ffi::PyObject,
+        count: usize,
+        keywords: *mut ffi::PyObject,
+    ) -> Option<PyResult<Bound<'py, PyAny>>> {
+        let name = self.name.to_str().ok()?;
+        // SAFETY: promised by the caller.
+        unsafe { crate::elsewhere::call(py, name, arguments, count, keywords) }
+    }
+
     /// # Safety
     /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
     #[inline]
@@ -163,7 +180,12 @@ pub unsafe fn enter<const N: usize>(
     }));
     match outcome {
         Ok(Ok(result)) => result.into_ptr(),
-        Ok(Err(error)) => fail(py, error),
+        // SAFETY: promised by the caller.
+        Ok(Err(error)) => match unsafe { signature.elsewhere(py, arguments, count as usize, keywords) } {
+            Some(Ok(result)) => result.into_ptr(),
+            Some(Err(error)) => fail(py, error),
+            None => fail(py, error),
+        },
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());

@@ -37,7 +37,7 @@ pub enum Param {
 
 unsafe extern "C" {
     /// Part of the limited interface from Python 3.12 on, and exported with the same meaning before.
-    fn PyObject_Vectorcall(
+    pub fn PyObject_Vectorcall(
         callable: *mut ffi::PyObject,
         arguments: *const *mut ffi::PyObject,
         count: usize,

@@ -4,6 +4,7 @@
 mod arguments;
 mod call;
 mod control;
+mod elsewhere;
 mod engine;
 mod error;
 mod fastcall;

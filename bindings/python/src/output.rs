@@ -110,6 +110,13 @@ impl<'py> Place<'py> {
         Ok(())
     }
 
+    /// Takes bytes for pairs of 4-bit floats, where the output is such.
+    #[inline]
+    pub fn nibbles(&mut self, spec: Option<(Dims, DType)>) {
+        let packed = spec.is_some_and(|(_, dtype)| dtype == DType::F4E2M1x2);
+        self.import = self.import.take().map(|import| import.nibbles(packed));
+    }
+
     /// Has the caller's library allocate this output, unless it is there already or the call does not produce it.
     #[inline]
     pub fn allocate(
@@ -159,12 +166,12 @@ fn allocate<'py>(
         (Kind::Torch, Some(like)) => torch::allocate(frame.py, sizes, dtype, like, device),
         (Kind::Buffer, _) => {
             let object = buffer::allocate(frame.py, sizes, dtype)?;
-            let import = Import::new(object.as_borrowed())?;
+            let import = Import::new(object.as_borrowed())?.nibbles(dtype == DType::F4E2M1x2);
             Ok((object, import))
         }
         (Kind::Other, Some(like)) => {
             let object = allocate_elsewhere(frame.py, sizes, dtype, like, device)?;
-            let import = Import::new(object.as_borrowed())?;
+            let import = Import::new(object.as_borrowed())?.nibbles(dtype == DType::F4E2M1x2);
             Ok((object, import))
         }
         _ => Ok(numpy::allocate(frame.py, sizes, dtype)?),

@@ -100,6 +100,9 @@ pub fn perform<'py, R>(
         for ((spec, place), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {
             if matches!(spec, check::OutputSpec::Tensor(..)) {
                 place.take(&mut frame, &mut given, &output.name)?;
+                if let check::OutputSpec::Tensor(sizes, dtype) = spec {
+                    place.nibbles(Some((*sizes, *dtype)));
+                }
             }
         }
         given.finish(&frame)?;

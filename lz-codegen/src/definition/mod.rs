@@ -15,7 +15,7 @@ mod format;
 mod import;
 mod json;
 mod naming;
-mod python;
+pub(crate) mod python;
 mod solve;
 mod yaml;
 

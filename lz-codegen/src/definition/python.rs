@@ -1,4 +1,4 @@
-//! Expressions of our language as Python, for constraints that leave the house.
+//! Expressions of our language as Python: for constraints that leave the house, and for sizes that torch keeps as symbols.
 
 use lz_schema::expr::ast::{Arithmetic, Logic};
 use lz_schema::expr::{Function, Node, NodeKind, Type, Value};
@@ -18,7 +18,7 @@ enum Binding {
 }
 
 /// The Python text of a node; `variable` gives an expression for each slot, which is put in as an atom.
-pub(super) fn python(node: &Node, variable: &dyn Fn(u16) -> String) -> String {
+pub(crate) fn python(node: &Node, variable: &dyn Fn(u16) -> String) -> String {
     Printer { variable }.print(node).0
 }
 

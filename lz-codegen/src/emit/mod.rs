@@ -21,6 +21,7 @@ pub mod reasons;
 pub mod spec;
 pub mod strategy;
 pub mod stub;
+pub mod torch;
 pub mod validate;
 
 use proc_macro2::TokenStream;

@@ -3,7 +3,8 @@
 
 use std::ffi::CString;
 
-use lz_schema::model::{Kind, Operation, ParamType};
+use lz_schema::dtype::DType;
+use lz_schema::model::{Cases, DTypeRef, Kind, Operation, Param, ParamType};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
@@ -33,7 +34,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         locals.push(ident("out"));
     }
     let count = locals.len();
-    let imports = operation.inputs.iter().map(import);
+    let imports = operation.inputs.iter().map(|input| import(operation, input));
     let fields = operation.inputs.iter().map(|input| {
         let (field, local) = (ident(&input.name), format_ident!("import_{}", input.name));
         let value = match (input.kind, input.read_write, input.optional.is_some()) {
@@ -125,17 +126,35 @@ fn c_string(text: &str) -> CString {
     CString::new(&text[..end]).unwrap_or_default()
 }
 
-fn import(input: &lz_schema::model::Input) -> TokenStream {
+/// The param and its cases for which a dtype is two floats in a byte: libraries without such a dtype have bytes there.
+fn nibbles<'a>(operation: &'a Operation, dtype: &Cases<DTypeRef>) -> Option<(&'a Param, Vec<&'a str>)> {
+    let Cases::By(param, all) = dtype else { return None };
+    let param = operation.params.get(*param)?;
+    let ParamType::Enum(cases) = &param.ty else { return None };
+    let packed = cases.iter().zip(all).filter(|(_, dtype)| **dtype == DTypeRef::Fixed(DType::F4E2M1x2));
+    let packed: Vec<&str> = packed.map(|(case, _)| case.as_str()).collect();
+    (!packed.is_empty()).then_some((param, packed))
+}
+
+fn import(operation: &Operation, input: &lz_schema::model::Input) -> TokenStream {
     let (local, object, name) = (format_ident!("import_{}", input.name), ident(&input.name), &input.name);
     match input.kind {
         Kind::Tensor => {
+            let packed = nibbles(operation, &input.dtype).map(|(param, cases)| {
+                let param = ident(&param.name);
+                let packed = quote! { Frame::is_one_of(#param, &[#(#cases),*]) };
+                match input.optional {
+                    None => quote! { .nibbles(#packed) },
+                    Some(_) => quote! { .map(|import| import.nibbles(#packed)) },
+                }
+            });
             let make = match (input.read_write, input.optional.is_some()) {
                 (false, false) => quote! { tensor },
                 (false, true) => quote! { optional },
                 (true, false) => quote! { writable },
                 (true, true) => quote! { optional_writable },
             };
-            quote! { let #local = frame.#make(#name, #object)?; }
+            quote! { let #local = frame.#make(#name, #object)? #packed; }
         }
         Kind::Text => quote! {
             let #local = frame.texts(#name, #object)?;
@@ -174,12 +193,21 @@ fn outputs(operation: &Operation) -> TokenStream {
         }
         declare.push(quote! { let mut #local = Place::EMPTY; });
         allocate.push(quote! { #local.allocate(&mut *frame, call.#spec())?; });
+        let packed = nibbles(operation, &output.dtype).map(|_| quote! { #local.nibbles(call.#spec()); });
         if output.when.is_some() {
-            take.push(quote! { if call.#spec().is_some() { #local.take(&mut frame, &mut given, #name)?; } });
+            take.push(quote! {
+                if call.#spec().is_some() {
+                    #local.take(&mut frame, &mut given, #name)?;
+                    #packed
+                }
+            });
             pass.push(quote! { #local.lend() });
             pass_inside.push(quote! { #local.lend() });
         } else {
-            take.push(quote! { #local.take(&mut frame, &mut given, #name)?; });
+            take.push(quote! {
+                #local.take(&mut frame, &mut given, #name)?;
+                #packed
+            });
             pass.push(quote! { #local.must(&frame).map_err(|error| frame.raise(&error))? });
             pass_inside.push(quote! { #local.must(frame).map_err(KernelError::invalid)? });
         }

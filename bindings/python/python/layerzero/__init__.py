@@ -1,6 +1,6 @@
 """LayerZero: which kernel runs this operation, on this hardware, for these tensors, right now, and why."""
 
-from layerzero import ops
+from layerzero import _watch, ops
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._functions import (
     attention,
@@ -91,3 +91,6 @@ __all__ = [
     "warmup",
     "which",
 ]
+
+_watch.install()
+del _watch

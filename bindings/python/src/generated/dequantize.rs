@@ -56,7 +56,9 @@ fn call<'a, 'py>(
     let [quantized, scale, zero_point, global_scale, format, granularity, block_size,
     inner, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &DEQUANTIZE);
-    let import_quantized = frame.tensor("quantized", quantized)?;
+    let import_quantized = frame
+        .tensor("quantized", quantized)?
+        .nibbles(Frame::is_one_of(format, &["mxfp4", "nvfp4"]));
     let import_scale = frame.tensor("scale", scale)?;
     let import_zero_point = frame.optional("zero_point", zero_point)?;
     let import_global_scale = frame.optional("global_scale", global_scale)?;

@@ -85,6 +85,7 @@ fn call<'a, 'py>(
     let mut given = Out::new(out);
     if given.is_given() {
         place_quantized.take(&mut frame, &mut given, "quantized")?;
+        place_quantized.nibbles(call.quantized_spec());
         if call.scale_out_spec().is_some() {
             place_scale_out.take(&mut frame, &mut given, "scale_out")?;
         }

@@ -14,6 +14,7 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use layout::{DLManagedTensor, DLManagedTensorVersioned};
+pub use types::computes_by_dispatch;
 
 /// Which library an object belongs to, and so which one allocates results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,6 +107,15 @@ impl Import {
     /// From a place that was just allocated for a result.
     pub fn fresh(data: *mut u8, layout: Layout, kind: Kind) -> Import {
         Import { data, layout, read_only: false, kind, owner: Owner::Caller }
+    }
+
+    /// The same memory as pairs of 4-bit floats, where it is meant so and the library knows only bytes.
+    #[inline]
+    pub fn nibbles(mut self, packed: bool) -> Import {
+        if packed && self.layout.dtype == DType::U8 {
+            self.layout.dtype = DType::F4E2M1x2;
+        }
+        self
     }
 
     /// Whether it may be written.

@@ -52,6 +52,8 @@ enum Way {
     Capsule,
     /// Through the buffer protocol.
     Buffer,
+    /// Not by us: it computes by `__torch_dispatch__`.
+    Dispatch,
     /// Not at all.
     Refused(&'static str),
 }
@@ -63,13 +65,7 @@ static WAYS: Mutex<Vec<(usize, Way)>> = Mutex::new(Vec::new());
 #[inline(never)]
 pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
     let address = of(object) as usize;
-    let known = WAYS
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner)
-        .iter()
-        .find(|(ty, _)| *ty == address)
-        .map(|(_, way)| *way);
-    let way = match known {
+    let way = match known(address) {
         Some(way) => way,
         None => look(object)?,
     };
@@ -79,11 +75,30 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
         Way::Tensor => torch::read(object),
         Way::Capsule => capsule::read(object),
         Way::Buffer => buffer::read(object),
-        Way::Refused(why) => Err(Reason::new(ReasonCode::ArgumentKind)
-            .required("a torch tensor, a numpy array or anything with __dlpack__".to_owned())
-            .found(format!("{} ({why})", type_name(object)))
-            .into()),
+        Way::Dispatch => {
+            let why = "a tensor that computes by __torch_dispatch__ has no memory that a kernel could use";
+            Err(refused(object, why))
+        }
+        Way::Refused(why) => Err(refused(object, why)),
     }
+}
+
+fn known(address: usize) -> Option<Way> {
+    let ways = WAYS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    ways.iter().find(|(ty, _)| *ty == address).map(|(_, way)| *way)
+}
+
+fn refused(object: Borrowed<'_, '_, PyAny>, why: &str) -> Problem {
+    Reason::new(ReasonCode::ArgumentKind)
+        .required("a torch tensor, a numpy array or anything with __dlpack__".to_owned())
+        .found(format!("{} ({why})", type_name(object)))
+        .into()
+}
+
+/// Whether an object is a tensor that computes by `__torch_dispatch__`.
+pub fn computes_by_dispatch(object: Borrowed<'_, '_, PyAny>) -> bool {
+    let way = known(of(object) as usize).map_or_else(|| look(object).ok(), Some);
+    matches!(way, Some(Way::Dispatch))
 }
 
 fn type_name(object: Borrowed<'_, '_, PyAny>) -> String {
@@ -105,7 +120,7 @@ fn look(object: Borrowed<'_, '_, PyAny>) -> Result<Way, Problem> {
         if ty.getattr("__torch_dispatch__")?.is(&plain) {
             Way::Tensor
         } else {
-            Way::Refused("a tensor that computes by __torch_dispatch__ has no memory that a kernel could use")
+            Way::Dispatch
         }
     } else if let Some(module) = loaded("numpy").filter(|numpy| is_a(&ty, numpy, "ndarray")) {
         numpy::learn(&module)?;

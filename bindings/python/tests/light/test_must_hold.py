@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import samples, text_samples
 
 import layerzero as lz
 
@@ -114,58 +115,10 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def calls(tokenizer_path):
-    """One small call of every operation."""
-
-    def f32(*shape):
-        return np.ones(shape, np.float32)
-
-    def i32(*values):
-        return np.array(values, np.int32)
-
-    tokenizer = lz.Tokenizer.from_file(tokenizer_path)
-    pages = (i32(0, 1), i32(0), i32(2))
-    ragged = (i32(0, 2), i32(0, 3))
-    attention = {"q": f32(1, 2, 2, 4), "k": f32(1, 3, 2, 4), "v": f32(1, 3, 2, 4)}
-    grouped = {"q": f32(1, 2, 4, 4), "k": f32(1, 3, 2, 4), "v": f32(1, 3, 2, 4)}
-    return {
-        "activation_gelu": ((f32(2, 4),), {}),
-        "activation_gelu_mul": ((f32(2, 4), f32(2, 4)), {}),
-        "activation_relu": ((f32(2, 4),), {}),
-        "activation_relu_squared": ((f32(2, 4),), {}),
-        "activation_silu": ((f32(2, 4),), {}),
-        "activation_silu_mul": ((f32(2, 4), f32(2, 4)), {}),
-        "attention_standard_prefill": ((), attention),
-        "attention_gqa_prefill": ((), grouped),
-        "attention_cross_prefill": ((), attention),
-        "attention_standard_decode": ((f32(1, 2, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {"return_lse": True}),
-        "attention_gqa_decode": ((f32(1, 4, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {}),
-        "attention_cross_decode": ((f32(1, 2, 4), f32(1, 3, 2, 4), f32(1, 3, 2, 4)), {}),
-        "attention_standard_decode_paged": ((f32(1, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
-        "attention_gqa_decode_paged": ((f32(1, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), *pages), {}),
-        "attention_standard_prefill_paged": (
-            (f32(2, 2, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages),
-            {},
-        ),
-        "attention_gqa_prefill_paged": ((f32(2, 4, 4), f32(2, 2, 2, 4), f32(2, 2, 2, 4), i32(0, 2), *pages), {}),
-        "attention_standard_prefill_ragged": ((f32(2, 2, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
-        "attention_gqa_prefill_ragged": ((f32(2, 4, 4), f32(3, 2, 4), f32(3, 2, 4), *ragged), {}),
-        "embedding_lookup": ((f32(5, 4), np.array([1, 2])), {}),
-        "kv_append": ((f32(1, 1, 2), f32(1, 1, 2), f32(2, 4, 1, 2), f32(2, 4, 1, 2), np.array([0])), {}),
-        "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
-        "norm_layer": ((f32(2, 4), f32(4), f32(4)), {"return_stats": True}),
-        "norm_rms": ((f32(2, 4), f32(4)), {}),
-        "posenc_rope": ((f32(1, 2, 2, 4), f32(2, 2), f32(2, 2)), {}),
-        "quantize": ((f32(2, 4),), {"format": "int8", "granularity": "tensor"}),
-        "sampling_topk": ((f32(2, 8),), {"k": 2}),
-        "sampling_topp": ((f32(2, 8),), {"p": 0.5}),
-        "tokenize_encode": ((["hello"], tokenizer), {"return_offsets": True}),
-        "tokenize_decode": ((i32(1, 2), np.array([0, 2]), tokenizer), {}),
-    }
-
-
 def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
-    for name, (arguments, keywords) in calls(tokenizer_path).items():
+    everything = {**samples(), **text_samples(tokenizer_path)}
+    assert set(everything) == {name.replace(".", "_") for name in lz.list_operations()}
+    for name, (arguments, keywords) in everything.items():
         function = getattr(lz.ops, name)
         objects = [*arguments, *keywords.values()]
         for _ in range(200):

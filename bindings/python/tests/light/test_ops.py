@@ -116,3 +116,22 @@ def test_which_and_explain_name_the_kernel():
         lz.which("norm.rm", x)
     with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
         lz.which("norm.rms", x, epsilon=1.0)
+
+
+@pytest.mark.parametrize("format", ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"])
+def test_what_is_quantized_comes_back(format):
+    pytest.importorskip("ml_dtypes")
+    x = np.random.default_rng(3).normal(size=(3, 64)).astype(np.float32)
+    keywords = {"format": format, "granularity": "block"}
+    values, scale = lz.ops.quantize(x, **keywords)
+    y = lz.ops.dequantize(values, scale, **keywords)
+    assert y.shape == x.shape and y.dtype == x.dtype
+    # Half a step of the coarsest format at the largest value of a block.
+    assert np.abs(x - y).max() <= np.abs(x).max() / 4
+    # What has a value of the format keeps it.
+    again, same = lz.ops.quantize(y, scale, **keywords), values
+    assert np.array_equal(again, same) or np.array_equal(lz.ops.dequantize(again, scale, **keywords), y)
+    places = np.zeros_like(values), np.zeros_like(scale)
+    assert lz.ops.quantize(x, **keywords, out=places)[0] is places[0]
+    assert np.array_equal(places[0].view(np.uint8), values.view(np.uint8))
+    assert lz.which("dequantize", values, scale, **keywords).kernel_id

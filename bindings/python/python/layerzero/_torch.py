@@ -1,0 +1,115 @@
+"""How torch sees operations: `torch.ops.layerzero`, and what `torch.compile` traces in place of `layerzero.ops`.
+
+Imported only once torch is there; `layerzero._watch` sees to that. Which operations there are comes from generated code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+
+from layerzero import _native
+
+
+class Overload(NamedTuple):
+    """One overload: its schema, the operation behind it, and what is fixed by choosing this one."""
+
+    schema: str
+    operation: str
+    fake: Callable[..., Any]
+    fixed: dict[str, bool]
+    # How many tensors it makes, and the names of the places if it writes them there.
+    count: int
+    places: tuple[str, ...]
+
+
+# The library lives as long as the process: with it, torch would forget the operations.
+_LIBRARY: torch.library.Library | None = None
+
+
+def define() -> None:
+    """Defines `torch.ops.layerzero`, once."""
+    global _LIBRARY
+    if _LIBRARY is not None:
+        return
+    _LIBRARY = torch.library.Library("layerzero", "DEF")
+    from layerzero._torch_ops import OVERLOADS
+
+    for overload in OVERLOADS:
+        _LIBRARY.define(overload.schema, tags=(torch.Tag.pt2_compliant_tag,))
+        name = overload.schema.split("(", 1)[0]
+        _LIBRARY.impl(name, _implementation(overload), "CompositeExplicitAutograd")
+        torch.library.register_fake(f"layerzero::{name}", _fake(overload), lib=_LIBRARY)
+
+
+def substitute() -> None:
+    """Has Dynamo trace the custom operations where a program calls `layerzero.ops`."""
+    define()
+    from layerzero import _torch_ops
+
+    for name in {overload.operation for overload in _torch_ops.OVERLOADS}:
+        torch.compiler.substitute_in_graph(getattr(_native.ops, name))(getattr(_torch_ops, name))
+
+
+def _implementation(overload: Overload) -> Callable[..., Any]:
+    function: Callable[..., Any] = getattr(_native.ops, overload.operation)
+    fixed, count, names = overload.fixed, overload.count, overload.places
+    if names:
+
+        def write(*arguments: Any, **keywords: Any) -> None:
+            out = tuple(keywords.pop(name) for name in names)
+            function(*arguments, **keywords, **fixed, out=out)
+
+        return write
+    if count == 0:
+        return function
+
+    def make(*arguments: Any, **keywords: Any) -> Any:
+        result = function(*arguments, **keywords, **fixed)
+        # The fake promises dense results, and a kernel in Python may return what it likes.
+        if count == 1 and type(result) is not tuple:
+            return result if result.is_contiguous() else result.contiguous()
+        if type(result) is not tuple or len(result) != count:
+            raise ValueError(_another_overload(overload))
+        return tuple(one if one.is_contiguous() else one.contiguous() for one in result)
+
+    return make
+
+
+def _fake(overload: Overload) -> Callable[..., Any]:
+    fake, fixed, count = overload.fake, overload.fixed, overload.count
+    if overload.places:
+        return lambda *arguments, **keywords: None
+
+    def make(*arguments: Any, **keywords: Any) -> Any:
+        result = fake(*arguments, **keywords, **fixed)
+        if count > 0 and (len(result) if type(result) is tuple else 1) != count:
+            raise ValueError(_another_overload(overload))
+        return result
+
+    return make
+
+
+def _another_overload(overload: Overload) -> str:
+    name = overload.schema.split("(", 1)[0]
+    packet = f"torch.ops.layerzero.{overload.operation}"
+    others = ", ".join(str(other) for other in getattr(torch.ops.layerzero, overload.operation).overloads())
+    return f"layerzero::{name} returns {overload.count} tensors, and these arguments make another number; {packet} has {others}"
+
+
+def refuse_gradients(operation: str, *tensors: torch.Tensor | None) -> None:
+    """Operations have no backward, so that a graph that records one must not contain them."""
+    if torch.is_grad_enabled():
+        for tensor in tensors:
+            if tensor is not None and tensor.requires_grad:
+                raise RuntimeError(f"{operation} has no backward, and a tensor requires grad; use torch.no_grad()")
+
+
+def places(operation: str, out: torch.Tensor | Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:
+    """`out=` as a tuple with a place for each result."""
+    given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
+    if len(given) != count:
+        raise ValueError(f"{operation} writes {count} tensors, and out has {len(given)}")
+    return given

@@ -1,0 +1,149 @@
+"""`torch.ops.layerzero`: torch's own checks of each operation, and graphs that contain them."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+from samples import samples  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero._torch_ops import OVERLOADS  # noqa: E402
+
+SAMPLES = samples()
+OPERATIONS = sorted(SAMPLES)
+
+
+def as_torch(value):
+    return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
+
+
+def sample(name):
+    arguments, keywords = SAMPLES[name]
+    # The order of the signature, so that keywords that are tensors come by position too.
+    return tuple(map(as_torch, arguments)), {key: as_torch(value) for key, value in keywords.items()}
+
+
+def results(value):
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def overload(name, *, writes):
+    """The overload that the sample means, and what it is called with."""
+    arguments, keywords = sample(name)
+    made = results(getattr(lz.ops, name)(*arguments, **keywords))
+    arguments, keywords = sample(name)
+    for one in OVERLOADS:
+        if one.operation == name and one.count == len(made) and bool(one.places) == writes:
+            keywords = {key: value for key, value in keywords.items() if key not in one.fixed}
+            keywords.update({place: torch.empty_like(tensor) for place, tensor in zip(one.places, made)})
+            label = one.schema.split("(")[0].removeprefix(name).removeprefix(".") or "default"
+            return getattr(getattr(torch.ops.layerzero, name), label), arguments, keywords
+    raise AssertionError(f"{name} has no overload with {len(made)} results")
+
+
+def test_every_operation_of_tensors_is_there():
+    text = {"tokenize_encode", "tokenize_decode"}
+    assert {one.operation for one in OVERLOADS} == set(dir(lz.ops)) - text == set(SAMPLES)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_opcheck(name):
+    torch.library.opcheck(*overload(name, writes=False))
+
+
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if not name.startswith("kv_")])
+def test_places_are_written_and_nothing_is_returned(name):
+    function, arguments, keywords = overload(name, writes=True)
+    torch.library.opcheck(function, arguments, keywords, test_utils=("test_schema", "test_faketensor"))
+    assert function(*arguments, **keywords) is None
+    arguments, direct = sample(name)
+    expected = results(getattr(lz.ops, name)(*arguments, **direct))
+    for place, tensor in zip([value for key, value in keywords.items() if key.startswith("out")], expected):
+        torch.testing.assert_close(place, tensor)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_compiled_call_gives_the_same(name):
+    torch._dynamo.reset()
+    function = getattr(lz.ops, name)
+    compiled = torch.compile(lambda *a, **k: function(*a, **k), fullgraph=True, backend="aot_eager")
+    arguments, keywords = sample(name)
+    expected = results(function(*arguments, **keywords))
+    again, keywords_again = sample(name)
+    actual = results(compiled(*again, **keywords_again))
+    assert len(actual) == len(expected)
+    # What is changed in place must be changed here too.
+    for one, other in zip([*expected, *arguments], [*actual, *again]):
+        torch.testing.assert_close(one, other)
+
+
+class Block(torch.nn.Module):
+    """A block as models have it: norm, attention with grouped queries, a residual stream, a gated feed-forward."""
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+
+        def parameter(*shape):
+            return torch.nn.Parameter(torch.randn(*shape, generator=generator) * 0.2, requires_grad=False)
+
+        self.norm, self.qkv, self.out = parameter(16), parameter(32, 16), parameter(16, 16)
+        self.second, self.gate, self.up, self.down = parameter(16), parameter(24, 16), parameter(24, 16), parameter(16, 24)
+
+    def forward(self, x):
+        batch, length, _ = x.shape
+        y = lz.rms_norm(x, self.norm)
+        q, k, v = torch.nn.functional.linear(y, self.qkv).split([16, 8, 8], -1)
+        q, k, v = (t.view(batch, length, -1, 4) for t in (q, k, v))
+        y, lse = lz.attention(q, k, v, causal=True, return_lse=True)
+        residual = x.clone()
+        y = lz.ops.norm_rms_add(y.reshape(batch, length, -1) @ self.out, residual, self.second)
+        return lz.ops.mlp_fused(y, self.gate, self.up, self.down) + residual, lse
+
+
+def test_a_block_compiles_whole_with_sizes_that_change():
+    block = Block()
+    compiled = torch.compile(block, fullgraph=True, dynamic=True)
+    for batch, length in ((2, 5), (3, 7), (2, 9)):
+        x = torch.randn(batch, length, 16)
+        for actual, expected in zip(compiled(x), block(x)):
+            torch.testing.assert_close(actual, expected)
+    counters = torch._dynamo.utils.counters
+    assert not counters["graph_break"]
+
+
+def test_places_in_a_compiled_function():
+    x, w = torch.randn(4, 16), torch.randn(16)
+
+    def function(x, w, out):
+        lz.ops.norm_rms(x * 2, w, out=out)
+        return out + 1
+
+    out = torch.empty(4, 16)
+    result = torch.compile(function, fullgraph=True)(x, w, out)
+    torch.testing.assert_close(out, lz.ops.norm_rms(x * 2, w))
+    torch.testing.assert_close(result, out + 1)
+
+
+def test_an_exported_program_keeps_them():
+    block, x = Block(), torch.randn(2, 5, 16)
+    length = torch.export.Dim("length", min=2, max=64)
+    program = torch.export.export(block, (x,), dynamic_shapes=({1: length},))
+    names = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert {"layerzero.norm_rms.default", "layerzero.attention_gqa_prefill.lse", "layerzero.norm_rms_add.default"} <= names
+    other = torch.randn(2, 11, 16)
+    for actual, expected in zip(program.module()(other), block(other)):
+        torch.testing.assert_close(actual, expected)
+
+
+def test_gradients_are_refused_in_graphs_too():
+    x = torch.randn(4, 16, requires_grad=True)
+    with pytest.raises(Exception, match="no backward"):
+        torch.compile(lambda x: lz.ops.norm_rms(x), fullgraph=True, backend="eager")(x)
+    with torch.no_grad():
+        torch.compile(lambda x: lz.ops.norm_rms(x), fullgraph=True, backend="eager")(x)
+
+
+def test_an_overload_with_another_number_of_results_says_which():
+    with pytest.raises(ValueError, match="scale_out"):
+        torch.ops.layerzero.quantize.default(torch.randn(2, 4), format="int8", granularity="tensor")
