@@ -21,6 +21,13 @@ const LIGHT: Group = Group {
 /// Torch takes gigabytes and minutes, so nothing but its own tests waits for it.
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16"] };
 
+/// Models, for the integration with their library. Needs torch as well.
+const TRANSFORMERS: Group = Group { name: "transformers", packages: &["transformers>=5,<6"] };
+
+/// A backend as somebody else would write it, which is to be found by its entry point.
+const SAMPLE_BACKEND: Group =
+    Group { name: "sample-backend", packages: &["--no-deps", "--editable", "tests/plugins/python"] };
+
 /// What the benchmark compares with.
 const PEERS: Group = Group {
     name: "peers",
@@ -80,6 +87,7 @@ fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {
 /// Runs the package's tests that need no torch.
 pub fn test(root: &Path) -> Result<()> {
     let python = install(root)?;
+    ensure(root, &SAMPLE_BACKEND)?;
     command::run(
         &root.join("bindings/python"),
         &python.to_string_lossy(),
@@ -95,6 +103,18 @@ pub fn test_torch(root: &Path) -> Result<()> {
         &root.join("bindings/python"),
         &python.to_string_lossy(),
         &["-m", "pytest", "-q", "tests/torch"],
+    )
+}
+
+/// Runs the tests with models.
+pub fn test_transformers(root: &Path) -> Result<()> {
+    let python = install(root)?;
+    ensure(root, &TORCH)?;
+    ensure(root, &TRANSFORMERS)?;
+    command::run(
+        &root.join("bindings/python"),
+        &python.to_string_lossy(),
+        &["-m", "pytest", "-q", "tests/transformers"],
     )
 }
 

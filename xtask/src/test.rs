@@ -19,7 +19,7 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 10] = [
+const STEPS: [Step; 11] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
@@ -30,6 +30,7 @@ const STEPS: [Step; 10] = [
     Step { name: "python", run: python::test },
     Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },
+    Step { name: "python-transformers", run: python::test_transformers },
 ];
 
 /// Runs the named steps, or all of them; the first that fails ends the run.

@@ -93,7 +93,11 @@ pub fn lend<'a, 'py>(
         let given = Some(object.as_borrowed());
         lent.push(match (schema.inputs.get(at), schema.params.get(at.wrapping_sub(schema.inputs.len()))) {
             (Some(input), _) => match input.kind {
-                Kind::Tensor => Lent::Tensor(frame.tensor(&input.name, given)?),
+                Kind::Tensor => {
+                    let mut import = Import::EMPTY;
+                    frame.tensor(&input.name, given, &mut import)?;
+                    Lent::Tensor(import)
+                }
                 Kind::Text => Lent::Texts(frame.texts(&input.name, given)?),
                 Kind::Tokenizer => Lent::Tokenizer(frame.tokenizer(&input.name, given)?),
             },
@@ -106,10 +110,8 @@ pub fn lend<'a, 'py>(
         let Cases::By(param, dtypes) = &input.dtype else { continue };
         let Some(Lent::Value(Value::Enum(case))) = lent.get(schema.inputs.len() + param) else { continue };
         let packed = dtypes.get(*case as usize) == Some(&DTypeRef::Fixed(DType::F4E2M1x2));
-        if let (true, Some(place)) = (packed, lent.get_mut(at))
-            && let Lent::Tensor(import) = std::mem::replace(place, Lent::Nothing)
-        {
-            *place = Lent::Tensor(import.nibbles(true));
+        if let Some(Lent::Tensor(import)) = lent.get_mut(at) {
+            import.nibbles(packed);
         }
     }
     Ok(lent)

@@ -55,12 +55,16 @@ impl<'a, 'py> Frame<'a, 'py> {
 
     /// Borrows a tensor that is read.
     #[inline]
-    pub fn tensor(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Import> {
+    pub fn tensor(
+        &mut self,
+        name: &'static str,
+        object: Given<'a, 'py>,
+        import: &mut Import,
+    ) -> PyResult<()> {
         let Some(object) = object else { return Err(self.refuse_nothing(name)) };
-        let import = match Import::new(object) {
-            Ok(import) => import,
-            Err(problem) => return Err(self.refuse_problem(name, problem)),
-        };
+        if let Err(problem) = import.fill(object) {
+            return Err(self.refuse_problem(name, problem));
+        }
         if self.like.is_none() {
             self.like = Some(object);
             self.like_name = name;
@@ -70,32 +74,50 @@ impl<'a, 'py> Frame<'a, 'py> {
             return Err(self.refuse_kind(name, import.kind));
         }
         self.elements = self.elements.saturating_add(import.elements());
-        Ok(import)
+        Ok(())
     }
 
-    /// Borrows a tensor that may be missing.
+    /// Borrows a tensor that may be missing; says whether it is there.
     #[inline]
-    pub fn optional(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Option<Import>> {
-        if object.is_none() { Ok(None) } else { self.tensor(name, object).map(Some) }
+    pub fn optional(
+        &mut self,
+        name: &'static str,
+        object: Given<'a, 'py>,
+        import: &mut Import,
+    ) -> PyResult<bool> {
+        if object.is_none() {
+            return Ok(false);
+        }
+        self.tensor(name, object, import)?;
+        Ok(true)
     }
 
     /// Borrows a tensor that is written.
     #[inline]
-    pub fn writable(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<Import> {
-        let import = self.tensor(name, object)?;
+    pub fn writable(
+        &mut self,
+        name: &'static str,
+        object: Given<'a, 'py>,
+        import: &mut Import,
+    ) -> PyResult<()> {
+        self.tensor(name, object, import)?;
         if import.is_read_only() {
             return Err(self.refuse_read_only(name));
         }
-        Ok(import)
+        Ok(())
     }
 
     /// Borrows a place that the caller gave for a result.
     #[inline]
-    pub fn place(&mut self, name: &'static str, object: Borrowed<'_, 'py, PyAny>) -> PyResult<Import> {
-        let import = match Import::new(object) {
-            Ok(import) => import,
-            Err(problem) => return Err(self.refuse_problem(name, problem)),
-        };
+    pub fn place(
+        &mut self,
+        name: &'static str,
+        object: Borrowed<'_, 'py, PyAny>,
+        import: &mut Import,
+    ) -> PyResult<()> {
+        if let Err(problem) = import.fill(object) {
+            return Err(self.refuse_problem(name, problem));
+        }
         if self.kind != import.kind && self.like.is_some() {
             return Err(self.refuse_kind(name, import.kind));
         }
@@ -103,17 +125,22 @@ impl<'a, 'py> Frame<'a, 'py> {
             return Err(self.refuse_read_only(name));
         }
         self.elements = self.elements.saturating_add(import.elements());
-        Ok(import)
+        Ok(())
     }
 
-    /// Borrows a tensor that is written, and may be missing.
+    /// Borrows a tensor that is written, and may be missing; says whether it is there.
     #[allow(dead_code, reason = "the catalogue has no such input today, but a schema may")]
     pub fn optional_writable(
         &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
-    ) -> PyResult<Option<Import>> {
-        if object.is_none() { Ok(None) } else { self.writable(name, object).map(Some) }
+        import: &mut Import,
+    ) -> PyResult<bool> {
+        if object.is_none() {
+            return Ok(false);
+        }
+        self.writable(name, object, import)?;
+        Ok(true)
     }
 
     /// Strings.

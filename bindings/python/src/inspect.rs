@@ -24,7 +24,7 @@ pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
 }
 
 /// The context of a call that is not made.
-fn context<'py>(
+pub fn context<'py>(
     py: Python<'py>,
     info: &'static OperationInfo,
     arguments: &Bound<'py, PyTuple>,

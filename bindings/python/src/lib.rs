@@ -2,8 +2,10 @@
 //! what an operation is comes from generated code, what a kernel does from backends.
 
 mod arguments;
+mod backend;
 mod call;
 mod control;
+mod decisions;
 mod elsewhere;
 mod engine;
 mod error;
@@ -37,6 +39,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     engine::add(module)?;
     inspect::add(module)?;
     register::add(module)?;
+    backend::add(module)?;
+    decisions::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;

@@ -83,12 +83,13 @@ impl<'a, 'py> Out<'a, 'py> {
 /// One output: the object that is returned and the memory behind it.
 pub struct Place<'py> {
     object: Option<Bound<'py, PyAny>>,
-    import: Option<Import>,
+    /// Empty while there is no object.
+    import: Import,
 }
 
 impl<'py> Place<'py> {
     /// Not there yet.
-    pub const EMPTY: Place<'py> = Place { object: None, import: None };
+    pub const EMPTY: Place<'py> = Place { object: None, import: Import::EMPTY };
 
     /// Takes the caller's tensor for this output.
     #[inline]
@@ -104,8 +105,7 @@ impl<'py> Place<'py> {
                 .message(format!("out has no tensor for {name}"));
             return Err(refuse(frame.py, &frame.operation.name, reason));
         };
-        let import = frame.place(name, object.as_borrowed())?;
-        self.import = Some(import);
+        frame.place(name, object.as_borrowed(), &mut self.import)?;
         self.object = Some(object);
         Ok(())
     }
@@ -114,7 +114,7 @@ impl<'py> Place<'py> {
     #[inline]
     pub fn nibbles(&mut self, spec: Option<(Dims, DType)>) {
         let packed = spec.is_some_and(|(_, dtype)| dtype == DType::F4E2M1x2);
-        self.import = self.import.take().map(|import| import.nibbles(packed));
+        self.import.nibbles(packed);
     }
 
     /// Has the caller's library allocate this output, unless it is there already or the call does not produce it.
@@ -124,12 +124,12 @@ impl<'py> Place<'py> {
         frame: &mut Frame<'_, 'py>,
         spec: Option<(Dims, DType)>,
     ) -> Result<(), KernelError> {
-        let (None, Some((sizes, dtype))) = (&self.import, spec) else { return Ok(()) };
+        let (None, Some((sizes, dtype))) = (&self.object, spec) else { return Ok(()) };
         match allocate(frame, &sizes, dtype) {
             Ok((object, import)) => {
                 frame.count(import.elements());
                 self.object = Some(object);
-                self.import = Some(import);
+                self.import = import;
                 Ok(())
             }
             Err(Problem::Python(error)) => Err(frame.failed(error).before_writing()),
@@ -140,7 +140,7 @@ impl<'py> Place<'py> {
     /// The memory, if this output is produced.
     #[inline]
     pub fn lend<'m>(&self) -> Option<TensorMut<'m>> {
-        self.import.as_ref().map(Import::lend)
+        self.object.as_ref().map(|_| self.import.lend())
     }
 
     /// The memory of an output that every call produces.
@@ -166,12 +166,14 @@ fn allocate<'py>(
         (Kind::Torch, Some(like)) => torch::allocate(frame.py, sizes, dtype, like, device),
         (Kind::Buffer, _) => {
             let object = buffer::allocate(frame.py, sizes, dtype)?;
-            let import = Import::new(object.as_borrowed())?.nibbles(dtype == DType::F4E2M1x2);
+            let mut import = Import::new(object.as_borrowed())?;
+            import.nibbles(dtype == DType::F4E2M1x2);
             Ok((object, import))
         }
         (Kind::Other, Some(like)) => {
             let object = allocate_elsewhere(frame.py, sizes, dtype, like, device)?;
-            let import = Import::new(object.as_borrowed())?.nibbles(dtype == DType::F4E2M1x2);
+            let mut import = Import::new(object.as_borrowed())?;
+            import.nibbles(dtype == DType::F4E2M1x2);
             Ok((object, import))
         }
         _ => Ok(numpy::allocate(frame.py, sizes, dtype)?),

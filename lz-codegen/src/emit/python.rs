@@ -37,11 +37,12 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let imports = operation.inputs.iter().map(|input| import(operation, input));
     let fields = operation.inputs.iter().map(|input| {
         let (field, local) = (ident(&input.name), format_ident!("import_{}", input.name));
+        let has = format_ident!("has_{}", input.name);
         let value = match (input.kind, input.read_write, input.optional.is_some()) {
             (Kind::Tensor, false, false) => quote! { #local.view() },
-            (Kind::Tensor, false, true) => quote! { #local.as_ref().map(Import::view) },
+            (Kind::Tensor, false, true) => quote! { #has.then(|| #local.view()) },
             (Kind::Tensor, true, false) => quote! { #local.lend() },
-            (Kind::Tensor, true, true) => quote! { #local.as_ref().map(Import::lend) },
+            (Kind::Tensor, true, true) => quote! { #has.then(|| #local.lend()) },
             (Kind::Text, ..) => quote! { &#local },
             (Kind::Tokenizer, ..) => quote! { &*#local },
         };
@@ -142,19 +143,20 @@ fn import(operation: &Operation, input: &lz_schema::model::Input) -> TokenStream
         Kind::Tensor => {
             let packed = nibbles(operation, &input.dtype).map(|(param, cases)| {
                 let param = ident(&param.name);
-                let packed = quote! { Frame::is_one_of(#param, &[#(#cases),*]) };
-                match input.optional {
-                    None => quote! { .nibbles(#packed) },
-                    Some(_) => quote! { .map(|import| import.nibbles(#packed)) },
-                }
+                quote! { #local.nibbles(Frame::is_one_of(#param, &[#(#cases),*])); }
             });
-            let make = match (input.read_write, input.optional.is_some()) {
-                (false, false) => quote! { tensor },
-                (false, true) => quote! { optional },
-                (true, false) => quote! { writable },
-                (true, true) => quote! { optional_writable },
+            let has = format_ident!("has_{}", input.name);
+            let fill = match (input.read_write, input.optional.is_some()) {
+                (false, false) => quote! { frame.tensor(#name, #object, &mut #local)?; },
+                (false, true) => quote! { let #has = frame.optional(#name, #object, &mut #local)?; },
+                (true, false) => quote! { frame.writable(#name, #object, &mut #local)?; },
+                (true, true) => quote! { let #has = frame.optional_writable(#name, #object, &mut #local)?; },
             };
-            quote! { let #local = frame.#make(#name, #object)? #packed; }
+            quote! {
+                let mut #local = Import::EMPTY;
+                #fill
+                #packed
+            }
         }
         Kind::Text => quote! {
             let #local = frame.texts(#name, #object)?;

@@ -2,6 +2,7 @@
 
 from layerzero import _watch, ops
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
+from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
 from layerzero._functions import (
     attention,
     dequantize,
@@ -40,7 +41,7 @@ from layerzero._native import (
     __version__,
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
-from layerzero._register import register_kernel, register_operation, unregister_backend
+from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
 
 __all__ = [
     "Config",
@@ -66,9 +67,11 @@ __all__ = [
     "doctor",
     "dry_run",
     "explain",
+    "freeze",
     "layer_norm",
     "list_kernels",
     "list_operations",
+    "load_backends",
     "load_config",
     "load_dispatch_table",
     "lock",
@@ -77,17 +80,20 @@ __all__ = [
     "prefer",
     "quantize",
     "readiness_check",
+    "record_decisions",
     "register_kernel",
     "register_operation",
     "rms_norm",
     "rope",
     "sample_topk",
     "sample_topp",
+    "solve",
     "tokenize",
     "tune",
     "unlock",
     "unregister_backend",
     "validate",
+    "verify_lockfile",
     "warmup",
     "which",
 ]

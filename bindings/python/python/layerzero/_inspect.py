@@ -94,13 +94,33 @@ _PACKAGES = (
 )
 
 
-def doctor() -> Report:
-    """What this machine and this process have, and what should be done about what they lack."""
+def doctor(*, probe: bool = False) -> Report:
+    """What this machine and this process have, and what should be done about what they lack.
+
+    Backends that were not tried yet are, each in a process of its own; with `probe` all of them are tried again.
+    """
     import platform
     from importlib import metadata
 
+    from layerzero import backends as hosted
+
+    found = {one.name: one for one in hosted.load(probe_again=probe)}
     state = json.loads(_native.state())
     backends = _native.backends()
+    for one in found.values():
+        if one.state in ("absent", "waiting"):
+            reason = f"{one.reason}: {one.fix}" if one.fix else one.reason
+            backends.append(
+                {"name": one.name, "version": one.version, "kernels": 0, "available": None, "reason": reason}
+            )
+    for backend in backends:
+        known = found.get(backend["name"])
+        backend["verified"] = list(known.verified) if known else None
+        backend["fix"] = known.fix if known else None
+        if known and known.state == "ok":
+            platforms = {kernel["platform"] for kernel in _native.kernels(backend=known.name)} - set(known.verified)
+            if platforms:
+                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: no run against the library is checked in"
     packages: list[dict[str, str | None]] = []
     for name, purpose in _PACKAGES:
         try:
@@ -145,7 +165,7 @@ def doctor() -> Report:
             [
                 (
                     backend["name"],
-                    "ok" if backend["available"] else "problem",
+                    {True: "ok", False: "problem", None: "–"}[backend["available"]],
                     backend["version"] or None,
                     backend["kernels"],
                     backend["reason"],

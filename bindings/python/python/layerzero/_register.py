@@ -115,6 +115,17 @@ def register_operation(schema: str | os.PathLike[str]) -> _native.Operation:
     return operation
 
 
+def load_backends(*names: str, probe: bool = False) -> list[str]:
+    """Registers the kernels of backends that are installed, or of those that are named, and gives the names that work.
+
+    What does not work is disabled with its reason, which `doctor` tells. Whether a library can be imported is found out once a
+    version in a process of its own; with `probe` it is found out again.
+    """
+    from layerzero import backends
+
+    return [one.name for one in backends.load(*names, probe_again=probe) if one.state == "ok"]
+
+
 def unregister_backend(backend: str) -> None:
     """Takes a backend and its kernels away."""
     _native.unregister_backend(backend)

@@ -21,7 +21,7 @@ class Overload(NamedTuple):
     fake: Callable[..., Any]
     fixed: dict[str, bool]
     # How many tensors it makes, and the names of the places if it writes them there.
-    count: int
+    results: int
     places: tuple[str, ...]
 
 
@@ -55,7 +55,7 @@ def substitute() -> None:
 
 def _implementation(overload: Overload) -> Callable[..., Any]:
     function: Callable[..., Any] = getattr(_native.ops, overload.operation)
-    fixed, count, names = overload.fixed, overload.count, overload.places
+    fixed, count, names = overload.fixed, overload.results, overload.places
     if names:
 
         def write(*arguments: Any, **keywords: Any) -> None:
@@ -79,7 +79,7 @@ def _implementation(overload: Overload) -> Callable[..., Any]:
 
 
 def _fake(overload: Overload) -> Callable[..., Any]:
-    fake, fixed, count = overload.fake, overload.fixed, overload.count
+    fake, fixed, count = overload.fake, overload.fixed, overload.results
     if overload.places:
         return lambda *arguments, **keywords: None
 
@@ -96,7 +96,7 @@ def _another_overload(overload: Overload) -> str:
     name = overload.schema.split("(", 1)[0]
     packet = f"torch.ops.layerzero.{overload.operation}"
     others = ", ".join(str(other) for other in getattr(torch.ops.layerzero, overload.operation).overloads())
-    return f"layerzero::{name} returns {overload.count} tensors, and these arguments make another number; {packet} has {others}"
+    return f"layerzero::{name} returns {overload.results} tensors, and these arguments make another number; {packet} has {others}"
 
 
 def refuse_gradients(operation: str, *tensors: torch.Tensor | None) -> None:

@@ -62,9 +62,10 @@ def _act(name: str, action: Callable[[], None]) -> None:
 
 
 def _define() -> None:
-    from layerzero import _torch
+    from layerzero import _torch, backends
 
     _torch.define()
+    backends.load_imported()
 
 
 def _substitute() -> None:

@@ -55,7 +55,12 @@ def _parser() -> argparse.ArgumentParser:
         one.set_defaults(command=command)
         return one
 
-    one = add("doctor", lambda options: lz.doctor(), "what this machine has, and what to do about what it lacks")
+    one = add(
+        "doctor",
+        lambda options: lz.doctor(probe=options.probe),
+        "what this machine has, and what to do about what it lacks",
+    )
+    one.add_argument("--probe", action="store_true", help="try again which libraries can be imported")
     one = add("ready", lambda options: lz.readiness_check(), "whether calls can be served; fails if not")
     one = add("ops", _ops, "the operations, or one of them in full")
     one.add_argument("operation", nargs="?")
@@ -77,6 +82,15 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--samples", type=int, default=20, help="the most samples of each kernel")
+    one = add("solve", _solve, "decide beforehand, and write a dispatch table")
+    one.add_argument("operation", nargs="*", help="whose workloads are decided; all if none is named")
+    one.add_argument("--output", "-o", default="dispatch.json")
+    one.add_argument("--model", default="", help="what the table is for")
+    one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="sizes of an axis")
+    one = add("freeze", _freeze, "write the decision for a call to a lockfile")
+    one.add_argument("operation")
+    one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
+    one.add_argument("--output", "-o", default="layerzero.lock")
     one = add("perfdb", _perfdb, "the measurements that are kept")
     one.add_argument("action", choices=("show", "export", "import", "prune"))
     one.add_argument("file", nargs="?", help="for export and import")
@@ -217,6 +231,26 @@ def _bench(options: argparse.Namespace) -> Report:
 
 def _tune(options: argparse.Namespace) -> Report:
     return lz.tune(options.operation, samples=options.samples, **_arguments(options.arguments))
+
+
+def _solve(options: argparse.Namespace) -> Report:
+    ranges = {}
+    for text in options.range:
+        axis, _, sizes = text.partition("=")
+        first, colon, last = sizes.partition(":")
+        if not (axis and first.isdigit() and (not colon or last.isdigit())):
+            raise ValueError(f"{text!r} is not AXIS=FIRST:LAST")
+        ranges[axis] = (int(first), int(last or first))
+    operations = options.operation or lz.list_operations()
+    report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges)
+    del report.data["table"]
+    return report
+
+
+def _freeze(options: argparse.Namespace) -> Report:
+    text = lz.freeze(options.output, [(options.operation, _arguments(options.arguments))])
+    rows = [(line,) for line in text.splitlines()]
+    return Report((table(options.output, ("decisions",), rows),), {"path": options.output, "text": text})
 
 
 def _perfdb(options: argparse.Namespace) -> Report:

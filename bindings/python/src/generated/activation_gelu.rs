@@ -44,7 +44,8 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, approximate, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_GELU);
-    let import_x = frame.tensor("x", x)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
     let args = ActivationGelu {
         x: import_x.view(),
         approximate: frame

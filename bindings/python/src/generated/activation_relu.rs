@@ -44,7 +44,8 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_RELU);
-    let import_x = frame.tensor("x", x)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
     let args = ActivationRelu {
         x: import_x.view(),
     };

@@ -44,7 +44,8 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_RELU_SQUARED);
-    let import_x = frame.tensor("x", x)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
     let args = ActivationReluSquared {
         x: import_x.view(),
     };

@@ -44,7 +44,8 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, alpha, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_SILU);
-    let import_x = frame.tensor("x", x)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
     let args = ActivationSilu {
         x: import_x.view(),
         alpha: frame.float32("alpha", alpha)?,

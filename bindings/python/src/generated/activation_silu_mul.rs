@@ -44,8 +44,10 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [gate, up, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_SILU_MUL);
-    let import_gate = frame.tensor("gate", gate)?;
-    let import_up = frame.tensor("up", up)?;
+    let mut import_gate = Import::EMPTY;
+    frame.tensor("gate", gate, &mut import_gate)?;
+    let mut import_up = Import::EMPTY;
+    frame.tensor("up", up, &mut import_up)?;
     let args = ActivationSiluMul {
         gate: import_gate.view(),
         up: import_up.view(),

@@ -44,17 +44,22 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, kv_lens, mask, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_CROSS_PREFILL);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_kv_lens = frame.optional("kv_lens", kv_lens)?;
-    let import_mask = frame.optional("mask", mask)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_kv_lens = Import::EMPTY;
+    let has_kv_lens = frame.optional("kv_lens", kv_lens, &mut import_kv_lens)?;
+    let mut import_mask = Import::EMPTY;
+    let has_mask = frame.optional("mask", mask, &mut import_mask)?;
     let args = AttentionCrossPrefill {
         q: import_q.view(),
         k: import_k.view(),
         v: import_v.view(),
-        kv_lens: import_kv_lens.as_ref().map(Import::view),
-        mask: import_mask.as_ref().map(Import::view),
+        kv_lens: has_kv_lens.then(|| import_kv_lens.view()),
+        mask: has_mask.then(|| import_mask.view()),
         sm_scale: frame.float32("sm_scale", sm_scale)?,
         return_lse: frame.bool("return_lse", return_lse)?,
         layout: frame

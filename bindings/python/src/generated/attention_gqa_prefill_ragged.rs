@@ -59,19 +59,26 @@ fn call<'a, 'py>(
     let [q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal, window_left, window_right,
     soft_cap, sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_GQA_PREFILL_RAGGED);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_qo_indptr = frame.tensor("qo_indptr", qo_indptr)?;
-    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
-    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_qo_indptr = Import::EMPTY;
+    frame.tensor("qo_indptr", qo_indptr, &mut import_qo_indptr)?;
+    let mut import_kv_indptr = Import::EMPTY;
+    frame.tensor("kv_indptr", kv_indptr, &mut import_kv_indptr)?;
+    let mut import_alibi_slopes = Import::EMPTY;
+    let has_alibi_slopes = frame
+        .optional("alibi_slopes", alibi_slopes, &mut import_alibi_slopes)?;
     let args = AttentionGqaPrefillRagged {
         q: import_q.view(),
         k: import_k.view(),
         v: import_v.view(),
         qo_indptr: import_qo_indptr.view(),
         kv_indptr: import_kv_indptr.view(),
-        alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
+        alibi_slopes: has_alibi_slopes.then(|| import_alibi_slopes.view()),
         causal: frame.bool("causal", causal)?,
         window_left: frame.int("window_left", window_left)?,
         window_right: frame.int("window_right", window_right)?,

@@ -44,10 +44,14 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q_nope, q_pe, ckv, kpe, sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE);
-    let import_q_nope = frame.tensor("q_nope", q_nope)?;
-    let import_q_pe = frame.tensor("q_pe", q_pe)?;
-    let import_ckv = frame.tensor("ckv", ckv)?;
-    let import_kpe = frame.tensor("kpe", kpe)?;
+    let mut import_q_nope = Import::EMPTY;
+    frame.tensor("q_nope", q_nope, &mut import_q_nope)?;
+    let mut import_q_pe = Import::EMPTY;
+    frame.tensor("q_pe", q_pe, &mut import_q_pe)?;
+    let mut import_ckv = Import::EMPTY;
+    frame.tensor("ckv", ckv, &mut import_ckv)?;
+    let mut import_kpe = Import::EMPTY;
+    frame.tensor("kpe", kpe, &mut import_kpe)?;
     let args = AttentionMlaDecode {
         q_nope: import_q_nope.view(),
         q_pe: import_q_pe.view(),

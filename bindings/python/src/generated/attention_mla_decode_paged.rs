@@ -56,13 +56,20 @@ fn call<'a, 'py>(
     let [q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len,
     sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE_PAGED);
-    let import_q_nope = frame.tensor("q_nope", q_nope)?;
-    let import_q_pe = frame.tensor("q_pe", q_pe)?;
-    let import_ckv_cache = frame.tensor("ckv_cache", ckv_cache)?;
-    let import_kpe_cache = frame.tensor("kpe_cache", kpe_cache)?;
-    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
-    let import_kv_indices = frame.tensor("kv_indices", kv_indices)?;
-    let import_kv_last_page_len = frame.tensor("kv_last_page_len", kv_last_page_len)?;
+    let mut import_q_nope = Import::EMPTY;
+    frame.tensor("q_nope", q_nope, &mut import_q_nope)?;
+    let mut import_q_pe = Import::EMPTY;
+    frame.tensor("q_pe", q_pe, &mut import_q_pe)?;
+    let mut import_ckv_cache = Import::EMPTY;
+    frame.tensor("ckv_cache", ckv_cache, &mut import_ckv_cache)?;
+    let mut import_kpe_cache = Import::EMPTY;
+    frame.tensor("kpe_cache", kpe_cache, &mut import_kpe_cache)?;
+    let mut import_kv_indptr = Import::EMPTY;
+    frame.tensor("kv_indptr", kv_indptr, &mut import_kv_indptr)?;
+    let mut import_kv_indices = Import::EMPTY;
+    frame.tensor("kv_indices", kv_indices, &mut import_kv_indices)?;
+    let mut import_kv_last_page_len = Import::EMPTY;
+    frame.tensor("kv_last_page_len", kv_last_page_len, &mut import_kv_last_page_len)?;
     let args = AttentionMlaDecodePaged {
         q_nope: import_q_nope.view(),
         q_pe: import_q_pe.view(),

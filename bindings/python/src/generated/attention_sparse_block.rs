@@ -57,11 +57,16 @@ fn call<'a, 'py>(
     let [q, k, v, indptr, indices, block_rows, block_cols, soft_cap, sm_scale,
     return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_SPARSE_BLOCK);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_indptr = frame.tensor("indptr", indptr)?;
-    let import_indices = frame.tensor("indices", indices)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_indptr = Import::EMPTY;
+    frame.tensor("indptr", indptr, &mut import_indptr)?;
+    let mut import_indices = Import::EMPTY;
+    frame.tensor("indices", indices, &mut import_indices)?;
     let args = AttentionSparseBlock {
         q: import_q.view(),
         k: import_k.view(),

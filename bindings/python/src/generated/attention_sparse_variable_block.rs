@@ -56,12 +56,18 @@ fn call<'a, 'py>(
     let [q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap, sm_scale,
     return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_SPARSE_VARIABLE_BLOCK);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_block_mask = frame.tensor("block_mask", block_mask)?;
-    let import_block_row_sizes = frame.tensor("block_row_sizes", block_row_sizes)?;
-    let import_block_col_sizes = frame.tensor("block_col_sizes", block_col_sizes)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_block_mask = Import::EMPTY;
+    frame.tensor("block_mask", block_mask, &mut import_block_mask)?;
+    let mut import_block_row_sizes = Import::EMPTY;
+    frame.tensor("block_row_sizes", block_row_sizes, &mut import_block_row_sizes)?;
+    let mut import_block_col_sizes = Import::EMPTY;
+    frame.tensor("block_col_sizes", block_col_sizes, &mut import_block_col_sizes)?;
     let args = AttentionSparseVariableBlock {
         q: import_q.view(),
         k: import_k.view(),

@@ -57,17 +57,23 @@ fn call<'a, 'py>(
     let [q, k, v, kv_lens, alibi_slopes, window_left, soft_cap, sm_scale, return_lse,
     layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_kv_lens = frame.optional("kv_lens", kv_lens)?;
-    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_kv_lens = Import::EMPTY;
+    let has_kv_lens = frame.optional("kv_lens", kv_lens, &mut import_kv_lens)?;
+    let mut import_alibi_slopes = Import::EMPTY;
+    let has_alibi_slopes = frame
+        .optional("alibi_slopes", alibi_slopes, &mut import_alibi_slopes)?;
     let args = AttentionStandardDecode {
         q: import_q.view(),
         k: import_k.view(),
         v: import_v.view(),
-        kv_lens: import_kv_lens.as_ref().map(Import::view),
-        alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
+        kv_lens: has_kv_lens.then(|| import_kv_lens.view()),
+        alibi_slopes: has_alibi_slopes.then(|| import_alibi_slopes.view()),
         window_left: frame.int("window_left", window_left)?,
         soft_cap: frame.float32("soft_cap", soft_cap)?,
         sm_scale: frame.float32("sm_scale", sm_scale)?,

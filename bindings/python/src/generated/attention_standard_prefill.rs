@@ -60,17 +60,23 @@ fn call<'a, 'py>(
     let [q, k, v, mask, alibi_slopes, causal, causal_offset, window_left, window_right,
     soft_cap, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL);
-    let import_q = frame.tensor("q", q)?;
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_mask = frame.optional("mask", mask)?;
-    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_mask = Import::EMPTY;
+    let has_mask = frame.optional("mask", mask, &mut import_mask)?;
+    let mut import_alibi_slopes = Import::EMPTY;
+    let has_alibi_slopes = frame
+        .optional("alibi_slopes", alibi_slopes, &mut import_alibi_slopes)?;
     let args = AttentionStandardPrefill {
         q: import_q.view(),
         k: import_k.view(),
         v: import_v.view(),
-        mask: import_mask.as_ref().map(Import::view),
-        alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
+        mask: has_mask.then(|| import_mask.view()),
+        alibi_slopes: has_alibi_slopes.then(|| import_alibi_slopes.view()),
         causal: frame.bool("causal", causal)?,
         causal_offset: frame.int("causal_offset", causal_offset)?,
         window_left: frame.int("window_left", window_left)?,

@@ -63,14 +63,23 @@ fn call<'a, 'py>(
     alibi_slopes, causal, window_left, window_right, soft_cap, sm_scale, return_lse,
     layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_PAGED);
-    let import_q = frame.tensor("q", q)?;
-    let import_k_cache = frame.tensor("k_cache", k_cache)?;
-    let import_v_cache = frame.tensor("v_cache", v_cache)?;
-    let import_qo_indptr = frame.tensor("qo_indptr", qo_indptr)?;
-    let import_kv_indptr = frame.tensor("kv_indptr", kv_indptr)?;
-    let import_kv_indices = frame.tensor("kv_indices", kv_indices)?;
-    let import_kv_last_page_len = frame.tensor("kv_last_page_len", kv_last_page_len)?;
-    let import_alibi_slopes = frame.optional("alibi_slopes", alibi_slopes)?;
+    let mut import_q = Import::EMPTY;
+    frame.tensor("q", q, &mut import_q)?;
+    let mut import_k_cache = Import::EMPTY;
+    frame.tensor("k_cache", k_cache, &mut import_k_cache)?;
+    let mut import_v_cache = Import::EMPTY;
+    frame.tensor("v_cache", v_cache, &mut import_v_cache)?;
+    let mut import_qo_indptr = Import::EMPTY;
+    frame.tensor("qo_indptr", qo_indptr, &mut import_qo_indptr)?;
+    let mut import_kv_indptr = Import::EMPTY;
+    frame.tensor("kv_indptr", kv_indptr, &mut import_kv_indptr)?;
+    let mut import_kv_indices = Import::EMPTY;
+    frame.tensor("kv_indices", kv_indices, &mut import_kv_indices)?;
+    let mut import_kv_last_page_len = Import::EMPTY;
+    frame.tensor("kv_last_page_len", kv_last_page_len, &mut import_kv_last_page_len)?;
+    let mut import_alibi_slopes = Import::EMPTY;
+    let has_alibi_slopes = frame
+        .optional("alibi_slopes", alibi_slopes, &mut import_alibi_slopes)?;
     let args = AttentionStandardPrefillPaged {
         q: import_q.view(),
         k_cache: import_k_cache.view(),
@@ -79,7 +88,7 @@ fn call<'a, 'py>(
         kv_indptr: import_kv_indptr.view(),
         kv_indices: import_kv_indices.view(),
         kv_last_page_len: import_kv_last_page_len.view(),
-        alibi_slopes: import_alibi_slopes.as_ref().map(Import::view),
+        alibi_slopes: has_alibi_slopes.then(|| import_alibi_slopes.view()),
         causal: frame.bool("causal", causal)?,
         window_left: frame.int("window_left", window_left)?,
         window_right: frame.int("window_right", window_right)?,

@@ -44,8 +44,10 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [v, s, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE);
-    let import_v = frame.tensor("v", v)?;
-    let import_s = frame.tensor("s", s)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_s = Import::EMPTY;
+    frame.tensor("s", s, &mut import_s)?;
     let args = AttentionStateMerge {
         v: import_v.view(),
         s: import_s.view(),

@@ -56,17 +56,22 @@ fn call<'a, 'py>(
     let [quantized, scale, zero_point, global_scale, format, granularity, block_size,
     inner, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &DEQUANTIZE);
-    let import_quantized = frame
-        .tensor("quantized", quantized)?
-        .nibbles(Frame::is_one_of(format, &["mxfp4", "nvfp4"]));
-    let import_scale = frame.tensor("scale", scale)?;
-    let import_zero_point = frame.optional("zero_point", zero_point)?;
-    let import_global_scale = frame.optional("global_scale", global_scale)?;
+    let mut import_quantized = Import::EMPTY;
+    frame.tensor("quantized", quantized, &mut import_quantized)?;
+    import_quantized.nibbles(Frame::is_one_of(format, &["mxfp4", "nvfp4"]));
+    let mut import_scale = Import::EMPTY;
+    frame.tensor("scale", scale, &mut import_scale)?;
+    let mut import_zero_point = Import::EMPTY;
+    let has_zero_point = frame
+        .optional("zero_point", zero_point, &mut import_zero_point)?;
+    let mut import_global_scale = Import::EMPTY;
+    let has_global_scale = frame
+        .optional("global_scale", global_scale, &mut import_global_scale)?;
     let args = Dequantize {
         quantized: import_quantized.view(),
         scale: import_scale.view(),
-        zero_point: import_zero_point.as_ref().map(Import::view),
-        global_scale: import_global_scale.as_ref().map(Import::view),
+        zero_point: has_zero_point.then(|| import_zero_point.view()),
+        global_scale: has_global_scale.then(|| import_global_scale.view()),
         format: frame
             .must(
                 "format",

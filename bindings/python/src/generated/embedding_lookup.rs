@@ -44,8 +44,10 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [table, ids, out] = arguments;
     let mut frame = Frame::new(py, &EMBEDDING_LOOKUP);
-    let import_table = frame.tensor("table", table)?;
-    let import_ids = frame.tensor("ids", ids)?;
+    let mut import_table = Import::EMPTY;
+    frame.tensor("table", table, &mut import_table)?;
+    let mut import_ids = Import::EMPTY;
+    frame.tensor("ids", ids, &mut import_ids)?;
     let args = EmbeddingLookup {
         table: import_table.view(),
         ids: import_ids.view(),

@@ -44,11 +44,16 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k, v, k_cache, v_cache, slots, layout] = arguments;
     let mut frame = Frame::new(py, &KV_APPEND);
-    let import_k = frame.tensor("k", k)?;
-    let import_v = frame.tensor("v", v)?;
-    let import_k_cache = frame.writable("k_cache", k_cache)?;
-    let import_v_cache = frame.writable("v_cache", v_cache)?;
-    let import_slots = frame.tensor("slots", slots)?;
+    let mut import_k = Import::EMPTY;
+    frame.tensor("k", k, &mut import_k)?;
+    let mut import_v = Import::EMPTY;
+    frame.tensor("v", v, &mut import_v)?;
+    let mut import_k_cache = Import::EMPTY;
+    frame.writable("k_cache", k_cache, &mut import_k_cache)?;
+    let mut import_v_cache = Import::EMPTY;
+    frame.writable("v_cache", v_cache, &mut import_v_cache)?;
+    let mut import_slots = Import::EMPTY;
+    frame.tensor("slots", slots, &mut import_slots)?;
     let args = KvAppend {
         k: import_k.view(),
         v: import_v.view(),

@@ -44,10 +44,14 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k_cache, v_cache, source, target, layout] = arguments;
     let mut frame = Frame::new(py, &KV_COMPACT);
-    let import_k_cache = frame.writable("k_cache", k_cache)?;
-    let import_v_cache = frame.writable("v_cache", v_cache)?;
-    let import_source = frame.tensor("source", source)?;
-    let import_target = frame.tensor("target", target)?;
+    let mut import_k_cache = Import::EMPTY;
+    frame.writable("k_cache", k_cache, &mut import_k_cache)?;
+    let mut import_v_cache = Import::EMPTY;
+    frame.writable("v_cache", v_cache, &mut import_v_cache)?;
+    let mut import_source = Import::EMPTY;
+    frame.tensor("source", source, &mut import_source)?;
+    let mut import_target = Import::EMPTY;
+    frame.tensor("target", target, &mut import_target)?;
     let args = KvCompact {
         k_cache: import_k_cache.lend(),
         v_cache: import_v_cache.lend(),

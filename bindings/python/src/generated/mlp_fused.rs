@@ -44,10 +44,14 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, gate_weight, up_weight, down_weight, activation, out] = arguments;
     let mut frame = Frame::new(py, &MLP_FUSED);
-    let import_x = frame.tensor("x", x)?;
-    let import_gate_weight = frame.tensor("gate_weight", gate_weight)?;
-    let import_up_weight = frame.tensor("up_weight", up_weight)?;
-    let import_down_weight = frame.tensor("down_weight", down_weight)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_gate_weight = Import::EMPTY;
+    frame.tensor("gate_weight", gate_weight, &mut import_gate_weight)?;
+    let mut import_up_weight = Import::EMPTY;
+    frame.tensor("up_weight", up_weight, &mut import_up_weight)?;
+    let mut import_down_weight = Import::EMPTY;
+    frame.tensor("down_weight", down_weight, &mut import_down_weight)?;
     let args = MlpFused {
         x: import_x.view(),
         gate_weight: import_gate_weight.view(),

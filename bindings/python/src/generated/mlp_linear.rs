@@ -44,13 +44,16 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, bias, activation, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR);
-    let import_x = frame.tensor("x", x)?;
-    let import_weight = frame.tensor("weight", weight)?;
-    let import_bias = frame.optional("bias", bias)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_weight = Import::EMPTY;
+    frame.tensor("weight", weight, &mut import_weight)?;
+    let mut import_bias = Import::EMPTY;
+    let has_bias = frame.optional("bias", bias, &mut import_bias)?;
     let args = MlpLinear {
         x: import_x.view(),
         weight: import_weight.view(),
-        bias: import_bias.as_ref().map(Import::view),
+        bias: has_bias.then(|| import_bias.view()),
         activation: frame
             .case("activation", MlpLinearActivation::NAMES, activation)?
             .and_then(MlpLinearActivation::from_number),

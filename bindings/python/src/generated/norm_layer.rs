@@ -44,13 +44,16 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, bias, eps, return_stats, out] = arguments;
     let mut frame = Frame::new(py, &NORM_LAYER);
-    let import_x = frame.tensor("x", x)?;
-    let import_weight = frame.optional("weight", weight)?;
-    let import_bias = frame.optional("bias", bias)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_weight = Import::EMPTY;
+    let has_weight = frame.optional("weight", weight, &mut import_weight)?;
+    let mut import_bias = Import::EMPTY;
+    let has_bias = frame.optional("bias", bias, &mut import_bias)?;
     let args = NormLayer {
         x: import_x.view(),
-        weight: import_weight.as_ref().map(Import::view),
-        bias: import_bias.as_ref().map(Import::view),
+        weight: has_weight.then(|| import_weight.view()),
+        bias: has_bias.then(|| import_bias.view()),
         eps: frame.float32("eps", eps)?,
         return_stats: frame.bool("return_stats", return_stats)?,
     };

@@ -44,11 +44,13 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, eps, weight_offset, out] = arguments;
     let mut frame = Frame::new(py, &NORM_RMS);
-    let import_x = frame.tensor("x", x)?;
-    let import_weight = frame.optional("weight", weight)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_weight = Import::EMPTY;
+    let has_weight = frame.optional("weight", weight, &mut import_weight)?;
     let args = NormRms {
         x: import_x.view(),
-        weight: import_weight.as_ref().map(Import::view),
+        weight: has_weight.then(|| import_weight.view()),
         eps: frame.float32("eps", eps)?,
         weight_offset: frame.float32("weight_offset", weight_offset)?,
     };

@@ -44,8 +44,10 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [scores, slopes, causal_offset, out] = arguments;
     let mut frame = Frame::new(py, &POSENC_ALIBI);
-    let import_scores = frame.tensor("scores", scores)?;
-    let import_slopes = frame.tensor("slopes", slopes)?;
+    let mut import_scores = Import::EMPTY;
+    frame.tensor("scores", scores, &mut import_scores)?;
+    let mut import_slopes = Import::EMPTY;
+    frame.tensor("slopes", slopes, &mut import_slopes)?;
     let args = PosencAlibi {
         scores: import_scores.view(),
         slopes: import_slopes.view(),

@@ -44,15 +44,19 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, cos, sin, positions, interleaved, layout, out] = arguments;
     let mut frame = Frame::new(py, &POSENC_ROPE);
-    let import_x = frame.tensor("x", x)?;
-    let import_cos = frame.tensor("cos", cos)?;
-    let import_sin = frame.tensor("sin", sin)?;
-    let import_positions = frame.optional("positions", positions)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_cos = Import::EMPTY;
+    frame.tensor("cos", cos, &mut import_cos)?;
+    let mut import_sin = Import::EMPTY;
+    frame.tensor("sin", sin, &mut import_sin)?;
+    let mut import_positions = Import::EMPTY;
+    let has_positions = frame.optional("positions", positions, &mut import_positions)?;
     let args = PosencRope {
         x: import_x.view(),
         cos: import_cos.view(),
         sin: import_sin.view(),
-        positions: import_positions.as_ref().map(Import::view),
+        positions: has_positions.then(|| import_positions.view()),
         interleaved: frame.bool("interleaved", interleaved)?,
         layout: frame
             .case("layout", PosencRopeLayout::NAMES, layout)?

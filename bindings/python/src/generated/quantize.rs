@@ -53,15 +53,21 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, scale, zero_point, global_scale, format, granularity, block_size, out] = arguments;
     let mut frame = Frame::new(py, &QUANTIZE);
-    let import_x = frame.tensor("x", x)?;
-    let import_scale = frame.optional("scale", scale)?;
-    let import_zero_point = frame.optional("zero_point", zero_point)?;
-    let import_global_scale = frame.optional("global_scale", global_scale)?;
+    let mut import_x = Import::EMPTY;
+    frame.tensor("x", x, &mut import_x)?;
+    let mut import_scale = Import::EMPTY;
+    let has_scale = frame.optional("scale", scale, &mut import_scale)?;
+    let mut import_zero_point = Import::EMPTY;
+    let has_zero_point = frame
+        .optional("zero_point", zero_point, &mut import_zero_point)?;
+    let mut import_global_scale = Import::EMPTY;
+    let has_global_scale = frame
+        .optional("global_scale", global_scale, &mut import_global_scale)?;
     let args = Quantize {
         x: import_x.view(),
-        scale: import_scale.as_ref().map(Import::view),
-        zero_point: import_zero_point.as_ref().map(Import::view),
-        global_scale: import_global_scale.as_ref().map(Import::view),
+        scale: has_scale.then(|| import_scale.view()),
+        zero_point: has_zero_point.then(|| import_zero_point.view()),
+        global_scale: has_global_scale.then(|| import_global_scale.view()),
         format: frame
             .must(
                 "format",

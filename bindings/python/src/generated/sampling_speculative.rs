@@ -54,17 +54,24 @@ fn call<'a, 'py>(
     let [draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed,
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE);
-    let import_draft_probs = frame.tensor("draft_probs", draft_probs)?;
-    let import_draft_tokens = frame.tensor("draft_tokens", draft_tokens)?;
-    let import_target_probs = frame.tensor("target_probs", target_probs)?;
-    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
-    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
+    let mut import_draft_probs = Import::EMPTY;
+    frame.tensor("draft_probs", draft_probs, &mut import_draft_probs)?;
+    let mut import_draft_tokens = Import::EMPTY;
+    frame.tensor("draft_tokens", draft_tokens, &mut import_draft_tokens)?;
+    let mut import_target_probs = Import::EMPTY;
+    frame.tensor("target_probs", target_probs, &mut import_target_probs)?;
+    let mut import_seed_tensor = Import::EMPTY;
+    let has_seed_tensor = frame
+        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
+    let mut import_offset_tensor = Import::EMPTY;
+    let has_offset_tensor = frame
+        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
     let args = SamplingSpeculative {
         draft_probs: import_draft_probs.view(),
         draft_tokens: import_draft_tokens.view(),
         target_probs: import_target_probs.view(),
-        seed_tensor: import_seed_tensor.as_ref().map(Import::view),
-        offset_tensor: import_offset_tensor.as_ref().map(Import::view),
+        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
+        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
         seed: frame.int("seed", seed)?,
         offset: frame.int("offset", offset)?,
     };

@@ -55,15 +55,21 @@ fn call<'a, 'py>(
     let [logits, k_tensor, seed_tensor, offset_tensor, k, temperature, seed, offset, out,
     ] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPK);
-    let import_logits = frame.tensor("logits", logits)?;
-    let import_k_tensor = frame.optional("k_tensor", k_tensor)?;
-    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
-    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
+    let mut import_logits = Import::EMPTY;
+    frame.tensor("logits", logits, &mut import_logits)?;
+    let mut import_k_tensor = Import::EMPTY;
+    let has_k_tensor = frame.optional("k_tensor", k_tensor, &mut import_k_tensor)?;
+    let mut import_seed_tensor = Import::EMPTY;
+    let has_seed_tensor = frame
+        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
+    let mut import_offset_tensor = Import::EMPTY;
+    let has_offset_tensor = frame
+        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
     let args = SamplingTopk {
         logits: import_logits.view(),
-        k_tensor: import_k_tensor.as_ref().map(Import::view),
-        seed_tensor: import_seed_tensor.as_ref().map(Import::view),
-        offset_tensor: import_offset_tensor.as_ref().map(Import::view),
+        k_tensor: has_k_tensor.then(|| import_k_tensor.view()),
+        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
+        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
         k: frame.must("k", frame.int("k", k)?)?,
         temperature: frame.float32("temperature", temperature)?,
         seed: frame.int("seed", seed)?,

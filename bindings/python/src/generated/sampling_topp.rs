@@ -56,15 +56,21 @@ fn call<'a, 'py>(
     let [logits, p_tensor, seed_tensor, offset_tensor, p, top_k, temperature, seed,
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPP);
-    let import_logits = frame.tensor("logits", logits)?;
-    let import_p_tensor = frame.optional("p_tensor", p_tensor)?;
-    let import_seed_tensor = frame.optional("seed_tensor", seed_tensor)?;
-    let import_offset_tensor = frame.optional("offset_tensor", offset_tensor)?;
+    let mut import_logits = Import::EMPTY;
+    frame.tensor("logits", logits, &mut import_logits)?;
+    let mut import_p_tensor = Import::EMPTY;
+    let has_p_tensor = frame.optional("p_tensor", p_tensor, &mut import_p_tensor)?;
+    let mut import_seed_tensor = Import::EMPTY;
+    let has_seed_tensor = frame
+        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
+    let mut import_offset_tensor = Import::EMPTY;
+    let has_offset_tensor = frame
+        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
     let args = SamplingTopp {
         logits: import_logits.view(),
-        p_tensor: import_p_tensor.as_ref().map(Import::view),
-        seed_tensor: import_seed_tensor.as_ref().map(Import::view),
-        offset_tensor: import_offset_tensor.as_ref().map(Import::view),
+        p_tensor: has_p_tensor.then(|| import_p_tensor.view()),
+        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
+        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
         p: frame.must("p", frame.float32("p", p)?)?,
         top_k: frame.int("top_k", top_k)?,
         temperature: frame.float32("temperature", temperature)?,

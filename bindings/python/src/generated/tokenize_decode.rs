@@ -44,8 +44,10 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [tokens, indptr, tokenizer, skip_special_tokens] = arguments;
     let mut frame = Frame::new(py, &TOKENIZE_DECODE);
-    let import_tokens = frame.tensor("tokens", tokens)?;
-    let import_indptr = frame.tensor("indptr", indptr)?;
+    let mut import_tokens = Import::EMPTY;
+    frame.tensor("tokens", tokens, &mut import_tokens)?;
+    let mut import_indptr = Import::EMPTY;
+    frame.tensor("indptr", indptr, &mut import_indptr)?;
     let import_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
     let args = TokenizeDecode {
         tokens: import_tokens.view(),

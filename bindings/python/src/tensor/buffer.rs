@@ -29,7 +29,7 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
         owner: Owner::Buffer(buffer),
     };
     // From here on dropping the import gives the buffer back.
-    let Owner::Buffer(buffer) = &import.owner else { return Ok(import) };
+    let Import { owner: Owner::Buffer(buffer), layout, .. } = &mut import else { return Ok(import) };
     let format = if buffer.format.is_null() {
         "B".to_owned()
     } else {
@@ -38,8 +38,7 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
     };
     let dtype = dtype(&format, buffer.itemsize as usize)?;
     // SAFETY: PyBUF_FULL_RO makes the exporter fill both arrays with `ndim` entries.
-    let layout = unsafe { byte_layout(buffer.ndim.max(0) as usize, buffer.shape, buffer.strides, dtype)? };
-    import.layout = layout;
+    unsafe { byte_layout(buffer.ndim.max(0) as usize, buffer.shape, buffer.strides, dtype, layout)? };
     Ok(import)
 }
 

@@ -1,7 +1,7 @@
 //! Anything with `__dlpack__`.
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Layout, MAX_RANK, Place};
+use lz_core::tensor::{Layout, MAX_RANK, Place};
 use lz_core::{DType, Reason, ReasonCode};
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
@@ -38,19 +38,25 @@ pub fn read_as(object: Borrowed<'_, '_, PyAny>, kind: Kind) -> Result<Import, Pr
             if (*tensor).version.major > 1 {
                 return Err(unsupported("DLPack of a later major version"));
             }
-            let (data, layout) = describe(&(*tensor).dl_tensor)?;
+            let mut import = Import::EMPTY;
+            import.kind = kind;
+            import.data = describe(&(*tensor).dl_tensor, &mut import.layout)?;
+            import.read_only = (*tensor).flags & FLAG_READ_ONLY != 0;
             ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor_versioned".as_ptr());
-            let read_only = (*tensor).flags & FLAG_READ_ONLY != 0;
-            return Ok(Import { data, layout, read_only, kind, owner: Owner::DlPackVersioned(tensor) });
+            import.owner = Owner::DlPackVersioned(tensor);
+            return Ok(import);
         }
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor".as_ptr()) == 0 {
             return Err(unsupported("a capsule that is not a tensor"));
         }
         let tensor =
             ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()).cast::<DLManagedTensor>();
-        let (data, layout) = describe(&(*tensor).dl_tensor)?;
+        let mut import = Import::EMPTY;
+        import.kind = kind;
+        import.data = describe(&(*tensor).dl_tensor, &mut import.layout)?;
         ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor".as_ptr());
-        Ok(Import { data, layout, read_only: false, kind, owner: Owner::DlPack(tensor) })
+        import.owner = Owner::DlPack(tensor);
+        Ok(import)
     }
 }
 
@@ -65,31 +71,30 @@ pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
         .into()
 }
 
+/// Writes the layout of a tensor into an empty one, and gives where its data begins.
+///
 /// # Safety
 /// The tensor comes from an exporter that keeps DLPack's rules.
 #[inline]
-pub unsafe fn describe(tensor: &DLTensor) -> Result<(*mut u8, Layout), Problem> {
+pub unsafe fn describe(tensor: &DLTensor, layout: &mut Layout) -> Result<*mut u8, Problem> {
     let rank = tensor.ndim as usize;
     if rank > MAX_RANK {
         return Err(too_many_dimensions(rank));
     }
-    let mut shape = Dims::EMPTY;
     for position in 0..rank {
         // SAFETY: DLPack promises `ndim` sizes, and as many strides where there are any.
-        let fits = shape.push(unsafe { *tensor.shape.add(position) });
+        let fits = layout.shape.push(unsafe { *tensor.shape.add(position) });
         debug_assert!(fits, "the rank was looked at");
     }
-    let strides = if tensor.strides.is_null() {
-        shape.contiguous_strides()
+    if tensor.strides.is_null() {
+        layout.strides = layout.shape.contiguous_strides();
     } else {
-        let mut strides = Dims::EMPTY;
         for position in 0..rank {
             // SAFETY: as above.
-            let fits = strides.push(unsafe { *tensor.strides.add(position) });
+            let fits = layout.strides.push(unsafe { *tensor.strides.add(position) });
             debug_assert!(fits, "the rank was looked at");
         }
-        strides
-    };
+    }
     let dtype = dtype(tensor.dtype)?;
     let platform = match tensor.device.device_type {
         1 | 3 => Platform::Cpu,
@@ -101,7 +106,8 @@ pub unsafe fn describe(tensor: &DLTensor) -> Result<(*mut u8, Layout), Problem> 
     let index =
         if platform == Platform::Cpu { 0 } else { u16::try_from(tensor.device.device_id).unwrap_or(0) };
     let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    Ok((data, Layout { shape, strides, dtype, place: Place { platform, index } }))
+    (layout.dtype, layout.place) = (dtype, Place { platform, index });
+    Ok(data)
 }
 
 #[inline]

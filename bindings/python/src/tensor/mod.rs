@@ -90,18 +90,35 @@ impl From<Reason> for Problem {
 }
 
 impl Import {
-    /// Borrows an object.
+    /// Nothing yet.
+    pub const EMPTY: Import = Import {
+        data: std::ptr::null_mut(),
+        layout: Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST },
+        read_only: false,
+        kind: Kind::Numpy,
+        owner: Owner::Caller,
+    };
+
+    /// Borrows an object into an empty import. An import is too large to be handed from function to function: what comes in
+    /// every call is written where it stays.
     #[inline]
-    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+    pub fn fill(&mut self, object: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
         let ty = types::of(object);
         if types::NUMPY.is(ty) {
             // SAFETY: its exact type is numpy's array.
-            return unsafe { numpy::read(object) };
+            return unsafe { numpy::read(object, self) };
         }
         if types::TENSOR.is(ty) || types::PARAMETER.is(ty) {
-            return torch::read(object);
+            return torch::read(object, self);
         }
-        types::read(object)
+        types::read(object, self)
+    }
+
+    /// Borrows an object.
+    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+        let mut import = Import::EMPTY;
+        import.fill(object)?;
+        Ok(import)
     }
 
     /// From a place that was just allocated for a result.
@@ -111,11 +128,10 @@ impl Import {
 
     /// The same memory as pairs of 4-bit floats, where it is meant so and the library knows only bytes.
     #[inline]
-    pub fn nibbles(mut self, packed: bool) -> Import {
+    pub fn nibbles(&mut self, packed: bool) {
         if packed && self.layout.dtype == DType::U8 {
             self.layout.dtype = DType::F4E2M1x2;
         }
-        self
     }
 
     /// Whether it may be written.
@@ -192,7 +208,7 @@ fn unsupported(found: &str) -> Problem {
         .into()
 }
 
-/// A host layout from strides in bytes. The arrays have `rank` entries.
+/// Writes a host layout from strides in bytes. The arrays have `rank` entries.
 ///
 /// # Safety
 /// Both pointers are readable for `rank` entries.
@@ -202,13 +218,14 @@ unsafe fn byte_layout(
     shape: *const isize,
     strides: *const isize,
     dtype: DType,
-) -> Result<Layout, Problem> {
+    layout: &mut Layout,
+) -> Result<(), Problem> {
     if rank > MAX_RANK {
         return Err(too_many_dimensions(rank));
     }
     // Sizes of elements are powers of two.
     let shift = dtype.size().trailing_zeros();
-    let (mut sizes, mut steps, mut rest) = (Dims::EMPTY, Dims::EMPTY, 0i64);
+    let (sizes, steps, mut rest) = (&mut layout.shape, &mut layout.strides, 0i64);
     for position in 0..rank {
         // SAFETY: promised by the caller.
         let (size, step) = unsafe { (*shape.add(position) as i64, *strides.add(position) as i64) };
@@ -222,5 +239,6 @@ unsafe fn byte_layout(
             .found("strides that are not".to_owned())
             .into());
     }
-    Ok(Layout { shape: sizes, strides: steps, dtype, place: Place::HOST })
+    (layout.dtype, layout.place) = (dtype, Place::HOST);
+    Ok(())
 }

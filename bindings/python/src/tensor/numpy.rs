@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use pyo3::{Borrowed, intern};
 
-use super::{Import, Kind, Owner, Problem, byte_layout, types, unsupported};
+use super::{Import, Kind, Problem, byte_layout, types, unsupported};
 
 /// `PyArrayObject_fields`.
 #[repr(C)]
@@ -42,22 +42,20 @@ struct Descriptor {
 
 const WRITEABLE: c_int = 0x0400;
 
+/// Borrows an array.
+///
 /// # Safety
 /// The object is an array: its type is `numpy.ndarray` or a subclass of it.
 #[inline]
-pub unsafe fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+pub unsafe fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
     // SAFETY: promised by the caller; the array and its descriptor live as long as the object.
     unsafe {
         let array = &*object.as_ptr().cast::<ArrayObject>();
         let dtype = dtype_of(object, array.descriptor)?;
-        let layout = byte_layout(array.rank as usize, array.shape, array.strides, dtype)?;
-        Ok(Import {
-            data: array.data,
-            layout,
-            read_only: array.flags & WRITEABLE == 0,
-            kind: Kind::Numpy,
-            owner: Owner::Caller,
-        })
+        byte_layout(array.rank as usize, array.shape, array.strides, dtype, &mut import.layout)?;
+        (import.data, import.kind) = (array.data, Kind::Numpy);
+        import.read_only = array.flags & WRITEABLE == 0;
+        Ok(())
     }
 }
 

@@ -16,7 +16,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
 use super::layout::{DLDataType, DLDevice, DLPackExchangeAPI, DLTensor};
-use super::{Import, Kind, Owner, Problem, capsule, types};
+use super::{Import, Kind, Problem, capsule, types};
 
 mod peek;
 mod stable;
@@ -74,10 +74,14 @@ fn exchange(ty: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAP
 
 /// Borrows a tensor.
 #[inline]
-pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
-    let Some(torch) = TORCH.get(object.py()) else { return capsule::read_as(object, Kind::Torch) };
+pub fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
+    let Some(torch) = TORCH.get(object.py()) else {
+        *import = capsule::read_as(object, Kind::Torch)?;
+        return Ok(());
+    };
     let Some(borrow) = torch.exchange.and_then(|exchange| exchange.borrow) else {
-        return read_by_capsule(torch, object);
+        *import = read_by_capsule(torch, object)?;
+        return Ok(());
     };
     refuse_traps(torch, object)?;
     let mut tensor = DLTensor {
@@ -95,8 +99,9 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
             return Err(not_lent(object));
         }
-        let (data, layout) = capsule::describe(&tensor)?;
-        Ok(Import { data, layout, read_only: false, kind: Kind::Torch, owner: Owner::Caller })
+        import.data = capsule::describe(&tensor, &mut import.layout)?;
+        import.kind = Kind::Torch;
+        Ok(())
     }
 }
 

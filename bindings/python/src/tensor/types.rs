@@ -63,7 +63,7 @@ static WAYS: Mutex<Vec<(usize, Way)>> = Mutex::new(Vec::new());
 
 /// Reads an object whose type is none of the three.
 #[inline(never)]
-pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+pub fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
     let address = of(object) as usize;
     let way = match known(address) {
         Some(way) => way,
@@ -71,10 +71,16 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
     };
     match way {
         // SAFETY: a subclass of numpy's array begins with its struct.
-        Way::Array => unsafe { numpy::read(object) },
-        Way::Tensor => torch::read(object),
-        Way::Capsule => capsule::read(object),
-        Way::Buffer => buffer::read(object),
+        Way::Array => unsafe { numpy::read(object, import) },
+        Way::Tensor => torch::read(object, import),
+        Way::Capsule => {
+            *import = capsule::read(object)?;
+            Ok(())
+        }
+        Way::Buffer => {
+            *import = buffer::read(object)?;
+            Ok(())
+        }
         Way::Dispatch => {
             let why = "a tensor that computes by __torch_dispatch__ has no memory that a kernel could use";
             Err(refused(object, why))
@@ -117,11 +123,7 @@ fn look(object: Borrowed<'_, '_, PyAny>) -> Result<Way, Problem> {
         torch::learn(&module)?;
         // FakeTensors, DTensors and their kin hold no memory of their own, or not the memory that they stand for.
         let plain = module.getattr("Tensor")?.getattr("__torch_dispatch__")?;
-        if ty.getattr("__torch_dispatch__")?.is(&plain) {
-            Way::Tensor
-        } else {
-            Way::Dispatch
-        }
+        if ty.getattr("__torch_dispatch__")?.is(&plain) { Way::Tensor } else { Way::Dispatch }
     } else if let Some(module) = loaded("numpy").filter(|numpy| is_a(&ty, numpy, "ndarray")) {
         numpy::learn(&module)?;
         let masked = module.getattr("ma").is_ok_and(|masked| is_a(&ty, &masked, "MaskedArray"));

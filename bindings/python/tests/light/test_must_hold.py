@@ -12,6 +12,7 @@ import pytest
 from samples import samples, text_samples
 
 import layerzero as lz
+from layerzero import _native
 
 HERE = Path(__file__).parent
 
@@ -117,7 +118,7 @@ def resident():
 
 def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
     everything = {**samples(), **text_samples(tokenizer_path)}
-    assert set(everything) == {name.replace(".", "_") for name in lz.list_operations()}
+    assert set(everything) == {name for name in vars(_native.ops) if not name.startswith("_")}
     for name, (arguments, keywords) in everything.items():
         function = getattr(lz.ops, name)
         objects = [*arguments, *keywords.values()]
@@ -185,7 +186,7 @@ def test_stubs_agree_with_the_module():
     done = subprocess.run(
         [
             *(sys.executable, "-m", "mypy.stubtest", "layerzero"),
-            *("--allowlist", str(HERE / "stubtest_allowed.txt")),
+            *("--allowlist", str(HERE / "stubtest_allowed.txt"), "--ignore-unused-allowlist"),
             *("--mypy-config-file", str(HERE.parents[1] / "pyproject.toml")),
         ],
         capture_output=True,

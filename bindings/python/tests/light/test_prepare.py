@@ -63,3 +63,36 @@ def test_a_table_that_is_none_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(lz.ConfigurationError):
         lz.load_dispatch_table(path)
+
+
+def test_a_solved_table_decides(tmp_path):
+    path = tmp_path / "dispatch.json"
+    report = lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path, model="tiny")
+    assert report.data["decided"] > 0 and not report.data["holes"] and not report.data["cancelled"]
+    assert lz.load_dispatch_table(path).data["model_id"] == "tiny"
+    lz.ops.norm_rms(np.ones((4, 64), np.float32))
+
+
+def test_workloads_of_schemas_can_be_solved():
+    told = []
+    report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: told.append((done, total, name)))
+    assert report.data["decided"] > 0 and told and told[-1][2] == "activation.relu"
+
+
+def test_a_lockfile_says_what_was_decided(tmp_path):
+    path = tmp_path / "layerzero.lock"
+    x = np.ones((4, 64), np.float32)
+    text = lz.freeze(path, [("norm.rms", {"x": x})])
+    assert path.read_text() == text and lz.which("norm.rms", x).kernel_id in text
+    lz.record_decisions()
+    try:
+        lz.ops.norm_rms(x)
+        assert lz.verify_lockfile(path).data["agrees"]
+        lz.record_decisions()
+        lz.lock("norm.rms", "reference.norm.rms")
+        lz.ops.norm_rms(x)
+        assert "reference.norm.rms" in lz.freeze(None)
+        assert "reference.norm.rms" in str(lz.verify_lockfile(path))
+    finally:
+        lz.unlock("norm.rms")
+        lz.record_decisions(False)

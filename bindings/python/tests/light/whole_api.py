@@ -54,6 +54,9 @@ def preparation(x: Array) -> None:
     best: lz.Report = lz.tune("norm.rms", x, samples=5, progress=False)
     lz.warmup([("norm.rms", {"x": x})], manifest="warm.json")
     print(best.to_dict(), lz.dry_run([("norm.rms", {"x": x})]), lz.load_dispatch_table("table.json"))
+    print(lz.solve([("norm.rms", {"x": x})], operations=["norm.layer"], path="table.json", ranges={"rows": (1, 8)}))
+    lz.record_decisions()
+    print(lz.freeze("layerzero.lock"), lz.verify_lockfile(), lz.load_backends("torch"))
 
 
 @lz.register_kernel(operation="norm.rms", id="mine.norm.rms", dtypes=["float32"], limits=["hidden % 8 == 0"])

@@ -33,7 +33,7 @@ def overload(name, *, writes):
     made = results(getattr(lz.ops, name)(*arguments, **keywords))
     arguments, keywords = sample(name)
     for one in OVERLOADS:
-        if one.operation == name and one.count == len(made) and bool(one.places) == writes:
+        if one.operation == name and one.results == len(made) and bool(one.places) == writes:
             keywords = {key: value for key, value in keywords.items() if key not in one.fixed}
             keywords.update({place: torch.empty_like(tensor) for place, tensor in zip(one.places, made)})
             label = one.schema.split("(")[0].removeprefix(name).removeprefix(".") or "default"

@@ -1,0 +1,227 @@
+"""Backends whose kernels are Python functions over somebody else's library: what is there, what works, what does not and why.
+
+A backend is a descriptor (JSON, the contract of `schemas/contracts`) and thin adapters. Nothing is imported with this module;
+a library is imported once a kernel of it is called, and only after a process of its own showed that this ends well.
+Third parties name a module in the entry-point group ``layerzero.backends``: it has ``DESCRIPTORS``, a list of JSON texts, and
+``KERNELS``, a mapping from kernel ids to functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from layerzero import _native
+from layerzero.backends import _probe
+
+GROUP = "layerzero.backends"
+
+
+class Backend(NamedTuple):
+    """A backend of ours: which library it needs, and where its adapters are."""
+
+    name: str
+    # The library's import name, the distribution that has it, and the versions that the adapters are written for.
+    module: str
+    distribution: str
+    oldest: tuple[int, ...]
+    before: tuple[int, ...]
+    # Files beside this one, and on which platforms a run against the real library is checked in.
+    descriptors: tuple[str, ...]
+    verified: tuple[str, ...]
+    # Its kernels take tensors of this library, so that there is nothing for them to do before a program imports it.
+    waits: bool = False
+
+
+BACKENDS: tuple[Backend, ...] = (
+    Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu",), waits=True),
+)
+
+
+class State(NamedTuple):
+    """How a backend is, and what can be done about it."""
+
+    name: str
+    state: str  # ok, waiting, absent, problem
+    version: str | None
+    reason: str | None
+    fix: str | None
+    # Platforms whose adapters have a checked-in run against the real library.
+    verified: tuple[str, ...]
+    kernels: tuple[str, ...]
+
+
+_STATES: dict[str, State] = {}
+
+
+def states() -> list[State]:
+    """What is known of every backend."""
+    return [_STATES[name] for name in sorted(_STATES)]
+
+
+def load(*names: str, probe_again: bool = False) -> list[State]:
+    """Registers the kernels of backends that are installed: of those that are named, or of all, third parties' included.
+
+    One that cannot be used is disabled with its reason; nothing is raised for it.
+    """
+    if os.environ.get("LAYERZERO_BACKENDS") == "none":
+        return []
+    for backend in BACKENDS:
+        if not names or backend.name in names:
+            _load_ours(backend, probe_again)
+    if not names or not set(names) <= {backend.name for backend in BACKENDS}:
+        _load_entry_points(names, probe_again)
+    return states()
+
+
+def load_imported() -> None:
+    """Registers what needs no import: backends whose library the program brought itself."""
+    for backend in BACKENDS:
+        if backend.module in sys.modules and os.environ.get("LAYERZERO_BACKENDS") != "none":
+            _load_ours(backend, False)
+
+
+def _load_ours(backend: Backend, probe_again: bool) -> None:
+    known = _STATES.get(backend.name)
+    if known is not None and known.state == "ok" and not probe_again:
+        return
+    version = _version(backend.distribution)
+    if version is None or not _exists(backend.module):
+        _note(backend, "absent", None, "it is not installed", f"pip install {backend.distribution}")
+        return
+    if not backend.oldest <= _numbers(version) < backend.before:
+        wanted = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
+        reason = f"version {version} is not one that the adapters are written for ({wanted})"
+        _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'")
+        return
+    if backend.module not in sys.modules:
+        reason = _probe.probe(backend.module, version, again=probe_again)
+        if reason:
+            _disable(backend, version, reason, _repair(backend.distribution))
+            return
+        if backend.waits:
+            reason = f"its kernels come with import {backend.module}"
+            _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
+            return
+    folder = Path(__file__).parent
+    try:
+        registered = []
+        for name in backend.descriptors:
+            description = json.loads((folder / name).read_text(encoding="utf-8"))
+            description["backend_version"] = version
+            ids = [kernel["kernel_id"] for kernels in description["ops"].values() for kernel in kernels]
+            functions = _functions(backend, ids)
+            registered += _native.register_descriptor(name, json.dumps(description, indent=1), functions)
+    except Exception as error:
+        _native.unregister_backend(backend.name)
+        _disable(backend, version, _first_lines(error), _repair(backend.distribution))
+        return
+    _STATES[backend.name] = State(
+        backend.name, "ok", version, None, None, backend.verified, tuple(sorted({id for id, _ in registered}))
+    )
+
+
+def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]]:
+    """The kernels by id. Where the library is not imported yet, it is by the first call."""
+    module = f"layerzero.backends.{backend.name}"
+    if backend.module in sys.modules:
+        kernels: dict[str, Callable[..., Any]] = import_module(module).KERNELS
+        return kernels
+    return {id: _later(module, id) for id in ids}
+
+
+def _later(module: str, id: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return import_module(module).KERNELS[id](*arguments, **keywords)
+
+    return call
+
+
+def _first_lines(error: Exception) -> str:
+    """What went wrong, short enough for a line of a table."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"
+
+
+def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
+    from importlib import metadata
+
+    for entry in metadata.entry_points(group=GROUP):
+        known = _STATES.get(entry.name)
+        if (names and entry.name not in names) or (known is not None and known.state == "ok"):
+            continue
+        distribution = entry.dist.name if entry.dist is not None else entry.module
+        version = entry.dist.version if entry.dist is not None else "0"
+        ours = Backend(entry.name, entry.module, distribution, (), (), (), ())
+        reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again)
+        if reason:
+            _disable(ours, version, reason, _repair(distribution))
+            continue
+        try:
+            loaded: Any = entry.load()
+            kernels: Mapping[str, Callable[..., Any]] = dict(loaded.KERNELS)
+            registered = []
+            for text in loaded.DESCRIPTORS:
+                registered += _native.register_descriptor(f"{entry.name} ({distribution})", text, dict(kernels))
+        except Exception as error:
+            _native.unregister_backend(entry.name)
+            _disable(ours, version, _first_lines(error), _repair(distribution))
+            continue
+        verified = tuple(getattr(loaded, "VERIFIED", ()))
+        ids = tuple(sorted({id for id, _ in registered}))
+        _STATES[entry.name] = State(entry.name, "ok", version, None, None, verified, ids)
+
+
+def _disable(backend: Backend, version: str | None, reason: str, fix: str) -> None:
+    _note(backend, "problem", version, reason, fix)
+    _native.disable_backend(backend.name, f"{reason}; to mend it: {fix}")
+
+
+def _note(backend: Backend, state: str, version: str | None, reason: str, fix: str) -> None:
+    _STATES[backend.name] = State(backend.name, state, version, reason, fix, (), ())
+
+
+def _repair(distribution: str) -> str:
+    return f"pip install --force-reinstall {distribution}, then lz doctor --probe; or pip uninstall {distribution}"
+
+
+def _exists(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return module in sys.modules or find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _version(distribution: str) -> str | None:
+    from importlib import metadata
+
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """`2.15.0+cu132` → (2, 15, 0)."""
+    parts = []
+    for part in version.split("+")[0].split("."):
+        digits = ""
+        for letter in part:
+            if not letter.isdigit():
+                break
+            digits += letter
+        if not digits:
+            break
+        parts.append(int(digits))
+    return tuple(parts)
+
+
+def _dotted(numbers: tuple[int, ...]) -> str:
+    return ".".join(map(str, numbers))

@@ -1,0 +1,246 @@
+"""torch's own functions as kernels: each inner backend of its attention by itself, norms, linear layers, activations.
+
+Adapters convert layouts, masks and causality; what they cannot convert is declined by the descriptors beside this file. A
+caller's own `torch.nn.attention.sdpa_kernel` is respected: a kernel that it switches off declines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+_ENABLED: dict[SDPBackend, Callable[[], bool]] = {
+    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
+    SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
+    SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
+}
+
+
+def _attend(
+    inner: SDPBackend, q: Any, k: Any, v: Any, mask: Any, *, is_causal: bool, sm_scale: float
+) -> Any:
+    """Attention over ``[batch, heads, length, features]``."""
+    if not _ENABLED[inner]():
+        raise NotImplementedError(f"the caller's sdpa_kernel has {inner.name} switched off")
+    with sdpa_kernel(inner):
+        return F.scaled_dot_product_attention(
+            q, k, v, mask, is_causal=is_causal, scale=sm_scale, enable_gqa=q.shape[1] != k.shape[1]
+        )
+
+
+def _mask(
+    q: Any, keys: int, mask: Any, slopes: Any, causal: bool, offset: int, left: int, right: int
+) -> Any:
+    """Everything that hides keys or adds to scores as one mask, or nothing."""
+    # How far each key stands before (negative) or after the place of each query.
+    distance = torch.arange(keys, device=q.device) - (torch.arange(q.shape[2], device=q.device)[:, None] + offset)
+    visible = None
+    for hidden in (
+        distance > 0 if causal else None,
+        distance < -left if left >= 0 else None,
+        distance > right if right >= 0 else None,
+    ):
+        if hidden is not None:
+            visible = ~hidden if visible is None else visible & ~hidden
+    added = None
+    if slopes is not None:
+        added = slopes[..., :, None, None] * distance
+    if mask is not None and mask.dtype == torch.bool:
+        visible = mask if visible is None else visible & mask
+    elif mask is not None:
+        added = mask if added is None else added + mask
+    if added is None:
+        return visible
+    if visible is not None:
+        added = torch.where(visible, added, float("-inf"))
+    return added.to(q.dtype)
+
+
+def _prefill(
+    inner: SDPBackend, q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    causal: bool = False, causal_offset: int = 0, window_left: int = -1, window_right: int = -1, soft_cap: float = 0.0,
+    sm_scale: float, return_lse: bool = False, layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BSHD":
+        q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    # torch aligns causality at the first key; anything else becomes a mask.
+    plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0
+    is_causal = causal and plain and causal_offset == 0
+    whole = None
+    if not is_causal and not (plain and not causal):
+        whole = _mask(q, k.shape[2], mask, alibi_slopes, causal, causal_offset, window_left, window_right)
+        # The fused ones take masks of rank 2 and 4 alone.
+        whole = whole[(None,) * (4 - whole.dim())]
+    output = _attend(inner, q, k, v, whole, is_causal=is_causal, sm_scale=sm_scale)
+    return output.transpose(1, 2) if layout == "BSHD" else output
+
+
+def _decode(
+    inner: SDPBackend, q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    window_left: int = -1, soft_cap: float = 0.0, sm_scale: float, return_lse: bool = False, layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BSHD":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    mask = None
+    if kv_lens is not None:
+        mask = (torch.arange(k.shape[2], device=k.device) < kv_lens[:, None])[:, None, None]
+    return _attend(inner, q[:, :, None], k, v, mask, is_causal=False, sm_scale=sm_scale)[:, :, 0]
+
+
+def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
+    if weight is not None and weight_offset:
+        weight = weight.float() + weight_offset
+    if weight is None or weight.dtype == x.dtype:
+        return F.rms_norm(x, x.shape[-1:], weight, eps)
+    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
+
+
+def _norm_rms_add(x: Any, residual: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
+    residual.add_(x)
+    return _norm_rms(residual, weight, eps=eps, weight_offset=weight_offset)
+
+
+def _norm_layer(x: Any, weight: Any, bias: Any, *, eps: float, return_stats: bool) -> Any:
+    output, mean, inverse = torch.native_layer_norm(
+        x.float(),
+        x.shape[-1:],
+        None if weight is None else weight.float(),
+        None if bias is None else bias.float(),
+        eps,
+    )
+    output = output.to(x.dtype)
+    return (output, mean[..., 0], inverse[..., 0]) if return_stats else output
+
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def _linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
+    return _ACTIVATIONS[activation](F.linear(x, weight, bias))
+
+
+def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
+    gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
+    return F.linear(gated, down_weight)
+
+
+def _embedding(table: Any, ids: Any) -> Any:
+    return F.embedding(ids, table)
+
+
+def _gelu(x: Any, *, approximate: str) -> Any:
+    return F.gelu(x, approximate=approximate)
+
+
+def _gelu_mul(gate: Any, up: Any, *, approximate: str) -> Any:
+    return (F.gelu(gate.float(), approximate=approximate) * up.float()).to(gate.dtype)
+
+
+def _silu(x: Any, *, alpha: float) -> Any:
+    return F.silu(x) if alpha == 1.0 else (x.float() * torch.sigmoid(alpha * x.float())).to(x.dtype)
+
+
+def _silu_mul(gate: Any, up: Any) -> Any:
+    return (F.silu(gate.float()) * up.float()).to(gate.dtype)
+
+
+def _relu_squared(x: Any) -> Any:
+    return F.relu(x).square()
+
+
+def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layout: str) -> Any:
+    heads_first = layout == "BHSD"
+    length = x.shape[2 if heads_first else 1]
+    if positions is None:
+        cos, sin = cos[None, :length], sin[None, :length]
+    else:
+        cos, sin = cos[positions], sin[positions]
+    # One angle for all heads of a token.
+    cos, sin = (table.unsqueeze(1 if heads_first else 2).float() for table in (cos, sin))
+    rotary = 2 * cos.shape[-1]
+    turned, rest = x[..., :rotary].float(), x[..., rotary:]
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+        result = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
+    else:
+        first, second = turned.chunk(2, -1)
+        result = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    return torch.cat((result.to(x.dtype), rest), -1)
+
+
+def _merge(v: Any, s: Any) -> Any:
+    top = s.amax(-2, keepdim=True)
+    weights = torch.exp(s - torch.where(torch.isinf(top), 0, top))
+    total = weights.sum(-2)
+    merged = (weights[..., None] * v.float()).sum(-3) / torch.where(total == 0, 1, total)[..., None]
+    return merged.to(v.dtype), torch.log(total) + torch.where(torch.isinf(top), 0, top)[..., 0, :]
+
+
+def _takes_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function for callers with numpy arrays: views of them go in and come out."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        if isinstance(arguments[0], torch.Tensor):
+            return function(*arguments, **keywords)
+        result = function(*map(_view, arguments), **keywords)
+        return tuple(one.numpy() for one in result) if isinstance(result, tuple) else result.numpy()
+
+    return call
+
+
+def _view(value: Any) -> Any:
+    if value is None:
+        return None
+    try:
+        return torch.from_numpy(value)
+    except TypeError as error:
+        raise NotImplementedError(f"torch cannot look at it as a tensor: {error}") from None
+
+
+_INNER = {
+    "flash": SDPBackend.FLASH_ATTENTION,
+    "efficient": SDPBackend.EFFICIENT_ATTENTION,
+    "cudnn": SDPBackend.CUDNN_ATTENTION,
+    "math": SDPBackend.MATH,
+}
+
+_PLAIN: dict[str, Callable[..., Any]] = {
+    "norm.rms": _norm_rms,
+    "norm.rms.add": _norm_rms_add,
+    "norm.layer": _norm_layer,
+    "mlp.linear": _linear,
+    "mlp.fused": _fused,
+    "embedding.lookup": _embedding,
+    "activation.gelu": _gelu,
+    "activation.gelu_mul": _gelu_mul,
+    "activation.silu": _silu,
+    "activation.silu_mul": _silu_mul,
+    "activation.relu": F.relu,
+    "activation.relu_squared": _relu_squared,
+    "posenc.rope": _rope,
+    "attention.state.merge": _merge,
+}
+
+#: Kernels by id; those of the host and those of a GPU are the same functions.
+KERNELS: dict[str, Callable[..., Any]] = {
+    f"torch{platform}.{name}": _takes_arrays(function)
+    for platform in ("", ".cuda")
+    for name, function in _PLAIN.items()
+}
+for _platform in ("", ".cuda"):
+    for _name, _backend in _INNER.items():
+        for _family in ("standard", "gqa"):
+            KERNELS[f"torch{_platform}.sdpa.{_name}.{_family}.prefill"] = _takes_arrays(partial(_prefill, _backend))
+            KERNELS[f"torch{_platform}.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))

@@ -1,0 +1,103 @@
+//! Decisions as files: tables that are solved beforehand, and lockfiles that say what was decided.
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+use lz_core::solver::{Problem, SolveProgress, Work};
+use lz_core::tensor::Place;
+use lz_core::{Context, OperationInfo};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::engine::engine;
+use crate::error::raise;
+use crate::inspect::{context, operation};
+
+/// A call that is not made: operation, positional arguments, keywords.
+type Call<'py> = (String, Bound<'py, PyTuple>, Bound<'py, PyDict>);
+
+/// The table's text, how many cells are decided, operation and reason of those that nothing can run, whether it was broken off.
+type Solved = (String, u64, Vec<(String, String)>, bool);
+
+fn contexts(py: Python<'_>, calls: Vec<Call<'_>>) -> PyResult<Vec<(&'static OperationInfo, Context)>> {
+    let one = |(name, arguments, keywords): Call<'_>| {
+        let info = operation(&name)?;
+        Ok((info, context(py, info, &arguments, Some(&keywords))?))
+    };
+    calls.into_iter().map(one).collect()
+}
+
+/// Decides calls like these beforehand, and the workloads of the named operations on the host.
+#[pyfunction]
+#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, told = None))]
+fn solve<'py>(
+    py: Python<'py>,
+    model: String,
+    calls: Vec<Call<'py>>,
+    workloads: Vec<String>,
+    ranges: Vec<(String, i64, i64)>,
+    outside_is_error: bool,
+    told: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Solved> {
+    let mut works: Vec<Work> =
+        contexts(py, calls)?.into_iter().map(|(info, context)| Work::new(info, context)).collect();
+    for name in &workloads {
+        let found = Work::of_workloads(operation(name)?, Place::HOST).map_err(|error| raise(py, &error))?;
+        works.extend(found);
+    }
+    for (axis, first, last) in &ranges {
+        works = works.into_iter().map(|work| work.range(axis, *first..=*last)).collect();
+    }
+    let problem = Problem { model_id: model, works, outside_is_error, compile: false };
+    let mut progress = |progress: &SolveProgress<'_>| {
+        let heard = told
+            .map_or(Ok(()), |told| told.call1((progress.done, progress.total, progress.operation)).map(drop));
+        if heard.is_err() || py.check_signals().is_err() {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
+        }
+    };
+    let solution = engine().solve(&problem, &mut progress).map_err(|error| raise(py, &error))?;
+    let holes = solution.holes.into_iter().map(|hole| (hole.operation, hole.why)).collect();
+    Ok((solution.text, solution.decided, holes, solution.cancelled))
+}
+
+/// Begins or ends the recording of decisions.
+#[pyfunction]
+fn record_decisions(on: bool) {
+    engine().record_decisions(on);
+}
+
+/// The lockfile of what was recorded, or of these calls, decided now.
+#[pyfunction]
+#[pyo3(signature = (calls = None))]
+fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
+    let Some(calls) = calls else { return Ok(engine().freeze().text()) };
+    let calls = contexts(py, calls)?;
+    Ok(engine().freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
+}
+
+/// Compares what was recorded to a lockfile: what differs, what was not met, what is not locked.
+#[pyfunction]
+fn verify_lockfile(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<String>, Vec<String>, Vec<String>)> {
+    let found = engine().verify_lockfile_at(&path).map_err(|error| raise(py, &error))?;
+    Ok((found.differing.iter().map(ToString::to_string).collect(), found.unmet, found.unlocked))
+}
+
+/// The digest of what was recorded, as 64 hexadecimal digits: two ranks with the same digest decided alike.
+#[pyfunction]
+fn decision_digest() -> PyResult<String> {
+    let digest = engine().decision_digest();
+    if digest.is_empty() { Err(PyValueError::new_err("nothing was recorded")) } else { Ok(digest) }
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(solve, module)?)?;
+    module.add_function(wrap_pyfunction!(record_decisions, module)?)?;
+    module.add_function(wrap_pyfunction!(freeze, module)?)?;
+    module.add_function(wrap_pyfunction!(verify_lockfile, module)?)?;
+    module.add_function(wrap_pyfunction!(decision_digest, module)?)
+}

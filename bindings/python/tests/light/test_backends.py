@@ -1,0 +1,93 @@
+"""Backends of others: found by their entry points, tried in a process of their own, disabled with a reason."""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+import layerzero as lz
+from layerzero import backends
+from layerzero.backends import _probe
+
+DESCRIPTOR = """{
+  "schema_version": "1.0", "backend": "NAME", "backend_version": "1", "platform": "cpu",
+  "ops": {"norm.rms": [{"kernel_id": "NAME.norm.rms", "dtypes": ["f32"], "requires_layouts": ["any"],
+    "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "priority": 1}]}
+}"""
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Puts distributions on the path, as an installer leaves them: a module, and what it announces."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    names = []
+
+    def one(name, code):
+        (tmp_path / f"{name}_backend.py").write_text(textwrap.dedent(code))
+        info = tmp_path / f"{name}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[layerzero.backends]\n{name} = {name}_backend\n")
+        names.append(name)
+
+    yield one
+    for name in names:
+        lz.unregister_backend(name)
+        backends._STATES.pop(name, None)
+
+
+def state(name):
+    found = {one["name"]: one for one in lz.doctor().to_dict()["backends"]}
+    return found[name]
+
+
+def test_one_that_works_is_found(install):
+    install("goodone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'goodone')!r}]\nKERNELS = {{'goodone.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
+    assert "goodone" in lz.load_backends()
+    assert [kernel["id"] for kernel in lz.list_kernels(backend="goodone")] == ["goodone.norm.rms"]
+    assert state("goodone")["available"]
+    assert "unverified" in state("goodone")["reason"]
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "reason"),
+    [
+        ("raisesone", "raise RuntimeError('the driver is too old')", "the driver is too old"),
+        ("crashesone", "import ctypes; ctypes.string_at(0)", "SIGSEGV"),
+        ("hangsone", "import time; time.sleep(60)", "takes longer than"),
+    ],
+)
+def test_one_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
+    monkeypatch.setattr(_probe, "SECONDS", 2.0)
+    install(name, code)
+    assert name not in lz.load_backends(name)
+    found = state(name)
+    assert found["available"] is False and reason in found["reason"] and f"--force-reinstall {name}" in found["reason"]
+    assert f"{name}_backend" not in sys.modules
+    # What was found out is kept by version: nobody waits for it twice.
+    monkeypatch.setattr(_probe, "_try", lambda module: pytest.fail("it was tried again"))
+    lz.load_backends(name)
+
+
+def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
+    install("wrongone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'wrongone').replace('requires_layouts', 'layouts')!r}]\nKERNELS = {{}}\n")
+    lz.load_backends("wrongone")
+    found = state("wrongone")
+    assert found["available"] is False and "layouts" in found["reason"]
+    assert lz.list_kernels("norm.rms", backend="reference")
+
+
+def test_a_backend_that_is_not_installed_says_how_to_get_it():
+    code = "import sys; sys.modules['torch'] = None; import layerzero as lz; print(lz.doctor())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_sample_package_is_found():
+    pytest.importorskip("lz_sample_backend", reason="it is installed by cargo xtask test python")
+    assert "sample" in lz.load_backends("sample")
+    assert [kernel["id"] for kernel in lz.list_kernels(backend="sample")] == ["sample.activation.relu"]
+    lz.unregister_backend("sample")

@@ -1,0 +1,182 @@
+"""Torch's own functions as kernels: each held to the reference, on the host, wherever it claims a call."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+import torch.nn.functional as F  # noqa: E402
+from samples import samples  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import backends  # noqa: E402
+
+DESCRIPTOR = json.loads((Path(backends.__file__).parent / "torch.cpu.json").read_text())
+KERNELS = [(kernel["kernel_id"], operation) for operation, all in DESCRIPTOR["ops"].items() for kernel in all]
+ATTENTION = [(id, operation) for id, operation in KERNELS if ".sdpa." in id]
+TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+
+
+def flat(value):
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+def check(operation, kernel, make):
+    """Calls with the kernel and with the reference; `make` gives fresh arguments each time."""
+    function = getattr(lz.ops, operation.replace(".", "_"))
+    found = []
+    for chosen in (kernel, f"reference.{operation}"):
+        arguments, keywords = make()
+        lz.lock(operation, chosen)
+        try:
+            found.append([*flat(function(*arguments, **keywords)), *arguments])
+        finally:
+            lz.unlock(operation)
+    for actual, expected in zip(*found, strict=True):
+        if isinstance(actual, torch.Tensor) and actual.is_floating_point():
+            tolerance = TOLERANCE[actual.dtype]
+            torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+def test_all_kernels_are_registered():
+    ids = {kernel["id"] for kernel in lz.list_kernels(backend="torch") if kernel["platform"] == "cpu"}
+    assert ids == {id for id, _ in KERNELS}
+    assert all(kernel["hosted"] for kernel in lz.list_kernels(backend="torch"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(("kernel", "operation"), KERNELS)
+def test_the_sample_of_each_operation(kernel, operation, dtype):
+    def make():
+        arguments, keywords = samples()[operation.replace(".", "_")]
+        keywords = {key: value for key, value in keywords.items() if key not in ("return_lse",)}
+
+        def tensor(value):
+            if not isinstance(value, np.ndarray):
+                return value
+            value = torch.from_numpy(value.copy())
+            return value.to(dtype) if value.dtype == torch.float32 and not merging else value
+
+        merging = False
+        made = []
+        for at, value in enumerate(arguments):
+            # The lse of partial results has single precision whatever the values have.
+            merging = operation == "attention.state.merge" and at == 1
+            made.append(tensor(value))
+        merging = False
+        return made, {key: tensor(value) for key, value in keywords.items()}
+
+    check(operation, kernel, make)
+
+
+def prefill_cases():
+    yield "plain", {}
+    yield "causal", {"causal": True}
+    yield "causal at the first key", {"causal": True, "causal_offset": 0}
+    yield "causal with an offset", {"causal": True, "causal_offset": 2}
+    yield "scale", {"sm_scale": 0.3}
+    yield "bool mask", {"mask": "bool"}
+    yield "bool mask and causal", {"mask": "bool", "causal": True}
+    yield "float mask", {"mask": "float"}
+    yield "a row that sees nothing", {"mask": "blind"}
+    yield "window", {"window_left": 2, "window_right": 1}
+    yield "slopes", {"alibi_slopes": "slopes", "causal": True}
+    yield "heads first", {"layout": "BHSD", "causal": True}
+
+
+@pytest.mark.parametrize("case", [name for name, _ in prefill_cases()])
+@pytest.mark.parametrize(("kernel", "operation"), [one for one in ATTENTION if one[1].endswith("prefill")])
+def test_attention_of_a_prefill(kernel, operation, case):
+    chosen = dict(prefill_cases())[case]
+    kv_heads = 4 if "standard" in operation else 2
+
+    def make():
+        generator = torch.Generator().manual_seed(1)
+
+        def draw(*shape):
+            return torch.randn(*shape, generator=generator)
+
+        q, k, v = draw(2, 5, 4, 8), draw(2, 7, kv_heads, 8), draw(2, 7, kv_heads, 8)
+        keywords = dict(chosen)
+        if keywords.get("layout") == "BHSD":
+            q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in (q, k, v))
+        mask = keywords.pop("mask", None)
+        if mask == "bool":
+            keywords["mask"] = draw(2, 1, 5, 7) > -0.5
+        elif mask == "float":
+            keywords["mask"] = draw(5, 7)
+        elif mask == "blind":
+            keywords["mask"] = torch.ones(5, 7, dtype=torch.bool).tril(-1)
+        if keywords.get("alibi_slopes"):
+            keywords["alibi_slopes"] = torch.tensor([0.5, 0.25, 0.125, 0.0625])
+        return (q, k, v), keywords
+
+    check(operation, kernel, make)
+
+
+@pytest.mark.parametrize(("kernel", "operation"), [one for one in ATTENTION if one[1].endswith("decode")])
+def test_attention_of_a_decode_step_with_lengths(kernel, operation):
+    kv_heads = 4 if "standard" in operation else 2
+
+    def make():
+        generator = torch.Generator().manual_seed(2)
+        q = torch.randn(3, 4, 8, generator=generator)
+        k, v = (torch.randn(3, 6, kv_heads, 8, generator=generator) for _ in range(2))
+        return (q, k, v), {"kv_lens": torch.tensor([6, 1, 3], dtype=torch.int32)}
+
+    check(operation, kernel, make)
+
+
+def test_what_torch_cannot_do_is_declined_with_reasons():
+    q = torch.randn(1, 3, 2, 8)
+    explanation = lz.explain("attention.standard.prefill", q, q, q, soft_cap=2.0, return_lse=True)
+    candidates = {one["kernel"]: one for one in explanation.to_dict()["candidates"]}
+    codes = {reason["code"] for reason in candidates["torch.sdpa.math.standard.prefill"]["reasons"]}
+    assert {"SOFTCAP_UNSUPPORTED", "LSE_UNSUPPORTED"} <= codes
+
+
+def test_a_callers_own_choice_is_respected():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    q = torch.randn(1, 4, 2, 8)
+    operation, flash = "attention.standard.prefill", "torch.sdpa.flash.standard.prefill"
+    lz.lock(operation, flash)
+    try:
+        lz.ops.attention_standard_prefill(q, q, q)
+        with sdpa_kernel(SDPBackend.MATH), pytest.raises(lz.LayerZeroError) as caught:
+            lz.ops.attention_standard_prefill(q, q, q)
+        assert "switched off" in str(caught.value.__cause__)
+    finally:
+        lz.unlock(operation)
+    assert torch.backends.cuda.flash_sdp_enabled()
+
+
+def test_places_are_filled_by_kernels_that_cannot():
+    x, w = torch.randn(4, 16), torch.randn(16)
+    out = torch.empty_like(x)
+    lz.lock("norm.rms", "torch.norm.rms")
+    try:
+        assert lz.ops.norm_rms(x, w, out=out) is out
+    finally:
+        lz.unlock("norm.rms")
+    torch.testing.assert_close(out, F.rms_norm(x, (16,), w, 1e-6))
+
+
+def test_the_doctor_says_what_is_verified():
+    found = {one["name"]: one for one in lz.doctor().to_dict()["backends"]}
+    assert found["torch"]["available"] and found["torch"]["verified"] == ["cpu"]
+    assert "unverified on cuda" in found["torch"]["reason"]
+
+
+def test_arrays_are_viewed_without_a_copy():
+    x = np.random.default_rng(0).normal(size=(4, 16)).astype(np.float32)
+    residual, before = np.ones_like(x), x.copy()
+    lz.lock("norm.rms.add", "torch.norm.rms.add")
+    try:
+        y = lz.ops.norm_rms_add(x, residual)
+    finally:
+        lz.unlock("norm.rms.add")
+    assert type(y) is np.ndarray
+    np.testing.assert_allclose(residual, before + 1, rtol=1e-6)
