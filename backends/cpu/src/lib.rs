@@ -17,6 +17,7 @@ pub mod pool;
 mod posenc;
 mod quant;
 mod rows;
+mod sampling;
 pub mod simd;
 mod state;
 
@@ -61,6 +62,9 @@ pub fn kernels() -> Vec<KernelEntry> {
         posenc::RopeRows,
         quant::DequantizeRows,
         quant::QuantizeRows,
+        sampling::Speculative,
+        sampling::TopK,
+        sampling::TopP,
         state::MergeRows,
     ];
     kernels.extend(isa::tile_variants![
@@ -81,6 +85,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::StandardPrefill,
         attention::StandardPrefillPaged,
         attention::StandardPrefillRagged,
+        mlp::Linear,
     ]);
     kernels
 }

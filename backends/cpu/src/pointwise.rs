@@ -1,9 +1,10 @@
 //! Functions of single elements over whole tensors: dense ones in blocks, others row by row.
 
+use half::{bf16, f16};
 use lz_core::{KernelError, TensorMut, TensorView};
 
 use crate::rows::{AnyRows, AnyRowsMut, Shape, for_each_range, is_stream_start, worth_streaming};
-use crate::simd::{Kind, Simd, vectors};
+use crate::simd::{Float, Kind, Simd, Span, Work, vectors};
 
 /// A function of `N` numbers. `apply` must be `#[inline(always)]`, as everything in an inner loop.
 pub(crate) trait Pointwise<const N: usize>: Copy + Sync {
@@ -30,45 +31,88 @@ pub(crate) fn run<S: Simd, const N: usize>(
     let to = AnyRowsMut::new(output, shape)?;
     let stream = worth_streaming(elements * kind.size());
     for_each_range(rows[0].count(), (N + 1) * rows[0].width() * kind.size(), |range| {
-        simd.vectorize(|| {
-            for row in range {
-                let mut from = [std::ptr::null(); N];
-                for (from, rows) in from.iter_mut().zip(&rows) {
-                    *from = rows.start(row);
-                }
-                // SAFETY: all rows have one length and one type, as the call was checked; ranges do not overlap, so nobody else has
-                // this row of the output.
-                unsafe { apply(simd, kind, from, to.start(row), to.len(row), function, stream) };
+        for row in range {
+            let mut from = [std::ptr::null(); N];
+            for (from, rows) in from.iter_mut().zip(&rows) {
+                *from = rows.start(row);
             }
-            if stream {
-                simd.fence();
+            let (to, len) = (to.start(row), to.len(row));
+            let stream = stream && is_stream_start::<S>(to, kind.size());
+            // All rows have one length and one type, as the call was checked; ranges do not overlap, so nobody else has this row of
+            // the output. Where it is streamed it starts as streams must.
+            match kind {
+                Kind::F32 => simd.perform(Row {
+                    simd,
+                    from: from.map(cast::<f32>),
+                    to: to.cast::<f32>(),
+                    len,
+                    function,
+                    stream,
+                }),
+                Kind::F16 => simd.perform(Row {
+                    simd,
+                    from: from.map(cast::<f16>),
+                    to: to.cast::<f16>(),
+                    len,
+                    function,
+                    stream,
+                }),
+                Kind::BF16 => simd.perform(Row {
+                    simd,
+                    from: from.map(cast::<bf16>),
+                    to: to.cast::<bf16>(),
+                    len,
+                    function,
+                    stream,
+                }),
             }
-        });
+        }
+        if stream {
+            simd.fence();
+        }
     });
     Ok(())
 }
 
-/// # Safety
-/// Each of `from` has `len` readable elements of the kind, `to` as many that may be written.
-#[inline(always)]
-unsafe fn apply<S: Simd, const N: usize>(
-    s: S,
-    kind: Kind,
-    from: [*const u8; N],
-    to: *mut u8,
+fn cast<T>(row: *const u8) -> *const T {
+    row.cast()
+}
+
+/// One row, with a loop of its own for every type.
+struct Row<S, T, F, const N: usize> {
+    simd: S,
+    from: [*const T; N],
+    to: *mut T,
     len: usize,
-    function: impl Pointwise<N>,
+    function: F,
     stream: bool,
-) {
-    let stream = stream && is_stream_start::<S>(to, kind.size());
-    vectors!(S, len, |span| {
-        let mut x = [s.splat(0.0); N];
-        for k in 0..N {
-            // SAFETY: spans stay inside the rows.
-            x[k] = unsafe { kind.load(s, from[k], span) };
+}
+
+impl<S: Simd, T: Float, F: Pointwise<N>, const N: usize> Row<S, T, F, N> {
+    /// # Safety
+    /// Elements of the span are readable at each of `from`.
+    #[inline(always)]
+    unsafe fn value(&self, span: impl Span) -> S::F32 {
+        let mut x = [self.simd.splat(0.0); N];
+        for (x, &from) in x.iter_mut().zip(&self.from) {
+            // SAFETY: the caller vouches for the elements.
+            *x = unsafe { T::load(self.simd, from, span) };
         }
-        let value = function.apply(s, x);
-        // SAFETY: as above, and whole vectors are aligned where they are streamed.
-        unsafe { kind.put(s, to, span, value, stream) };
-    });
+        self.function.apply(self.simd, x)
+    }
+}
+
+impl<S: Simd, T: Float, F: Pointwise<N>, const N: usize> Work for Row<S, T, F, N> {
+    #[inline(always)]
+    fn perform(self) {
+        let s = self.simd;
+        // SAFETY: whoever made the row vouches for `len` elements on all sides, and for aligned ones where they are streamed.
+        unsafe {
+            if self.stream {
+                vectors!(S, self.len, |span| { T::stream(s, self.to, span, self.value(span)) });
+            } else {
+                vectors!(S, self.len, |span| { T::store(s, self.to, span, self.value(span)) });
+            }
+        }
+    }
 }

@@ -4,11 +4,13 @@ use lz_conformance::assign::Prepared;
 use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
 use lz_conformance::memory::OwnedTensor;
 use lz_conformance::suite::{Checked, Subject};
-use lz_conformance::workload::filled;
+use lz_conformance::workload::{call, filled};
 use lz_core::run::Scratch;
 use lz_core::{Engine, KernelEntry};
 use lz_schema::model::{Constant, Operation, ParamType, Workload};
 use serde_json::{Map, Value, json};
+
+use crate::sweep;
 
 /// What a call must do at least.
 #[derive(Debug, Clone, Copy, Default)]
@@ -26,7 +28,7 @@ pub struct Case {
     /// The operation.
     pub operation: &'static str,
     /// The workload's name.
-    pub workload: &'static str,
+    pub workload: String,
     /// The kernel.
     pub kernel: KernelEntry,
     /// Bytes of scratch memory that it may use.
@@ -41,30 +43,51 @@ pub struct Case {
     pub told: Value,
 }
 
+/// Which cases are wanted.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'w> {
+    /// Part of a kernel's id.
+    pub kernel: Option<&'w str>,
+    /// Parts of a row's name, of which one must be in it; empty for all.
+    pub rows: &'w [&'w str],
+    /// Workloads with tensors of more bytes are left out.
+    pub most_bytes: usize,
+}
+
 /// Every workload of an operation that a CPU kernel runs, one after the other: each has its memory only while it is measured.
-pub fn of(subject: &'static dyn Subject, wanted: Option<&str>) -> Result<impl Iterator<Item = Case>, String> {
+pub fn of<'w>(
+    subject: &'static dyn Subject,
+    wanted: Wanted<'w>,
+) -> Result<impl Iterator<Item = Case> + use<'w>, String> {
     let operation = subject.info().schema();
     let kernels: Vec<KernelEntry> = lz_test_kernels::runnable()
         .iter()
         .filter(|entry| entry.spec.operation == operation.name && entry.spec.backend != "reference")
-        .filter(|entry| wanted.is_none_or(|wanted| entry.spec.id.contains(wanted)))
+        .filter(|entry| wanted.kernel.is_none_or(|kernel| entry.spec.id.contains(kernel)))
         .cloned()
         .collect();
     let engine = Engine::new();
     engine.register(kernels.iter().cloned()).map_err(|error| error.to_string())?;
-    let workloads = operation.workloads.iter().filter(move |_| !kernels.is_empty());
-    Ok(workloads.filter_map(move |workload| {
-        let mut call = filled(&Prepared::new(operation), workload).ok()?;
+    let mut workloads = operation.workloads.clone();
+    workloads.extend(sweep::of(operation));
+    workloads.retain(|workload| {
+        let name = format!("{} {}", operation.name, workload.name);
+        let named = wanted.rows.is_empty() || wanted.rows.iter().any(|row| name.contains(row));
+        named && !kernels.is_empty() && bytes_of(operation, workload) <= wanted.most_bytes
+    });
+    Ok(workloads.into_iter().filter_map(move |workload| {
+        let mut call = filled(&Prepared::new(operation), &workload).ok()?;
         spread_slots(operation, &mut call);
         keep_residual(operation, &mut call);
+        fill_lengths(operation, &mut call);
         let checked = call.lend(|args, outputs| subject.check(args, Some(outputs)));
         let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else { return None };
         let plan = engine.which(subject.info(), &context).ok()?;
         let kernel = lz_test_kernels::runnable().iter().find(|entry| entry.spec.id == plan.kernel)?;
-        let told = told(operation, workload);
+        let told = told(operation, &workload);
         Some(Case {
             operation: &operation.name,
-            workload: &workload.name,
+            workload: workload.name,
             kernel: kernel.clone(),
             workspace: plan.workspace_bytes,
             scratch: Scratch::default(),
@@ -73,6 +96,45 @@ pub fn of(subject: &'static dyn Subject, wanted: Option<&str>) -> Result<impl It
             call,
         })
     }))
+}
+
+/// Bytes of all tensors of a workload.
+fn bytes_of(operation: &'static Operation, workload: &Workload) -> usize {
+    let bytes = |tensor: &OwnedTensor| {
+        tensor.layout().elements().unwrap_or(0) as usize * tensor.layout().dtype.size()
+    };
+    call(&Prepared::new(operation), workload)
+        .map_or(usize::MAX, |call| call.args.iter().filter_map(OwnedArg::tensor).map(bytes).sum())
+}
+
+/// Every sequence has all the keys that it may have, and pages are shared out evenly: then the least that must be read is known.
+fn fill_lengths(operation: &Operation, call: &mut OwnedCall) {
+    let shape = |call: &OwnedCall, name: &str| {
+        let place = operation.inputs.iter().position(|input| input.name == name)?;
+        call.args.get(place).and_then(OwnedArg::tensor).map(|tensor| tensor.layout().shape.to_vec())
+    };
+    let heads_first =
+        call.args.iter().any(|arg| matches!(arg, OwnedArg::Value(lz_core::expr::Value::Enum(1))));
+    let at =
+        |dims: Option<Vec<i64>>, place: usize| dims.and_then(|dims| dims.get(place).copied()).unwrap_or(0);
+    let keys = at(shape(call, "k"), if heads_first { 2 } else { 1 });
+    let listed = at(shape(call, "kv_indices"), 0);
+    let caches = shape(call, "k_cache").map(|dims| at(Some(dims), if heads_first { 2 } else { 1 }));
+    let page = caches.unwrap_or_else(|| at(shape(call, "ckv_cache"), 1));
+    let paged = operation.name.ends_with(".paged");
+    for (input, arg) in operation.inputs.iter().zip(&mut call.args) {
+        let Some(tensor) = arg.tensor_mut() else { continue };
+        let count = tensor.layout().elements().unwrap_or(0);
+        let mut view = tensor.view_mut();
+        for place in 0..count {
+            match input.name.as_str() {
+                "kv_lens" => view.set_int(&[place], keys),
+                "kv_indptr" if paged => view.set_int(&[place], place * listed / (count - 1).max(1)),
+                "kv_last_page_len" => view.set_int(&[place], page),
+                _ => break,
+            };
+        }
+    }
 }
 
 /// Tokens go to slots of their own, as a server's would: what the rule allows at random would hit a few again and again.

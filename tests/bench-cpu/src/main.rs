@@ -1,16 +1,18 @@
 //! CPU kernels at the workloads of their schemas, beside what the machine can do and what torch does, in one run.
 //!
-//! `cargo xtask bench cpu [--json] [--op NAME] [--threads N] [--kernel ID]`: with `--op` only operations whose name contains it, with
-//! `--kernel` kernels whose id contains it instead of the one of highest priority.
+//! `cargo xtask bench cpu [--json] [--op NAME] [--row TEXT]… [--threads N] [--kernel ID] [--large]`: with `--op` only operations
+//! whose name contains it, with `--row` rows whose name contains one of the texts, with `--kernel` kernels whose id contains it instead
+//! of the one of highest priority, with `--large` workloads of many gigabytes too.
 
 mod cases;
 mod limits;
 mod peer;
 mod report;
+mod sweep;
 
 use std::time::{Duration, Instant};
 
-use cases::Case;
+use cases::{Case, Wanted};
 use limits::Limits;
 use lz_conformance::generated::SUBJECTS;
 use lz_core::run::Run;
@@ -24,12 +26,23 @@ const ROUNDS: usize = 5;
 /// How long one turn measures.
 const TURN: Duration = Duration::from_millis(60);
 
+/// A case whose runs take longer than this has fewer turns.
+const SLOW: Duration = Duration::from_millis(300);
+
+/// Tensors of a case without `--large`: larger than any cache, and quickly filled.
+const MOST_BYTES: usize = 1280 << 20;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let value = |name: &str| {
         let place = arguments.iter().position(|argument| argument == name)?;
         arguments.get(place + 1).map(String::as_str)
     };
+    let follows = arguments.iter().zip(arguments.iter().skip(1));
+    let rows: Vec<&str> = follows.filter(|(name, _)| *name == "--row").map(|(_, row)| row.as_str()).collect();
+    let most_bytes =
+        if arguments.iter().any(|argument| argument == "--large") { usize::MAX } else { MOST_BYTES };
+    let wanted = Wanted { kernel: value("--kernel"), rows: &rows, most_bytes };
     let report = Report { json: arguments.iter().any(|argument| argument == "--json") };
     let most = pool::threads();
     let threads: Vec<usize> = match value("--threads") {
@@ -46,7 +59,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             if value("--op").is_some_and(|wanted| !subject.info().name.contains(wanted)) {
                 continue;
             }
-            for case in cases::of(subject, value("--kernel"))? {
+            for case in cases::of(subject, wanted)? {
                 pool::with_threads(threads, || measure(&report, &limits, &mut peer, case, threads))?;
             }
         }
@@ -63,10 +76,12 @@ fn measure(
 ) -> Result<(), String> {
     let theirs_ready = peer.prepare(&case, threads);
     let (mut ours, mut theirs, mut least) = (Vec::new(), Vec::new(), Vec::new());
+    let begin = Instant::now();
     run(&mut case)?;
-    for _ in 0..ROUNDS {
-        ours.push(turn(|| run(&mut case))?);
-        least.push(turn(|| {
+    let rounds = if begin.elapsed() > SLOW { 2 } else { ROUNDS };
+    for _ in 0..rounds {
+        ours.push(turn(threads, || run(&mut case))?);
+        least.push(turn(threads, || {
             limits.least(&case.work);
             Ok(())
         })?);
@@ -90,15 +105,24 @@ fn run(case: &mut Case) -> Result<(), String> {
 
 /// Nanoseconds of one run: of a turn's runs the one that a tenth was faster than. The machine is shared, and whatever else it does
 /// only ever adds.
-fn turn(mut body: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
+fn turn(threads: usize, mut body: impl FnMut() -> Result<(), String>) -> Result<f64, String> {
     let begin = Instant::now();
     let mut times = Vec::new();
-    while times.len() < 3 || begin.elapsed() < TURN {
-        let start = Instant::now();
+    while begin.elapsed() < TURN || (times.len() < 3 && begin.elapsed() < SLOW) {
+        let start = now(threads);
         body()?;
-        times.push(start.elapsed().as_nanos() as f64);
+        times.push(now(threads) - start);
     }
     Ok(fast(&mut times))
+}
+
+/// Nanoseconds: of one thread those that it ran, so that what else the machine does counts less; of more, the clock's.
+fn now(threads: usize) -> f64 {
+    let clock = if threads == 1 { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_MONOTONIC };
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the place is there, and both clocks exist.
+    unsafe { libc::clock_gettime(clock, &raw mut time) };
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
 }
 
 fn fast(times: &mut [f64]) -> f64 {

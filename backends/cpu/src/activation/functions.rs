@@ -61,7 +61,7 @@ impl Pointwise<1> for GeluTanh {
 fn over_one_plus_exp<S: Simd>(s: S, x: S::F32, exponent: S::F32) -> S::F32 {
     let denominator = s.add(exp(s, exponent), s.splat(1.0));
     let infinite = s.lt(s.splat(f32::MAX), denominator);
-    s.select(infinite, s.splat(0.0), s.div(x, denominator))
+    s.select(infinite, s.splat(0.0), s.over(x, denominator))
 }
 
 /// `x Φ(x)`, as `max(x, 0) - |x|/2 erfc(|x|/√2)`, which keeps its digits in both tails.
@@ -85,7 +85,7 @@ impl Pointwise<1> for Gelu {
 /// The complementary error function of `x ≥ 0`: a fit by Chebyshev polynomials in `1 / (1 + x/2)`, within 1.2e-7 of its size.
 #[inline(always)]
 fn erfc<S: Simd>(s: S, x: S::F32) -> S::F32 {
-    let t = s.div(s.splat(1.0), s.fma(x, s.splat(0.5), s.splat(1.0)));
+    let t = s.over(s.splat(1.0), s.fma(x, s.splat(0.5), s.splat(1.0)));
     let mut sum = s.splat(0.170_872_77);
     for coefficient in [
         -0.822_152_23,

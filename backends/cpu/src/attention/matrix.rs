@@ -12,7 +12,8 @@ use half::bf16;
 use super::math::{exp2, tanh};
 use super::problem::{Key, Shape};
 use super::run::End;
-use super::task::{Ranges, Scratch, Task, on_stack, trusted};
+use super::task::{Ranges, Scratch, Task, for_each_tile, on_stack, trusted};
+use super::tile::ask_for;
 use crate::simd::tiles::{BYTES, Left, SIDE, STEP, Sums, Tiles};
 use crate::simd::{Avx512, Float, Simd};
 
@@ -113,29 +114,13 @@ unsafe fn all_tiles<T: Float>(
     unsafe {
         let tiles = Tiles::new();
         pack_queries(s, task, memory, state);
-        let mut keys: [Key<T>; KEYS] = [[std::ptr::null(); 3]; KEYS];
-        let (mut count, mut start, mut largest) = (0, 0, 0u16);
-        let mut flush = |keys: &[Key<T>], start: usize| {
+        let mut largest = 0u16;
+        for_each_tile::<T, KEYS>(task, ranges, |keys, start, ahead| {
             largest = largest.max(pack_keys(s, task.shape, keys, memory));
             pack_values(s, task.shape, keys, memory);
+            ask_for(task.shape, ahead);
             one_tile(s, &tiles, task, start, keys.len(), memory, state);
-        };
-        ranges(&mut |range| {
-            for j in range {
-                if count == 0 {
-                    start = j;
-                }
-                keys[count] = task.sequence.key(j, task.head);
-                count += 1;
-                if count == KEYS {
-                    flush(&keys, start);
-                    count = 0;
-                }
-            }
         });
-        if count > 0 {
-            flush(&keys[..count], start);
-        }
         for row in 0..task.rows.len() {
             let most = *state.bound.add(row) * bf16::from_bits(largest).to_f32();
             if most.is_nan() || most > trusted::<T>() {

@@ -170,10 +170,34 @@ impl Mask {
     /// # Safety
     /// Head, query and keys are inside the mask, which is still borrowed.
     pub(crate) unsafe fn read(&self, head: usize, query: usize, keys: Range<usize>, to: &mut [f32]) {
-        let start = head as isize * self.head + query as isize * self.query;
-        for (to, key) in to.iter_mut().zip(keys) {
-            // SAFETY: the caller vouches for the place.
-            *to = unsafe { self.value(start + key as isize * self.key) };
+        let start = head as isize * self.head + query as isize * self.query + keys.start as isize * self.key;
+        // SAFETY: the caller vouches for the places; the view was of this dtype and aligned.
+        unsafe {
+            match self.dtype {
+                DType::F32 => self.read_as(start, to, |value: f32| value),
+                DType::F16 => self.read_as(start, to, half::f16::to_f32),
+                DType::BF16 => self.read_as(start, to, half::bf16::to_f32),
+                _ => self.read_as(start, to, |seen: u8| if seen != 0 { 0.0 } else { f32::NEG_INFINITY }),
+            }
+        }
+    }
+
+    /// # Safety
+    /// So many elements from the place `start` on are inside the mask, of this type, and still borrowed.
+    unsafe fn read_as<E: Copy>(&self, start: isize, to: &mut [f32], number: impl Fn(E) -> f32) {
+        if to.is_empty() {
+            return;
+        }
+        let data = self.data.cast::<E>().wrapping_offset(start);
+        if self.key == 1 {
+            // SAFETY: the caller vouches for the elements, which lie in one piece.
+            let from = unsafe { std::slice::from_raw_parts(data, to.len()) };
+            to.iter_mut().zip(from).for_each(|(to, &from)| *to = number(from));
+        } else {
+            for (place, to) in to.iter_mut().enumerate() {
+                // SAFETY: as above.
+                *to = number(unsafe { *data.offset(place as isize * self.key) });
+            }
         }
     }
 

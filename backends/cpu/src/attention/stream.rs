@@ -7,8 +7,8 @@ use std::f32::consts::LOG2_E;
 
 use super::math::{exp2, tanh};
 use super::problem::Key;
-use super::task::{Ranges, Scratch, Task, trusted};
-use crate::simd::{Float, Part, Simd, Span, Whole, vectors};
+use super::task::{Ranges, Scratch, Task, for_each_tile, trusted};
+use crate::simd::{Float, Part, Simd, Span, Whole, prefetch_all, vectors};
 
 /// Most rows that are streamed.
 pub(super) const STREAMED_ROWS: usize = 8;
@@ -23,28 +23,10 @@ static COUNTED: [f32; 16] =
 /// As `tile::attend`, for at most [`STREAMED_ROWS`] rows and keys of one part.
 pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {
     begin(s, task, scratch);
-    let mut keys: [Key<T>; KEYS] = [[std::ptr::null(); 3]; KEYS];
-    let (mut count, mut start, mut largest) = (0, 0, 0.0f32);
-    let mut flush = |keys: &[Key<T>], start: usize| {
-        largest = largest.max(one_tile(s, task, keys, start, scratch));
-    };
-    ranges(&mut |range| {
-        for j in range {
-            if count == 0 {
-                start = j;
-            }
-            keys[count] = task.sequence.key(j, task.head);
-            prefetch(keys[count][2]);
-            count += 1;
-            if count == KEYS {
-                flush(&keys, start);
-                count = 0;
-            }
-        }
+    let mut largest = 0.0f32;
+    for_each_tile::<T, KEYS>(task, ranges, |keys, start, ahead| {
+        largest = largest.max(one_tile(s, task, keys, start, ahead, scratch));
     });
-    if count > 0 {
-        flush(&keys[..count], start);
-    }
     for row in 0..task.rows.len() {
         // SAFETY: the scratch memory has a place for each row.
         unsafe {
@@ -53,16 +35,6 @@ pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ra
                 *scratch.total.add(row) = f32::NAN;
             }
         }
-    }
-}
-
-/// Asks for a value's first line while keys are still being read; the others follow by the processor's own guess.
-#[inline(always)]
-fn prefetch<T>(_at: *const T) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch touches nothing, whatever the address.
-    unsafe {
-        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }
 }
 
@@ -100,16 +72,17 @@ fn one_tile<S: Simd, T: Float>(
     task: &Task<'_, '_, T>,
     keys: &[Key<T>],
     start: usize,
+    ahead: &[Key<T>],
     scratch: &Scratch,
 ) -> f32 {
     let rows = task.rows.len();
     let mut largest = 0.0f32;
     for row in (0..rows).step_by(4) {
         largest = largest.max(match rows - row {
-            1 => scores::<S, T, 1>(s, task, keys, row, scratch),
-            2 => scores::<S, T, 2>(s, task, keys, row, scratch),
-            3 => scores::<S, T, 3>(s, task, keys, row, scratch),
-            _ => scores::<S, T, 4>(s, task, keys, row, scratch),
+            1 => scores::<S, T, 1>(s, task, keys, row, ahead, scratch),
+            2 => scores::<S, T, 2>(s, task, keys, row, ahead, scratch),
+            3 => scores::<S, T, 3>(s, task, keys, row, ahead, scratch),
+            _ => scores::<S, T, 4>(s, task, keys, row, ahead, scratch),
         });
     }
     for row in 0..rows {
@@ -118,10 +91,10 @@ fn one_tile<S: Simd, T: Float>(
     }
     for row in (0..rows).step_by(4) {
         match rows - row {
-            1 => average::<S, T, 1>(s, task, keys, row, scratch),
-            2 => average::<S, T, 2>(s, task, keys, row, scratch),
-            3 => average::<S, T, 3>(s, task, keys, row, scratch),
-            _ => average::<S, T, 4>(s, task, keys, row, scratch),
+            1 => average::<S, T, 1>(s, task, keys, row, ahead, scratch),
+            2 => average::<S, T, 2>(s, task, keys, row, ahead, scratch),
+            3 => average::<S, T, 3>(s, task, keys, row, ahead, scratch),
+            _ => average::<S, T, 4>(s, task, keys, row, ahead, scratch),
         }
     }
     largest
@@ -134,9 +107,12 @@ fn scores<S: Simd, T: Float, const R: usize>(
     task: &Task<'_, '_, T>,
     keys: &[Key<T>],
     row: usize,
+    ahead: &[Key<T>],
     scratch: &Scratch,
 ) -> f32 {
     let dim = task.shape.dims[0];
+    // Every line is asked for once, a tile before it is needed.
+    let ahead = if row == 0 { ahead } else { &[] };
     let wide = dim.next_multiple_of(S::LANES);
     s.vectorize(|| {
         let mut largest = s.splat(0.0);
@@ -144,6 +120,9 @@ fn scores<S: Simd, T: Float, const R: usize>(
         unsafe {
             let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS));
             for (n, key) in keys.iter().enumerate() {
+                if let Some(next) = ahead.get(n) {
+                    prefetch_all(next[0], dim * size_of::<T>());
+                }
                 let mut sums = [s.splat(0.0); R];
                 vectors!(S, dim, |span| {
                     let value = T::load(s, key[0], span);
@@ -187,7 +166,7 @@ fn adjust<S: Simd, T: Float>(
     if let Some(given) = masked {
         let (query, head) = task.row(row);
         // SAFETY: the mask is borrowed by the call and covers rows and keys.
-        unsafe { given.read(head, query, start..start + keys, &mut mask) };
+        unsafe { given.read(head, query, start..start + keys, &mut mask[..keys]) };
     }
     s.vectorize(|| {
         // SAFETY: the scratch memory was measured for this task.
@@ -263,27 +242,29 @@ fn average<S: Simd, T: Float, const R: usize>(
     task: &Task<'_, '_, T>,
     keys: &[Key<T>],
     row: usize,
+    ahead: &[Key<T>],
     scratch: &Scratch,
 ) {
     let dim = task.shape.dim_v;
+    let ahead = if row == 0 { ahead } else { &[] };
     let mut at = 0;
     // Four vectors of four rows fill half of the large register files; the small ones take two.
     if S::LANES >= 16 {
         while at + 4 * S::LANES <= dim {
-            average_vectors::<S, T, Whole, R, 4>(s, keys, row, Whole(at), scratch);
+            average_vectors::<S, T, Whole, R, 4>(s, keys, row, Whole(at), ahead, scratch);
             at += 4 * S::LANES;
         }
     }
     while at + 2 * S::LANES <= dim {
-        average_vectors::<S, T, Whole, R, 2>(s, keys, row, Whole(at), scratch);
+        average_vectors::<S, T, Whole, R, 2>(s, keys, row, Whole(at), ahead, scratch);
         at += 2 * S::LANES;
     }
     if at + S::LANES <= dim {
-        average_vectors::<S, T, Whole, R, 1>(s, keys, row, Whole(at), scratch);
+        average_vectors::<S, T, Whole, R, 1>(s, keys, row, Whole(at), ahead, scratch);
         at += S::LANES;
     }
     if at < dim {
-        average_vectors::<S, T, Part, R, 1>(s, keys, row, Part(at, dim - at), scratch);
+        average_vectors::<S, T, Part, R, 1>(s, keys, row, Part(at, dim - at), ahead, scratch);
     }
 }
 
@@ -293,6 +274,7 @@ fn average_vectors<S: Simd, T: Float, P: Span, const R: usize, const NV: usize>(
     keys: &[Key<T>],
     row: usize,
     span: P,
+    ahead: &[Key<T>],
     scratch: &Scratch,
 ) {
     s.vectorize(|| {
@@ -308,6 +290,9 @@ fn average_vectors<S: Simd, T: Float, P: Span, const R: usize, const NV: usize>(
                 }
             }
             for (key, address) in keys.iter().enumerate() {
+                if let Some(next) = ahead.get(key) {
+                    prefetch_all(next[2].wrapping_add(span.at()), NV * S::LANES * size_of::<T>());
+                }
                 let mut values = [s.splat(0.0); NV];
                 for (n, value) in values.iter_mut().enumerate() {
                     *value = if NV == 1 {

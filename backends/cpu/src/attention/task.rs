@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::problem::{Sequence, Shape};
+use super::problem::{Key, Sequence, Shape};
 use crate::gemm::most_vectors;
 use crate::simd::{Float, Simd};
 
@@ -18,6 +18,40 @@ pub(super) const MOST_ROWS: usize = 128;
 
 /// Ranges of keys, in order: the function hands each to its argument.
 pub(crate) type Ranges<'r> = &'r dyn Fn(&mut dyn FnMut(Range<usize>));
+
+/// Gathers the keys of `ranges` in tiles of `N` and hands each on with the number of its first key and with the tile that follows,
+/// which is worth asking the memory for.
+pub(super) fn for_each_tile<T: Float, const N: usize>(
+    task: &Task<'_, '_, T>,
+    ranges: Ranges<'_>,
+    mut take: impl FnMut(&[Key<T>], usize, &[Key<T>]),
+) {
+    let mut tiles: [[Key<T>; N]; 2] = [[[std::ptr::null(); 3]; N]; 2];
+    let (mut filling, mut count, mut start) = (0, 0, 0);
+    let mut full: Option<usize> = None;
+    ranges(&mut |range| {
+        for j in range {
+            if count == N {
+                if let Some(start) = full {
+                    take(&tiles[1 - filling], start, &tiles[filling]);
+                }
+                full = Some(start);
+                (filling, count) = (1 - filling, 0);
+            }
+            if count == 0 {
+                start = j;
+            }
+            tiles[filling][count] = task.sequence.key(j, task.head);
+            count += 1;
+        }
+    });
+    if let Some(start) = full {
+        take(&tiles[1 - filling], start, &tiles[filling][..count]);
+    }
+    if count > 0 {
+        take(&tiles[filling][..count], start, &[]);
+    }
+}
 
 /// Some rows of one sequence and key head.
 pub(crate) struct Task<'t, 'a, T> {

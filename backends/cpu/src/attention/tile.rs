@@ -8,37 +8,20 @@ use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::math::{exp2, tanh};
-use super::problem::Key;
-use super::task::{Ranges, Scratch, TILE, Task, panel, trusted};
+use super::problem::{Key, Shape};
+use super::task::{Ranges, Scratch, TILE, Task, for_each_tile, panel, trusted};
 use crate::gemm::{Left, ROWS, Right, for_each_panel, for_each_rows, multiply};
-use crate::simd::{Float, Simd, vectors};
+use crate::simd::{Float, MOST_LANES, Simd, prefetch_all, vectors};
 
 /// Attends from the rows of a task to the keys of `ranges`; leaves the state of every row in the scratch memory.
 pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {
     pack_queries(s, task, scratch);
-    let mut keys: [Key<T>; TILE] = [[std::ptr::null(); 3]; TILE];
-    let (mut count, mut start, mut largest) = (0, 0, 0.0f32);
-    let mut flush = |keys: &[Key<T>], start: usize| {
-        let found = pack_keys(s, task, keys, scratch);
-        largest = largest.max(found);
+    let mut largest = 0.0f32;
+    for_each_tile::<T, TILE>(task, ranges, |keys, start, ahead| {
+        largest = largest.max(pack_keys(s, task, keys, scratch));
+        ask_for(task.shape, ahead);
         one_tile(s, task, start, keys.len(), scratch);
-    };
-    ranges(&mut |range| {
-        for j in range {
-            if count == 0 {
-                start = j;
-            }
-            keys[count] = task.sequence.key(j, task.head);
-            count += 1;
-            if count == TILE {
-                flush(&keys, start);
-                count = 0;
-            }
-        }
     });
-    if count > 0 {
-        flush(&keys[..count], start);
-    }
     for row in 0..task.rows.len() {
         // SAFETY: the scratch memory has a place for each row.
         unsafe {
@@ -46,6 +29,17 @@ pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ra
             if most.is_nan() || most > trusted::<T>() {
                 *scratch.total.add(row) = f32::NAN;
             }
+        }
+    }
+}
+
+/// Asks for keys and values that come next: they lie where processors do not guess.
+pub(super) fn ask_for<T: Float>(shape: &Shape, keys: &[Key<T>]) {
+    for key in keys {
+        prefetch_all(key[0], shape.dims[0] * size_of::<T>());
+        prefetch_all(key[1], shape.dims[1] * size_of::<T>());
+        if !shape.shared {
+            prefetch_all(key[2], shape.dim_v * size_of::<T>());
         }
     }
 }
@@ -155,7 +149,7 @@ fn one_tile<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, start: usize, keys:
             let panel = Panel { first, wide, rows: last + 1 - first, keys: range };
             scores(s, task.shape.dim(), &panel, scratch);
             if places || task.shape.soft_cap > 0.0 {
-                let mask = read_mask(task, &panel, start, scratch);
+                let mask = read_mask(s, task, &panel, start, scratch);
                 if edge || task.sequence.slopes.is_some() {
                     read_places(task, &panel, start, scratch);
                 }
@@ -214,32 +208,62 @@ enum Masked {
     Each,
 }
 
-fn read_mask<T: Float>(task: &Task<'_, '_, T>, panel: &Panel, start: usize, scratch: &Scratch) -> Masked {
+fn read_mask<S: Simd, T: Float>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    panel: &Panel,
+    start: usize,
+    scratch: &Scratch,
+) -> Masked {
     let Some(mask) = task.sequence.mask else { return Masked::Not };
     let range = panel.keys.clone();
     let keys = range.start + start..range.end + start;
-    let mut line = [0.0f32; TILE];
     if mask.is_uniform() {
-        // SAFETY: the keys are inside the mask, which the call borrows.
-        unsafe { mask.read(0, 0, keys, &mut line[range.clone()]) };
-        for key in range {
-            // SAFETY: the scratch memory has room for a number a key.
-            unsafe { *scratch.mask.add(key) = line[key] * LOG2_E };
+        // SAFETY: the scratch memory has room for a number a key; the keys are inside the mask, which the call borrows.
+        unsafe {
+            let to = std::slice::from_raw_parts_mut(scratch.mask.add(range.start), range.len());
+            mask.read(0, 0, keys, to);
         }
         return Masked::Uniform;
     }
-    for row in 0..panel.wide {
-        if row < panel.rows {
-            let (query, head) = task.row(panel.first + row);
+    let mut lines = [[0.0f32; TILE]; MOST_LANES];
+    for vector in (0..panel.wide).step_by(S::LANES) {
+        for (lane, line) in lines.iter_mut().enumerate().take(S::LANES) {
+            let (query, head) = task.row(panel.first + (vector + lane).min(panel.rows - 1));
             // SAFETY: head, query and keys are inside the mask, which the call borrows.
             unsafe { mask.read(head, query, keys.clone(), &mut line[range.clone()]) };
         }
-        for key in range.clone() {
-            // SAFETY: the scratch memory has the size of the scores.
-            unsafe { *scratch.mask.add(key * panel.wide + row) = line[key] * LOG2_E };
-        }
+        // SAFETY: the scratch memory has the size of the scores.
+        unsafe { transpose_lines(s, &lines, range.clone(), scratch.mask.add(vector), panel.wide) };
     }
     Masked::Each
+}
+
+/// Number k of line m goes to `to + k * wide + m`, for blocks of vectors around `range`.
+#[inline(never)]
+unsafe fn transpose_lines<S: Simd>(
+    s: S,
+    lines: &[[f32; TILE]; MOST_LANES],
+    range: Range<usize>,
+    to: *mut f32,
+    wide: usize,
+) {
+    #[repr(align(64))]
+    struct Block([f32; MOST_LANES * MOST_LANES]);
+    s.vectorize(|| {
+        let mut block = Block([0.0; MOST_LANES * MOST_LANES]);
+        let mut key = range.start / S::LANES * S::LANES;
+        while key < range.end {
+            // SAFETY: a tile has whole vectors of keys, and the caller vouches for the place.
+            unsafe {
+                for (lane, line) in lines.iter().enumerate().take(S::LANES) {
+                    s.store(block.0.as_mut_ptr().add(lane * S::LANES), s.load(line.as_ptr().add(key)));
+                }
+                s.transpose(block.0.as_ptr(), to.add(key * wide), wide);
+            }
+            key += S::LANES;
+        }
+    });
 }
 
 /// Where the rows of a panel stand, and what they see, counted from the first key of the tile.
@@ -290,8 +314,12 @@ fn adjust<S: Simd>(s: S, panel: &Panel, how: Adjustment, scratch: &Scratch) {
                     }
                     match how.mask {
                         Masked::Not => {}
-                        Masked::Uniform => score = s.add(score, s.splat(*scratch.mask.add(key))),
-                        Masked::Each => score = s.add(score, s.load(scratch.mask.add(at))),
+                        Masked::Uniform => {
+                            score = s.fma(s.splat(*scratch.mask.add(key)), s.splat(LOG2_E), score);
+                        }
+                        Masked::Each => {
+                            score = s.fma(s.load(scratch.mask.add(at)), s.splat(LOG2_E), score);
+                        }
                     }
                     if how.edge {
                         let hidden = s.splat(f32::NEG_INFINITY);

@@ -6,6 +6,8 @@
 pub(crate) mod dots;
 pub(crate) mod pack;
 pub(crate) mod product;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod tiled;
 
 use crate::simd::Simd;
 

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::product::{DEPTH, panel};
-use crate::simd::{Float, Simd, Span, vectors};
+use crate::simd::{Float, Simd, Span, prefetch, vectors};
 
 /// Copies steps `depth` of rows to `to`, [`DEPTH`] apart. A row that is not there is 0.
 ///
@@ -68,6 +68,8 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
                         match row(first + lane) {
                             Some(row) => {
                                 let from = row.as_ptr().add(depth.start + step);
+                                // Rows are pages apart, where processors do not guess what comes next.
+                                prefetch(from.wrapping_add(DEPTH));
                                 vectors!(S, steps, |span| {
                                     s.store(to.add(span.at()), T::load(s, from, span));
                                 });

@@ -14,7 +14,7 @@ use crate::simd::Simd;
 pub(crate) const DEPTH: usize = 128;
 
 /// Rows of a block; a multiple of the rows of a micro-tile.
-const BLOCK_ROWS: usize = 240;
+const BLOCK_ROWS: usize = 480;
 
 /// Columns of a block.
 pub(crate) const COLUMNS: usize = 128;

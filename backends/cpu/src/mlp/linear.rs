@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use lz_core::{KernelError, Run};
+use lz_core::{DType, KernelError, Run};
 use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
 use super::activation::{Activation, WithActivation};
@@ -79,9 +79,33 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
         if rows == 0 || columns == 0 {
         } else if rows <= FEW {
             self.stream();
+        } else if self.on_tiles() {
+            // Done.
         } else {
             multiply_all(self.s, rows, columns.div_ceil(COLUMNS), depth, self);
         }
+    }
+
+    /// Multiplies on tiles, where they are proven and both factors are of bf16.
+    #[cfg(target_arch = "x86_64")]
+    fn on_tiles(&self) -> bool {
+        use crate::gemm::tiled::{Factors, multiply_all};
+        let halves = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
+        let Some(s) = (S::TILES && halves).then(crate::simd::Amx::detect).flatten() else { return false };
+        let factors = Factors {
+            left: &|row| self.x.row(row).as_ptr().cast(),
+            right: &|row| self.weight.row(row).as_ptr().cast(),
+            sizes: [self.x.count(), self.weight.count(), self.weight.width()],
+        };
+        // SAFETY: the rows of both factors have the width of the weight's, as the call was checked.
+        unsafe { multiply_all(s, &factors, &|row, columns, sums| self.write(row, columns, sums)) };
+        true
+    }
+
+    /// No tiles on this target.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn on_tiles(&self) -> bool {
+        false
     }
 
     /// Each task takes some columns of all rows.

@@ -19,20 +19,23 @@ fn view<'a>(data: &'a [f32], shape: &[i64]) -> TensorView<'a> {
 }
 
 #[track_caller]
-fn close(what: &str, found: &Tensor, wanted: &Tensor) {
+fn close(what: &str, found: &Tensor, wanted: &Tensor, tolerance: f64) {
     let (found, wanted) = (found.view(), wanted.view());
     for index in lz_core::tensor::Indices::new(found.shape()) {
         let (found, wanted) = (found.at(&index), wanted.at(&index));
         let same = found == wanted
             || (found.is_nan() && wanted.is_nan())
-            || (found - wanted).abs() <= 1e-4 * (1.0 + wanted.abs());
+            || (found - wanted).abs() <= tolerance * (1.0 + wanted.abs());
         assert!(same, "{what}: {index:?} is {found}, but should be {wanted}");
     }
 }
 
 /// Runs a call on every kernel of ours with one thread and with several: like the reference, and the same bits each time.
 macro_rules! holds {
-    ($operation:literal, $function:ident, $args:expr) => {{
+    ($operation:literal, $function:ident, $args:expr) => {
+        holds!($operation, $function, $args, 1e-4)
+    };
+    ($operation:literal, $function:ident, $args:expr, $tolerance:expr) => {{
         let wanted = $function(&reference_engine(), $args).unwrap();
         for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
@@ -44,7 +47,7 @@ macro_rules! holds {
                 Err(error) if error.has(lz_core::ReasonCode::DtypeUnsupported) => continue,
                 Err(error) => panic!("{id}: {error}"),
             };
-            close(&id, &found.output, &wanted.output);
+            close(&id, &found.output, &wanted.output, $tolerance);
             assert_eq!(
                 found.output.bytes(),
                 run(3).unwrap().output.bytes(),
@@ -61,6 +64,20 @@ fn rows_of_every_number_and_features_that_fill_no_vector() {
         let args = || MlpLinear::new(view(&x, &[m, k]), view(&w, &[n, k]));
         holds!("mlp.linear", mlp_linear, args());
         holds!("mlp.linear", mlp_linear, args().bias(view(&b, &[n])).activation(MlpLinearActivation::Gelu));
+    }
+}
+
+#[test]
+fn halves_are_multiplied_on_tiles_or_as_f32() {
+    for [m, n, k] in [[9, 33, 70], [40, 130, 512], [300, 70, 1100], [64, 64, 31]] {
+        let (x, w) = (numbers(10, (m * k) as usize), numbers(11, (n * k) as usize));
+        let halves = |data: &[f32]| data.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
+        let (x, w) = (halves(&x), halves(&w));
+        let args = || {
+            let (x, w) = (TensorView::from_slice(&x, &[m, k]), TensorView::from_slice(&w, &[n, k]));
+            MlpLinear::new(x.unwrap(), w.unwrap()).activation(MlpLinearActivation::Relu)
+        };
+        holds!("mlp.linear", mlp_linear, args(), 1e-2);
     }
 }
 

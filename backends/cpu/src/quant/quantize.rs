@@ -13,7 +13,7 @@ use super::codes::{Code, FAR, Integer};
 use super::scales::{AT_ONCE, Rule, Scales, ScalesMut};
 use crate::isa::require;
 use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, only};
-use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, vectors};
+use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, Work, vectors};
 
 /// Rows that are dense, in every format and granularity.
 #[derive(Debug)]
@@ -143,12 +143,11 @@ fn quantize<S: Simd, C: Code>(
         }
     };
     for_each_range(task.x.count(), bytes, |range| {
-        simd.vectorize(|| {
-            for row in range {
-                // SAFETY: ranges do not overlap, so nobody else has this row, which has the codes of a row of x as the call was checked.
-                unsafe { quantize_row::<S, C>(simd, &task, row, to.start(row), &origin) };
-            }
-        });
+        for row in range {
+            // Ranges do not overlap, so nobody else has this row, which has the codes of a row of x as the call was checked.
+            let code = PhantomData::<C>;
+            simd.perform(Row { simd, task: &task, row, to: to.start(row), origin: &origin, code });
+        }
     });
     Ok(())
 }
@@ -216,6 +215,24 @@ unsafe fn largest_bits<S: Simd>(s: S, kind: Kind, x: *const u8, len: usize) -> i
         largest[k] = s.max_i32(largest[k], bits);
     });
     s.largest_i32(s.max_i32(largest[0], largest[1]))
+}
+
+/// One row. Whoever makes it vouches that `to` has room for its codes, and that nobody else has them now.
+struct Row<'r, 'x, 'o, S, C> {
+    simd: S,
+    task: &'r Task<'x>,
+    row: usize,
+    to: *mut u8,
+    origin: &'r Origin<'o>,
+    code: PhantomData<C>,
+}
+
+impl<S: Simd, C: Code> Work for Row<'_, '_, '_, S, C> {
+    #[inline(always)]
+    fn perform(self) {
+        // SAFETY: as whoever made it vouches.
+        unsafe { quantize_row::<S, C>(self.simd, self.task, self.row, self.to, self.origin) };
+    }
 }
 
 /// # Safety

@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::Simd;
+use super::{Simd, Work};
 
 /// Proof of `avx2`, `fma` and `f16c`.
 #[derive(Debug, Clone, Copy)]
@@ -66,6 +66,14 @@ impl Simd for Avx2 {
             body()
         }
         proven!(inside(body))
+    }
+    #[inline(always)]
+    fn perform(self, work: impl Work) {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        fn inside(work: impl Work) {
+            work.perform();
+        }
+        proven!(inside(work));
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m256 {

@@ -110,7 +110,7 @@ impl Float for f32 {
 }
 
 /// The largest number of lanes that any instruction set has.
-const MOST_LANES: usize = 16;
+pub(crate) const MOST_LANES: usize = 16;
 
 macro_rules! half_floats {
     ($($half:ty: $load:ident, $store:ident, $stream:ident;)*) => {

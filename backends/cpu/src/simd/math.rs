@@ -17,15 +17,5 @@ pub fn exp<S: Simd>(simd: S, x: S::F32) -> S::F32 {
         sum = s.fma(sum, rest, s.splat(coefficient));
     }
     let power = s.add(s.fma(sum, s.mul(rest, rest), rest), s.splat(1.0));
-    // 2^whole in two factors: one alone could not reach the denormals, nor 2^128.
-    let whole = s.to_i32(whole);
-    let half = s.shr_i32(whole, 1);
-    let other = s.sub_i32(whole, half);
-    s.mul(s.mul(power, two_to(s, half)), two_to(s, other))
-}
-
-/// `2^n` for `n` in -126 … 127.
-#[inline(always)]
-fn two_to<S: Simd>(simd: S, n: S::I32) -> S::F32 {
-    simd.with_bits(simd.shl_i32(simd.add_i32(n, simd.splat_i32(127)), 23))
+    s.times_power(power, whole)
 }

@@ -23,10 +23,17 @@ pub(crate) mod tiles;
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::{Amx, Avx512};
+pub(crate) use element::MOST_LANES;
 pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
 pub use math::exp;
 pub use scalar::Scalar;
 pub use small::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
+
+/// Something to do with vectors. `perform` must be `#[inline(always)]`: a closure cannot be.
+pub trait Work {
+    /// Does it.
+    fn perform(self);
+}
 
 /// An instruction set, as a proof that the processor has it.
 ///
@@ -41,6 +48,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const HANDICAP: u8;
     /// Lanes of a vector.
     const LANES: usize;
+    /// Whether it proves tiles of bf16 as well.
+    const TILES: bool = false;
     /// A vector of f32.
     type F32: Copy;
     /// A vector of i32, as many lanes.
@@ -51,8 +60,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// The proof, if this processor has the instructions.
     fn detect() -> Option<Self>;
 
-    /// Runs `body` where the compiler may use the instructions.
+    /// Runs `body` where the compiler may use the instructions. A body that is too large is not inlined there, and compiled without
+    /// them: then it must be a [`Work`].
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R;
+
+    /// Does work, of any size, where the compiler may use the instructions.
+    fn perform(self, work: impl Work);
 
     /// The same number in every lane.
     fn splat(self, value: f32) -> Self::F32;
@@ -107,6 +120,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a / b`
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
+    /// `a / b` within two units in the last place, for `b` of ordinary size; NaN where `b` is infinite.
+    #[inline(always)]
+    fn over(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+        self.div(a, b)
+    }
     /// `a * b + c`, rounded once where the instruction exists.
     fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
     /// The smaller; `b` if either is NaN.
@@ -212,6 +230,26 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `LANES / 2` bytes are writable at `to`.
     unsafe fn store_nibbles(self, to: *mut u8, value: Self::I32);
+}
+
+/// Asks for the line of an address, which need not be readable.
+#[inline(always)]
+pub fn prefetch<T>(_at: *const T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch touches nothing, whatever the address.
+    unsafe {
+        std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
+    }
+}
+
+/// Asks for every line of so many bytes.
+#[inline(always)]
+pub fn prefetch_all<T>(at: *const T, bytes: usize) {
+    let mut line = 0;
+    while line < bytes {
+        prefetch(at.wrapping_byte_add(line));
+        line += 64;
+    }
 }
 
 /// Walks over `0..$len` in vectors: whole ones as [`Whole`], then one [`Part`] if something is left. The body is repeated

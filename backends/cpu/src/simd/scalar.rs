@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Simd;
+use super::{Simd, Work};
 
 const LANES: usize = 4;
 
@@ -36,6 +36,10 @@ impl Simd for Scalar {
     #[inline(always)]
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R {
         body()
+    }
+    #[inline(always)]
+    fn perform(self, work: impl Work) {
+        work.perform();
     }
     #[inline(always)]
     fn splat(self, value: f32) -> [f32; LANES] {

@@ -1,0 +1,125 @@
+//! `sampling.topp`.
+
+use std::marker::PhantomData;
+
+use lz_core::{KernelError, Run};
+use lz_ops::reference::philox::{block_at, uniform};
+use lz_ops::{SamplingToppCall, SamplingToppKernel, SamplingToppOut};
+
+use super::keep::{Memory, draw, first, last_to_reach, prefix, weight};
+use super::scan::{Key, Scan};
+use super::topk::Slots;
+use super::{SLOTS, for_each_slot, scalar};
+use crate::isa::require;
+use crate::rows::{Rows, RowsMut, Shape};
+use crate::simd::{Float, Simd, with_float};
+
+/// Rows of logits that are dense, of any float type.
+#[derive(Debug)]
+pub(crate) struct TopP<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.sampling.topp",
+    operation = "sampling.topp",
+    backend = "cpu",
+    priority = 60,
+    dtypes(T = [f32, f16, bf16]),
+    strides = last_dense,
+    deterministic,
+    workspace = "min(rows, 16) * (vocab * 16 + ceil_div(vocab, 256) * 8)"
+)]
+impl<S: Simd> SamplingToppKernel for TopP<S> {
+    fn run(
+        &self,
+        call: &SamplingToppCall<'_>,
+        mut out: SamplingToppOut<'_>,
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let seed = scalar(call.seed_tensor.as_ref(), call.seed)?;
+        let offset = scalar(call.offset_tensor.as_ref(), call.offset)?;
+        let shares = call.p_tensor.as_ref().map(|p| Rows::<f32>::shaped(p, Shape::Elements)).transpose()?;
+        let tokens = RowsMut::<i32>::shaped(&mut out.tokens, Shape::Elements)?;
+        let (rows, vocab) = (call.axes.rows as usize, call.axes.vocab as usize);
+        let bytes = rows.min(SLOTS) * Memory::bytes(vocab);
+        let slots = Slots(run.workspace(bytes as u64)?.as_mut_ptr());
+        with_float!(call.dtype_t, T => {
+            let logits = Rows::<T>::new(&call.logits)?;
+            for_each_slot(rows, vocab * size_of::<T>(), |slot, rows| {
+                // SAFETY: the workspace has room for every slot, and each is one task's.
+                let Memory { keys, weights, maxima, sorted } = unsafe { slots.slot(slot, vocab) };
+                for row in rows {
+                    let scan = Scan::new(s, logits.row(row), maxima);
+                    let p = f64::from(shares.map_or(call.p, |shares| shares.row(row)[0]));
+                    let how = How { p, top_k: call.top_k, temperature: call.temperature };
+                    let [w0, w1, ..] = block_at(seed, offset, row as u64);
+                    let token = match how.last(&scan, keys, sorted) {
+                        Some(last) => {
+                            draw(&scan, last, f64::from(call.temperature), uniform(w0, w1), keys, weights)
+                        }
+                        None => -1,
+                    };
+                    // SAFETY: every row is one task's.
+                    unsafe { tokens.row(row)[0] = token };
+                }
+            });
+            Ok(())
+        })
+    }
+}
+
+/// What a row is asked for.
+struct How {
+    p: f64,
+    top_k: i64,
+    temperature: f32,
+}
+
+impl How {
+    /// The last candidate that is kept; `None` if there is none.
+    fn last<S: Simd, T: Float>(
+        &self,
+        scan: &Scan<'_, S, T>,
+        keys: &mut [Key],
+        sorted: &mut [f32],
+    ) -> Option<Key> {
+        if scan.largest == f32::NEG_INFINITY {
+            return None;
+        }
+        if self.top_k == 0
+            && scan.largest.is_finite()
+            && let Some(last) = self.by_mass(scan, keys)
+        {
+            return Some(last);
+        }
+        let k = if self.top_k == 0 { usize::MAX } else { usize::try_from(self.top_k).unwrap_or(usize::MAX) };
+        let count = first(scan, k, keys, sorted);
+        let kept = &mut keys[..count];
+        kept.sort_unstable();
+        let count = prefix(kept, self.p, |key| weight(key, scan.largest, f64::from(self.temperature)));
+        kept[..count].last().copied()
+    }
+
+    /// The last candidate that is kept of all, if it can be told from sums in another order than the schema's.
+    fn by_mass<S: Simd, T: Float>(&self, scan: &Scan<'_, S, T>, keys: &mut [Key]) -> Option<Key> {
+        // How far the estimate of a mass may be off, by itself and by the order of additions.
+        const ROUGH: f64 = 1e-4;
+        const ORDER: f64 = 1e-11;
+        if !(0.0..1.0).contains(&self.p) {
+            return None;
+        }
+        let temperature = f64::from(self.temperature);
+        let about = scan.mass_below(f32::INFINITY, self.temperature);
+        // All that weigh less than this are together too light to be needed.
+        let light = (1.0 - self.p) * about / (4.0 * keys.len() as f64);
+        let bound = (f64::from(scan.largest) + temperature * light.ln()).min(f64::from(scan.largest)) as f32;
+        let count = scan.candidates(bound, keys);
+        let candidates = &mut keys[..count];
+        let weight = |key: Key| weight(key, scan.largest, temperature);
+        let heavy: f64 = candidates.iter().map(|&key| weight(key)).sum();
+        let rest = scan.mass_below(bound, self.temperature);
+        let slack = rest * ROUGH + heavy * ORDER;
+        let wanted = self.p * (heavy + rest);
+        last_to_reach(candidates, [wanted - slack, wanted + slack], weight)
+    }
+}
