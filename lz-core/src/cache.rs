@@ -2,8 +2,11 @@
 //!
 //! It belongs to one world. Entries are never changed or removed, so a reader that holds the world may hold an entry; the
 //! bound is kept by the engine, which starts a new world when a table is full. Full keys are compared, never fingerprints.
+//!
+//! A call finds its decision in one of two ways. The short one leads from the call's exact sizes straight to an entry, which
+//! is then held against the call; the long one works out the call's cell, and so finds what other calls of the cell left.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::context::{Context, FLAG_WORDS, MAX_AXES};
@@ -39,7 +42,7 @@ impl CellKey {
                 length += 1;
             }
         };
-        push(u64::from(table.info.slot()) << 32 | u64::from(mode.asks()));
+        push(head(table.info.slot(), mode));
         for (flags, mask) in context.flags().iter().zip(&table.mask) {
             push(flags & mask);
         }
@@ -59,14 +62,46 @@ impl CellKey {
     }
 }
 
+/// The first word of a key: what decisions are never shared between.
+#[inline(always)]
+pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
+    u64::from(slot) << 32 | u64::from(mode.asks())
+}
+
+/// A number for a call, by all that a cell depends on: every word times a factor of its own, so that none waits for another.
+#[inline(always)]
+pub(crate) fn hash_call(head: u64, context: &Context) -> u64 {
+    let mut sum = head;
+    for (word, factor) in context.sized().iter().zip(&FACTORS) {
+        sum = sum.wrapping_add(word.wrapping_mul(*factor));
+    }
+    fold(sum, SPREAD)
+}
+
+/// Odd numbers without a pattern.
+const FACTORS: [u64; FLAG_WORDS + MAX_AXES] = {
+    let mut factors = [SPREAD; FLAG_WORDS + MAX_AXES];
+    let mut position = 1;
+    while position < factors.len() {
+        factors[position] = factors[position - 1].wrapping_mul(SPREAD).rotate_left(29) | 1;
+        position += 1;
+    }
+    factors
+};
+
 /// The fractional part of the golden ratio: odd, and without a pattern in its bits.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads a text over 64 bits.
 pub(crate) fn hash_text(text: &str) -> u64 {
     let (words, rest) = text.as_bytes().as_chunks::<8>();
-    let tail = rest.iter().fold(text.len() as u64, |tail, byte| tail << 8 | u64::from(*byte));
-    let hash = words.iter().fold(0, |hash, word| fold(hash ^ u64::from_le_bytes(*word), SPREAD));
+    // The last eight bytes, some of them once more, are quicker than the rest byte by byte.
+    let tail = match text.as_bytes().last_chunk::<8>() {
+        Some(last) => u64::from_le_bytes(*last),
+        None => rest.iter().fold(0, |tail, byte| tail << 8 | u64::from(*byte)),
+    };
+    let hash =
+        words.iter().fold(text.len() as u64, |hash, word| fold(hash ^ u64::from_le_bytes(*word), SPREAD));
     fold(hash ^ tail, SPREAD)
 }
 
@@ -111,6 +146,32 @@ impl Entry {
             && self.words.iter().zip(key.words()).all(|(known, word)| known == word)
     }
 
+    /// Whether a call lies in its cell. Sizes are held against where the cell begins and ends, which is cheaper than to find
+    /// out in which cell they lie.
+    #[inline(always)]
+    fn covers(&self, head: u64, table: &OperationTable, context: &Context) -> bool {
+        let flags = context.flags();
+        let Some((first, rest)) = self.words.split_first() else { return false };
+        let Some((known, pairs)) = rest.split_at_checked(flags.len()) else { return false };
+        let mut difference = first ^ head;
+        for ((known, flags), mask) in known.iter().zip(flags).zip(&table.mask) {
+            difference |= known ^ (flags & mask);
+        }
+        if difference != 0 {
+            return false;
+        }
+        for (number, size) in context.axes().iter().enumerate() {
+            let (Some(cells), Some(pair)) = (table.axes.get(number), pairs.get(number / 2)) else {
+                return false;
+            };
+            let cell = if number & 1 == 0 { pair >> 32 } else { *pair };
+            if !cells.has(cell as u32, *size as i64) {
+                return false;
+            }
+        }
+        true
+    }
+
     /// Whether there is something to look at on each hit.
     #[inline]
     fn is_guarded(&self) -> bool {
@@ -128,6 +189,9 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct DecisionTable {
     slots: Box<[OnceLock<Entry>]>,
+    /// By the numbers of calls, one more than the place of a slot; 0 for none. The first call of a number keeps it: taking
+    /// turns would make every hit a write.
+    short_ways: Box<[AtomicU32]>,
     room: usize,
     length: AtomicUsize,
     /// Whoever decides for a cell holds the lock that its hash falls on, so that one cell is decided once.
@@ -141,6 +205,7 @@ impl DecisionTable {
         let slots = if room == 0 { 0 } else { (room * 4).div_ceil(3).next_power_of_two() };
         DecisionTable {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
+            short_ways: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             room,
             length: AtomicUsize::new(0),
             deciding: std::array::from_fn(|_| Mutex::new(())),
@@ -157,14 +222,61 @@ impl DecisionTable {
         self.room
     }
 
-    /// The decision of a cell that stands. A cell has several when what they hang on cannot be cut.
+    /// The decision that the number of a call leads to, if it is the call's own and stands.
+    #[inline(always)]
+    pub fn get_short(
+        &self,
+        call: u64,
+        head: u64,
+        table: &OperationTable,
+        context: &Context,
+        stands: impl FnOnce(&Entry) -> bool,
+    ) -> Option<&Entry> {
+        let way = self.short_way(call)?.load(Ordering::Relaxed);
+        let entry = self.slots.get((way as usize).wrapping_sub(1))?.get()?;
+        (entry.covers(head, table, context) && (!entry.is_guarded() || stands(entry))).then_some(entry)
+    }
+
+    /// The decision of a call's cell that stands, and from now on also by the number of the call.
+    #[inline(never)]
+    pub fn get_long(
+        &self,
+        call: u64,
+        table: &OperationTable,
+        context: &Context,
+        mode: Mode,
+        stands: impl FnMut(&Entry) -> bool,
+    ) -> Option<&Entry> {
+        let mut key = CellKey::EMPTY;
+        if !key.fill(table, context, mode) {
+            return None;
+        }
+        let (place, entry) = self.find(&key, stands)?;
+        let way = self.short_way(call)?;
+        if way.load(Ordering::Relaxed) == 0 {
+            way.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
+        }
+        Some(entry)
+    }
+
+    #[inline(always)]
+    fn short_way(&self, call: u64) -> Option<&AtomicU32> {
+        self.short_ways.get(call as usize & self.short_ways.len().wrapping_sub(1))
+    }
+
+    /// The decision of a cell that stands.
+    pub fn get(&self, key: &CellKey, stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
+        self.find(key, stands).map(|(_, entry)| entry)
+    }
+
+    /// The decision of a cell that stands, and its place. A cell has several when what they hang on cannot be cut.
     #[inline]
-    pub fn get(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
+    fn find(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<(usize, &Entry)> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut place = key.hash as usize & mask;
         while let Some(entry) = self.slots.get(place)?.get() {
             if entry.is_of(key) && (!entry.is_guarded() || stands(entry)) {
-                return Some(entry);
+                return Some((place, entry));
             }
             place = (place + 1) & mask;
         }

@@ -3,22 +3,24 @@
 //! A compiled kernel is known to be well formed, so that the filter never meets a surprise. Nothing here decides anything.
 
 use lz_schema::DType;
-use lz_schema::expr::{self, Limit as Shape, Program, Type, Typed, Value};
+use lz_schema::expr::{self, Program, Type, Typed};
 
-use crate::context::{Field, FieldKind, Store};
+use crate::context::{FieldKind, Store};
 use crate::device::{Generation, InstructionSet, Isa, IsaSet};
 use crate::expression_names::{FieldSet, MAX_VALUES, Names};
 use crate::kernel::KernelEntry;
 use crate::mode::KvStrategy;
 use crate::operation::OperationInfo;
+use crate::part::{Part, parts, reads};
 use crate::reason::{Reason, ReasonCode};
-use crate::spec::KernelSpec;
+use crate::spec::{DeviceNeeds, KernelSpec, StrideNeeds};
 
 /// A kernel that is known to fit its operation.
 #[derive(Debug)]
 pub(crate) struct CompiledKernel {
     pub entry: KernelEntry,
     pub info: &'static OperationInfo,
+    pub facts: Facts,
     pub dtypes: Vec<CaseNeed>,
     pub layout: Option<CaseNeed>,
     pub quant_format: Option<CaseNeed>,
@@ -41,6 +43,42 @@ impl CompiledKernel {
     /// Whether it is its operation's reference.
     pub fn is_reference(&self) -> bool {
         self.spec().backend == REFERENCE_BACKEND
+    }
+}
+
+/// The little of a kernel that ranking it needs, close together: ranking looks at every kernel of an operation.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Facts {
+    pub priority: f64,
+    pub transform_cost: f64,
+    /// The bit of stride classes that every tensor must have.
+    pub stride_bit: u8,
+    /// Every address is a multiple of two to the power of this.
+    pub alignment: u8,
+    pub jit: bool,
+    pub tp_invariant: bool,
+    /// Whether it takes some layouts only.
+    pub picks_layouts: bool,
+    /// Whether it needs nothing of its device but the right platform.
+    pub runs_on_any_device: bool,
+}
+
+impl Facts {
+    fn of(spec: &KernelSpec, layout: Option<&CaseNeed>) -> Facts {
+        Facts {
+            priority: f64::from(spec.priority),
+            transform_cost: f64::from(spec.transform_cost),
+            stride_bit: match spec.strides {
+                StrideNeeds::Any => 0,
+                StrideNeeds::Contiguous => 1 << 1,
+                StrideNeeds::LastDense => 1 << 2,
+            },
+            alignment: spec.alignment.max(1).trailing_zeros() as u8,
+            jit: spec.jit,
+            tp_invariant: spec.tp_invariant,
+            picks_layouts: layout.is_some(),
+            runs_on_any_device: spec.device == DeviceNeeds::default(),
+        }
     }
 }
 
@@ -72,87 +110,12 @@ pub(crate) struct CompiledLimit {
     pub parts: Vec<Part>,
 }
 
-/// One part of a condition.
-#[derive(Debug)]
-pub(crate) struct Part {
-    pub text: String,
-    pub program: Program,
-    pub reads: FieldSet,
-    /// Whether cutting axes at `cuts` makes its truth the same for a whole cell.
-    pub cuttable: bool,
-    /// Axes (by field) and where its truth changes along them.
-    pub cuts: Vec<(u16, Vec<i64>)>,
-    /// `axis % modulus == remainder`, which is evaluated without the program.
-    pub modulus: Option<Modulus>,
-}
-
-/// `axis % modulus == remainder`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Modulus {
-    pub axis: u8,
-    pub modulus: i64,
-    pub remainder: i64,
-}
-
-impl Part {
-    pub fn holds(&self, values: &[Value]) -> bool {
-        self.program.eval_bool(values) == Ok(true)
-    }
-}
-
 /// An int expression.
 #[derive(Debug)]
 pub(crate) struct Formula {
     pub text: String,
     pub program: Program,
     pub reads: FieldSet,
-}
-
-/// Takes a checked bool expression apart into parts.
-pub(crate) fn parts(typed: &Typed, fields: &[Field]) -> Vec<Part> {
-    let conjuncts = expr::limits(typed).conjuncts;
-    conjuncts
-        .into_iter()
-        .map(|conjunct| {
-            let reads = reads(&conjunct.typed);
-            let mut cuts = Vec::new();
-            let mut modulus = None;
-            let mut cuttable = true;
-            match &conjunct.limit {
-                Shape::Constant(_) | Shape::Category { .. } => {}
-                Shape::Cuts(one) => cuts.push((one.variable.index, one.cuts.clone())),
-                Shape::Combination { cuts: several, .. } => {
-                    cuts.extend(several.iter().map(|one| (one.variable.index, one.cuts.clone())));
-                }
-                Shape::Modulus { variable, modulus: divisor, remainder } => {
-                    cuttable = false;
-                    if let Some(Store::Axis(axis)) =
-                        fields.get(usize::from(variable.index)).map(|field| field.store)
-                    {
-                        modulus = Some(Modulus { axis, modulus: *divisor, remainder: *remainder });
-                    }
-                }
-                Shape::Other { .. } => cuttable = false,
-            }
-            // Numeric params are not part of a key, so that what reads one is evaluated each time.
-            cuttable &=
-                !fields.iter().enumerate().take(MAX_VALUES).any(|(index, field)| {
-                    reads & (1 << index) != 0 && matches!(field.store, Store::Scalar(_))
-                });
-            let span = conjunct.span();
-            let text = typed.text.get(span.start..span.end).unwrap_or(&typed.text).trim().to_owned();
-            Part { text, program: Program::compile(&conjunct.typed), reads, cuttable, cuts, modulus }
-        })
-        .collect()
-}
-
-/// The fields that an expression reads.
-pub(crate) fn reads(typed: &Typed) -> FieldSet {
-    typed
-        .variables()
-        .iter()
-        .filter(|variable| usize::from(variable.index) < MAX_VALUES)
-        .fold(0, |set, variable| set | 1 << variable.index)
 }
 
 /// Compiles a kernel; `Err` has everything that is wrong with its spec.
@@ -188,6 +151,7 @@ pub(crate) fn compile(
         return Err(compiler.problems);
     }
     Ok(CompiledKernel {
+        facts: Facts::of(&entry.spec, layout.as_ref()),
         entry,
         info,
         dtypes,

@@ -163,6 +163,12 @@ impl Context {
         self.part(self.extent.flags(), self.extent.axes())
     }
 
+    /// Flags and axes: all that tells cells apart.
+    #[inline]
+    pub(crate) fn sized(&self) -> &[u64] {
+        self.part(0, self.extent.flags() + self.extent.axes())
+    }
+
     #[inline]
     fn part(&self, first: usize, length: usize) -> &[u64] {
         self.words().get(first..first + length).unwrap_or_default()

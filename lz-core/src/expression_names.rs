@@ -9,7 +9,7 @@ use lz_schema::DType;
 use lz_schema::expr::{Scope, Slots, Type, Value, Variable};
 
 use crate::context::{Context, Field, FieldKind};
-use crate::device::{DeviceSpec, Platform, Vendor};
+use crate::device::{CudaSpec, DeviceSpec, Platform, Vendor};
 use crate::mode::{Ask, Mode};
 use crate::operation::OperationInfo;
 use crate::spec::KernelSpec;
@@ -18,18 +18,41 @@ use crate::spec::KernelSpec;
 pub(crate) const MAX_VALUES: usize = 128;
 
 /// Names that conditions of policy may use besides an operation's own, in order.
-pub const DEVICE_NAMES: [&str; 10] = [
-    "sm",
-    "platform",
-    "vendor",
-    "tensor_core_generation",
-    "has_tensor_cores",
-    "memory_gib",
-    "device_index",
-    "deterministic",
-    "capturing",
-    "tp_invariant",
+pub const DEVICE_NAMES: [&str; DEVICE.len()] = {
+    let mut names = [""; DEVICE.len()];
+    let mut position = 0;
+    while position < DEVICE.len() {
+        names[position] = DEVICE[position].0;
+        position += 1;
+    }
+    names
+};
+
+/// What they stand for: facts of the device, -1 or the first case where there is none, and what the call asks for.
+const DEVICE: [(&str, Read); 10] = [
+    ("sm", |call| int(call.device.and_then(DeviceSpec::sm))),
+    ("platform", |call| Value::Enum(call.device.map_or(0, |device| device.platform() as u32))),
+    ("vendor", |call| {
+        let of = |device: &DeviceSpec| VENDORS.iter().position(|vendor| *vendor == device.vendor);
+        Value::Enum(call.device.and_then(of).unwrap_or_default() as u32)
+    }),
+    ("tensor_core_generation", |call| int(call.cuda().map(|cuda| cuda.tensor_core_generation))),
+    ("has_tensor_cores", |call| Value::Bool(call.cuda().is_some_and(|cuda| cuda.tensor_core_generation > 0))),
+    ("memory_gib", |call| {
+        let bytes = call.device.and_then(DeviceSpec::memory_bytes);
+        Value::Int(bytes.map_or(-1, |bytes| (bytes >> 30) as i64))
+    }),
+    ("device_index", |call| int(call.device.map(|device| device.index))),
+    ("deterministic", |call| Value::Bool(call.mode.has(Ask::Deterministic))),
+    ("capturing", |call| Value::Bool(call.mode.has(Ask::Capturing))),
+    ("tp_invariant", |call| Value::Bool(call.mode.has(Ask::TensorParallelInvariant))),
 ];
+
+type Read = fn(&Values<'_>) -> Value;
+
+fn int(fact: Option<impl Into<i64>>) -> Value {
+    Value::Int(fact.map_or(-1, Into::into))
+}
 
 /// Names that a filter over kernels may use, in order.
 pub const KERNEL_NAMES: [&str; 8] = [
@@ -151,79 +174,45 @@ fn dtype_type() -> Type {
     Type::enumeration(std::iter::once("none".to_owned()).chain(DType::ALL.map(|dtype| dtype.to_string())))
 }
 
-/// The values of a call, in the order of variables.
-#[derive(Debug)]
-pub(crate) struct Values {
-    values: [Value; MAX_VALUES],
-    length: usize,
+/// The values of a call, in the order of variables, each read where it is when an expression asks for it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Values<'a> {
+    fields: &'a [Field],
+    context: &'a Context,
+    device: Option<&'a DeviceSpec>,
+    mode: Mode,
 }
 
-impl Values {
+impl<'a> Values<'a> {
     /// Those of the fields alone: what limits read.
     #[inline]
-    pub fn of_fields(fields: &[Field], context: &Context) -> Values {
-        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: 0 };
-        all.read_fields(fields, context);
-        all
+    pub fn of_fields(fields: &'a [Field], context: &'a Context) -> Values<'a> {
+        Values::of_call(fields, context, None, Mode::PLAIN)
     }
 
-    /// Those of the fields, the device and the mode.
+    /// Those of the fields, the device and the mode: what conditions of policy read.
     #[inline]
-    pub fn of_call(fields: &[Field], context: &Context, device: Option<&DeviceSpec>, mode: Mode) -> Values {
-        let mut all = Values { values: [Value::Int(0); MAX_VALUES], length: 0 };
-        all.read_fields(fields, context);
-        all.read_device(device, mode);
-        all
+    pub fn of_call(
+        fields: &'a [Field],
+        context: &'a Context,
+        device: Option<&'a DeviceSpec>,
+        mode: Mode,
+    ) -> Values<'a> {
+        Values { fields, context, device, mode }
     }
 
-    fn read_fields(&mut self, fields: &[Field], context: &Context) {
-        self.length = fields.len().min(MAX_VALUES);
-        for (value, field) in self.values.iter_mut().zip(fields) {
-            *value = context.value(field);
-        }
-    }
-
-    /// Those of the device and the mode as well: what conditions of policy read.
-    fn read_device(&mut self, device: Option<&DeviceSpec>, mode: Mode) {
-        let cuda = device.and_then(DeviceSpec::cuda);
-        let case = |found: Option<usize>| Value::Enum(found.unwrap_or_default() as u32);
-        let int = |value: Option<u64>| Value::Int(value.map_or(-1, |value| value as i64));
-        let values = [
-            int(device.and_then(DeviceSpec::sm).map(u64::from)),
-            case(device.map(|device| device.platform() as usize)),
-            case(device.and_then(|device| VENDORS.iter().position(|vendor| *vendor == device.vendor))),
-            int(cuda.map(|cuda| u64::from(cuda.tensor_core_generation))),
-            Value::Bool(cuda.is_some_and(|cuda| cuda.tensor_core_generation > 0)),
-            int(device.and_then(DeviceSpec::memory_bytes).map(|bytes| bytes >> 30)),
-            int(device.map(|device| u64::from(device.index))),
-            Value::Bool(mode.has(Ask::Deterministic)),
-            Value::Bool(mode.has(Ask::Capturing)),
-            Value::Bool(mode.has(Ask::TensorParallelInvariant)),
-        ];
-        for value in values {
-            if let Some(place) = self.values.get_mut(self.length) {
-                *place = value;
-                self.length += 1;
-            }
-        }
-    }
-
-    #[inline]
-    pub fn as_slice(&self) -> &[Value] {
-        &self.values[..self.length]
+    fn cuda(&self) -> Option<&'a CudaSpec> {
+        self.device.and_then(DeviceSpec::cuda)
     }
 }
 
-/// The values of a call's fields, read from its context when an expression asks for one.
-pub(crate) struct FieldValues<'a> {
-    pub fields: &'a [Field],
-    pub context: &'a Context,
-}
-
-impl Slots for FieldValues<'_> {
+impl Slots for Values<'_> {
     #[inline]
     fn slot(&self, index: usize) -> Option<Value> {
-        self.fields.get(index).map(|field| self.context.value(field))
+        match self.fields.get(index) {
+            Some(field) => Some(self.context.value(field)),
+            None => DEVICE.get(index - self.fields.len()).map(|(_, read)| read(self)),
+        }
     }
 }
 

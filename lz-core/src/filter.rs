@@ -5,7 +5,7 @@
 
 use lz_schema::expr::Slots;
 
-use crate::compiled::CompiledKernel;
+use crate::compiled::{CompiledKernel, Facts};
 use crate::device::DeviceSpec;
 use crate::engine::call::Call;
 use crate::engine::guard::Guard;
@@ -113,6 +113,9 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
                 .required(spec.platform.name())
                 .found(device.platform().name())
         });
+    }
+    if kernel.facts.runs_on_any_device {
+        return false;
     }
     let needs = &spec.device;
     let sm = device.sm().unwrap_or_default();
@@ -225,7 +228,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     {
         return true;
     }
-    let needed = transforms(call, kernel);
+    let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {
         let adapts = kernel.spec().adapts.contains(&kind);
         let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
@@ -249,37 +252,33 @@ fn shown_case(call: &Call<'_>, field: &str) -> String {
         .map_or_else(String::new, |field| crate::expression_names::show(field, call.context))
 }
 
-/// What an adapter would have to convert.
+/// What an adapter would have to convert. The kernel itself is looked at only where its facts are not enough.
 #[inline]
-pub(crate) fn transforms(call: &Call<'_>, kernel: &CompiledKernel) -> Transforms {
-    let spec = kernel.spec();
+pub(crate) fn transforms<'k>(
+    call: &Call<'_>,
+    facts: &Facts,
+    kernel: impl FnOnce() -> Option<&'k CompiledKernel>,
+) -> Transforms {
     let mut needed = Transforms::NONE;
-    if kernel.layout.as_ref().is_some_and(|need| !need.holds(call.context.raw(need.store))) {
-        needed = needed.with(TransformKind::Layout);
+    if facts.picks_layouts {
+        let layout = kernel().and_then(|kernel| kernel.layout.as_ref());
+        if layout.is_some_and(|need| !need.holds(call.context.raw(need.store))) {
+            needed = needed.with(TransformKind::Layout);
+        }
     }
-    let (stride_bit, alignment) = stride_needs(spec.strides, spec.alignment);
+    let stride_bit = u64::from(facts.stride_bit);
     if call.strides.common & stride_bit != stride_bit {
         needed = needed.with(TransformKind::Contiguous);
     }
-    if call.strides.alignment < alignment {
+    if call.strides.alignment < u64::from(facts.alignment) {
         needed = needed.with(TransformKind::Align);
     }
     needed
 }
 
-/// The bit of a stride class that must be set, and the power of two that addresses must be multiples of.
-fn stride_needs(strides: StrideNeeds, alignment: u32) -> (u64, u64) {
-    let bit = match strides {
-        StrideNeeds::Any => 0,
-        StrideNeeds::Contiguous => 1 << 1,
-        StrideNeeds::LastDense => 1 << 2,
-    };
-    (bit, u64::from(alignment.max(1).trailing_zeros()))
-}
-
 fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reason {
     let spec = kernel.spec();
-    let (stride_bit, alignment) = stride_needs(spec.strides, spec.alignment);
+    let (stride_bit, alignment) = (u64::from(kernel.facts.stride_bit), u64::from(kernel.facts.alignment));
     let culprit = |wrong: &dyn Fn(u64) -> bool| {
         let mut all = call.table.strides.iter();
         let found = all.find(|(store, _)| {
@@ -377,7 +376,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
 }
 
 fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
-    let values = call.values.as_slice();
+    let values = &call.values;
     for (number, limit) in kernel.limits.iter().enumerate() {
         let mut told = false;
         for (place, part) in limit.parts.iter().enumerate() {
@@ -411,20 +410,20 @@ fn limits(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
 /// The launch grid against what the device takes. A formula without a value is a grid that cannot be launched.
 pub(crate) fn launch_fits(
     kernel: &CompiledKernel,
-    call_values: &[lz_schema::expr::Value],
+    values: &(impl Slots + ?Sized),
     device: &DeviceSpec,
 ) -> bool {
-    launch_problem(kernel, call_values, device).is_none()
+    launch_problem(kernel, values, device).is_none()
 }
 
 fn launch_problem(
     kernel: &CompiledKernel,
-    values: &[lz_schema::expr::Value],
+    values: &(impl Slots + ?Sized),
     device: &DeviceSpec,
 ) -> Option<Reason> {
     if let (Some(grid), Some(limits)) = (&kernel.grid, device.max_grid()) {
         for ((formula, limit), axis) in grid.iter().zip(limits).zip(["x", "y", "z"]) {
-            let size = formula.program.eval_int(values);
+            let size = formula.program.eval_int_of(values);
             if !size.is_ok_and(|size| u64::try_from(size).is_ok_and(|size| size <= limit)) {
                 let found = size.map_or_else(|error| error.to_string(), |size| size.to_string());
                 return Some(
@@ -437,7 +436,7 @@ fn launch_problem(
         }
     }
     if let (Some(block), Some(limit)) = (&kernel.block, device.max_threads_per_block()) {
-        let size = block.program.eval_int(values);
+        let size = block.program.eval_int_of(values);
         if !size.is_ok_and(|size| (1..=i64::from(limit)).contains(&size)) {
             let found = size.map_or_else(|error| error.to_string(), |size| size.to_string());
             return Some(
@@ -456,7 +455,7 @@ fn launch(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
     }
     let Some(device) = call.device else { return false };
     let reads = kernel.grid.iter().flatten().chain(&kernel.block).fold(0, |set, formula| set | formula.reads);
-    let problem = launch_problem(kernel, call.values.as_slice(), device);
+    let problem = launch_problem(kernel, &call.values, device);
     if call.is_settled(reads) {
         problem.is_some_and(|reason| listener.excluded(|| reason))
     } else {
@@ -478,7 +477,7 @@ pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized))
 
 fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     let Some(formula) = &kernel.workspace else { return false };
-    let bytes = workspace(kernel, call.values.as_slice());
+    let bytes = workspace(kernel, &call.values);
     let holds = bytes.is_some_and(|bytes| call.memory.is_none_or(|limit| bytes <= limit));
     let reason = || {
         let limit = call.memory.map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));

@@ -27,6 +27,7 @@ pub mod jit;
 pub mod kernel;
 pub mod mode;
 pub mod operation;
+mod part;
 pub mod perfdb;
 pub mod plan;
 pub mod planner;

@@ -7,6 +7,7 @@ use serde::Serialize;
 
 use crate::compiled::CompiledKernel;
 use crate::engine::call::Call;
+use crate::engine::table::Candidate;
 use crate::evidence::{Measured, Question};
 use crate::filter;
 use crate::mode::Ask;
@@ -58,15 +59,14 @@ impl Score {
 /// What measurements say about the candidates of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
-    /// One a candidate.
+    /// One a candidate; empty when nothing is known of any.
     pub measured: Vec<Option<Measured>>,
     fastest: f64,
 }
 
 impl Findings {
     pub fn of(call: &Call<'_>) -> Findings {
-        let mut findings =
-            Findings { measured: vec![None; call.table.candidates.len()], fastest: f64::INFINITY };
+        let mut findings = Findings { measured: Vec::new(), fastest: f64::INFINITY };
         let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return findings };
         if !call.world.level.allows_scoring() {
             return findings;
@@ -90,6 +90,9 @@ impl Findings {
             if spec.version != finding.version || spec.capabilities_hash != finding.capabilities_hash {
                 return;
             }
+            if findings.measured.is_empty() {
+                findings.measured.resize(call.table.candidates.len(), None);
+            }
             let Some(place) = findings.measured.get_mut(usize::from(position)) else { return };
             if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
                 *place = Some(finding.measured);
@@ -108,33 +111,35 @@ impl Findings {
 }
 
 /// The score of one candidate, and what its adapter would have to convert.
+#[inline(always)]
 pub(crate) fn score(
     call: &Call<'_>,
     position: u16,
-    kernel: &CompiledKernel,
+    candidate: &Candidate,
     findings: &Findings,
 ) -> (Score, Transforms) {
-    let spec = kernel.spec();
-    let transforms = filter::transforms(call, kernel);
-    let candidate = call.table.candidates.get(usize::from(position));
-    let policy = candidate.map_or(0.0, |candidate| candidate.points)
-        + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
+    let facts = &candidate.facts;
+    let kernel = || call.world.registry.compiled(candidate.kernel);
+    let transforms = filter::transforms(call, facts, kernel);
+    let policy = candidate.points + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
     // With best effort those that promise invariance come first, whatever else speaks for the others.
-    let varies = call.mode.has(Ask::TensorParallelInvariant) && !spec.tp_invariant;
+    let varies = call.mode.has(Ask::TensorParallelInvariant) && !facts.tp_invariant;
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };
-    let cold = spec.jit && !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words());
+    let cold = facts.jit && kernel().is_some_and(|kernel| is_cold(call, kernel));
+    let careful = if call.world.careful { kernel() } else { None };
     let score = Score {
-        priority: f64::from(spec.priority),
+        priority: facts.priority,
         policy,
         perf: findings.points(position),
         jit: if cold { -JIT_POINTS } else { 0.0 },
-        reliability: if call.world.careful {
-            -call.world.health.reliability_penalty(&call.subject(kernel))
-        } else {
-            0.0
-        },
-        transform: -f64::from(spec.transform_cost) * f64::from(transforms.count()),
+        reliability: careful
+            .map_or(0.0, |kernel| -call.world.health.reliability_penalty(&call.subject(kernel))),
+        transform: -facts.transform_cost * f64::from(transforms.count()),
         fusion: 0.0,
     };
     (score, transforms)
+}
+
+fn is_cold(call: &Call<'_>, kernel: &CompiledKernel) -> bool {
+    !call.world.warm.contains(call.table.info, &kernel.spec().id, call.bucket.words())
 }

@@ -68,11 +68,10 @@ impl Thread {
     /// Gives it back.
     #[inline(always)]
     pub fn give_back(&self, local: &'static mut Local) {
-        if !local.is_kept {
-            return self.keep(local);
-        }
-        if let Some(inner) = self.local.replace(Some(local)) {
-            self.put_aside(inner);
+        let known = local.is_kept;
+        let inner = self.local.replace(Some(local));
+        if inner.is_some() || !known {
+            self.settle(inner);
         }
     }
 
@@ -91,23 +90,22 @@ impl Thread {
         self.spare.set(spare);
     }
 
+    /// What rarely happens when something was given back: a call inside the call has given back something before, or it is
+    /// the first time, and from now on somebody notices the end of the thread. A thread that is ending already keeps nothing.
     #[cold]
     #[inline(never)]
-    fn put_aside(&self, inner: &'static mut Local) {
-        inner.below = self.spare.take();
-        self.spare.set(Some(inner));
-    }
-
-    /// The first time that it comes back: from now on somebody notices the end of the thread. A thread that is ending
-    /// already keeps nothing.
-    #[cold]
-    #[inline(never)]
-    fn keep(&self, local: &'static mut Local) {
-        if KEEPER.try_with(|_| ()).is_ok() {
-            local.is_kept = true;
-            self.give_back(local);
-        } else {
-            leave(local);
+    fn settle(&self, inner: Option<&'static mut Local>) {
+        if let Some(local) = self.local.take() {
+            local.is_kept = local.is_kept || KEEPER.try_with(|_| ()).is_ok();
+            if local.is_kept {
+                self.local.set(Some(local));
+            } else {
+                leave(local);
+            }
+        }
+        if let Some(inner) = inner {
+            inner.below = self.spare.take();
+            self.spare.set(Some(inner));
         }
     }
 }

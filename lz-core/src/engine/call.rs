@@ -23,13 +23,13 @@ pub(crate) struct Call<'a> {
     pub context: &'a Context,
     pub mode: Mode,
     pub device: Option<&'a DeviceSpec>,
-    pub values: Values,
+    pub values: Values<'a>,
     pub bucket: Bucket,
     /// One truth a rule.
     pub rules: Vec<bool>,
-    /// Points of the rules that act, by candidate.
+    /// Points of the rules that act, by candidate; empty when none gives any.
     pub points: Vec<f64>,
-    /// The rule that excludes, by candidate.
+    /// The rule that excludes, by candidate; empty when none does.
     pub denied: Vec<Option<u16>>,
     /// The locked kernel, if any.
     pub lock: Option<ActingLock<'a>>,
@@ -66,14 +66,19 @@ impl<'a> Call<'a> {
         let device = world.devices.of_call(table.place, context);
         let values = Values::of_call(&table.info.fields, context, device, mode);
         let rules: Vec<bool> = table.rules.iter().map(|rule| rule.condition.holds(&values)).collect();
-        let mut points = vec![0.0; table.candidates.len()];
-        let mut denied = vec![None; table.candidates.len()];
+        let (mut points, mut denied) = (Vec::new(), Vec::new());
         for (number, (rule, _)) in table.rules.iter().zip(&rules).enumerate().filter(|(_, (_, acts))| **acts)
         {
+            if !rule.points.is_empty() {
+                points.resize(table.candidates.len(), 0.0);
+            }
             for (position, more) in &rule.points {
                 if let Some(points) = points.get_mut(usize::from(*position)) {
                     *points += more;
                 }
+            }
+            if !rule.denied.is_empty() {
+                denied.resize(table.candidates.len(), None);
             }
             for position in &rule.denied {
                 if let Some(denied) = denied.get_mut(usize::from(*position)) {
@@ -137,9 +142,9 @@ fn hint<'a>(
         return Hint::None;
     }
     if let Hint::Decided { positions, overruled, .. } = &mut hint {
-        let weights =
-            table.candidates.iter().zip(points).map(|(candidate, points)| candidate.points + points);
-        let weights: Vec<f64> = weights.collect();
+        let more = points.iter().copied().chain(std::iter::repeat(0.0));
+        let weights: Vec<f64> =
+            table.candidates.iter().zip(more).map(|(candidate, more)| candidate.points + more).collect();
         let first = positions.first().and_then(|first| weights.get(usize::from(*first)));
         if locked {
             *overruled = Some("a lock");
@@ -155,7 +160,7 @@ fn acting_lock<'a>(
     table: &'a OperationTable,
     rules: &[bool],
     context: &Context,
-    values: &Values,
+    values: &Values<'_>,
 ) -> Option<ActingLock<'a>> {
     let rule = table.rules.iter().zip(rules).rev().find_map(|(rule, acts)| {
         let (candidate, id) = rule.lock.as_ref()?;

@@ -1,10 +1,13 @@
 //! Making a decision afresh: rank the candidates, take the best that can run the call, and note what the answer hangs on.
 
+use std::collections::BinaryHeap;
+
 use super::call::Call;
 use super::guard::Guard;
+use super::table::Candidate;
 use crate::compiled::CompiledKernel;
 use crate::error::Error;
-use crate::expression_names::FieldValues;
+use crate::expression_names::Values;
 use crate::filter::{self, Listener};
 use crate::mode::Ask;
 use crate::plan::Transforms;
@@ -47,7 +50,7 @@ impl Workspace {
 
 #[inline(never)]
 fn computed_workspace(kernel: &CompiledKernel, context: &crate::context::Context) -> u64 {
-    let values = FieldValues { fields: &kernel.info.fields, context };
+    let values = Values::of_fields(&kernel.info.fields, context);
     // A guard has just seen that the formula has a value.
     filter::workspace(kernel, &values).unwrap_or(0)
 }
@@ -62,56 +65,59 @@ pub(crate) struct Ranked {
     pub transforms: Transforms,
 }
 
-/// A candidate's place in the order, as little as sorting needs.
-#[derive(Clone, Copy)]
-struct Placed {
-    total: f64,
-    /// Breaks ties.
-    rank: u16,
-    position: u16,
-    transforms: Transforms,
+/// A candidate's place in the order, in one number: the better, the higher. From the top: the turn that a dispatch table
+/// gives it, its score, its rank, which breaks ties, and its position.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Merit(u128);
+
+impl Merit {
+    fn new(turn: u16, total: f64, rank: u16, position: u16) -> Merit {
+        // In the order of `f64::total_cmp`.
+        let bits = total.to_bits();
+        let total = if bits >> 63 == 0 { bits | 1 << 63 } else { !bits };
+        let (turn, rank) = (u128::from(!turn), u128::from(!rank));
+        Merit(turn << 96 | u128::from(total) << 32 | rank << 16 | u128::from(position))
+    }
+
+    fn position(self) -> u16 {
+        self.0 as u16
+    }
 }
 
-/// All candidates, best first; ties are broken by id, so that every process ranks alike. What a dispatch table decided goes
-/// before all others.
-fn order(call: &Call<'_>, findings: &Findings) -> Vec<Placed> {
-    let mut order: Vec<Placed> = Vec::with_capacity(call.table.candidates.len());
-    for (candidate, position) in call.table.candidates.iter().zip(0u16..) {
-        let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { continue };
-        let (score, transforms) = score(call, position, kernel, findings);
-        order.push(Placed { total: score.total(), rank: candidate.rank, position, transforms });
-    }
-    order.sort_unstable_by(|a, b| b.total.total_cmp(&a.total).then(a.rank.cmp(&b.rank)));
+/// All candidates, to be taken best first; ties are broken by id, so that every process ranks alike. What a dispatch table
+/// decided goes before all others. Nearly always one of the first is taken, so the rest is left unsorted.
+fn order(call: &Call<'_>, findings: &Findings) -> BinaryHeap<Merit> {
     let first = call.hint.first();
-    if !first.is_empty() {
-        let place = |one: &Placed| first.iter().position(|position| *position == one.position);
-        order.sort_by_key(|one| place(one).unwrap_or(usize::MAX));
-    }
-    order
+    let merit = |(candidate, position): (&Candidate, u16)| {
+        let total = score(call, position, candidate, findings).0.total();
+        let turn = first.iter().position(|hinted| *hinted == position);
+        let turn = turn.and_then(|turn| u16::try_from(turn).ok()).unwrap_or(u16::MAX);
+        Merit::new(turn, total, candidate.rank, position)
+    };
+    call.table.candidates.iter().zip(0u16..).map(merit).collect::<Vec<Merit>>().into()
 }
 
 /// The same with their scores.
 pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
-    let scored = |placed: Placed| {
-        let candidate = call.table.candidates.get(usize::from(placed.position))?;
-        let kernel = call.world.registry.compiled(candidate.kernel)?;
-        let (score, transforms) = score(call, placed.position, kernel, findings);
-        Some(Ranked { position: placed.position, score, total: placed.total, transforms })
+    let scored = |merit: Merit| {
+        let position = merit.position();
+        let candidate = call.table.candidates.get(usize::from(position))?;
+        let (score, transforms) = score(call, position, candidate, findings);
+        Some(Ranked { position, score, total: score.total(), transforms })
     };
-    order(call, findings).into_iter().filter_map(scored).collect()
+    order(call, findings).into_sorted_vec().into_iter().rev().filter_map(scored).collect()
 }
 
 /// What the quick walk remembers of one kernel.
-#[derive(Default)]
-struct Quick {
+struct Quick<'a> {
     excluded: bool,
     /// A condition that fails now and may hold elsewhere in the cell.
     fails: Option<Guard>,
-    /// Conditions that hold now and may fail elsewhere in the cell.
-    holds: Vec<Guard>,
+    /// Conditions that hold now and may fail elsewhere in the cell are added here.
+    holds: &'a mut Vec<Guard>,
 }
 
-impl Listener for Quick {
+impl Listener for Quick<'_> {
     fn excluded(&mut self, _: impl FnOnce() -> Reason) -> bool {
         self.excluded = true;
         true
@@ -133,30 +139,32 @@ impl Listener for Quick {
 pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     let findings = Findings::of(call);
     let mut guards = policy_guards(call);
-    for ranked in order(call, &findings) {
-        let mut quick = Quick::default();
-        filter::examine(call, ranked.position, &mut quick);
-        let candidate = call.table.candidates.get(usize::from(ranked.position))?;
+    let mut order = order(call, &findings);
+    while let Some(merit) = order.pop() {
+        let (position, before) = (merit.position(), guards.len());
+        let mut quick = Quick { excluded: false, fails: None, holds: &mut guards };
+        filter::examine(call, position, &mut quick);
+        let Quick { excluded, fails, .. } = quick;
+        let candidate = call.table.candidates.get(usize::from(position))?;
         let kernel = call.world.registry.compiled(candidate.kernel)?;
-        if quick.excluded {
-            want_compiled(call, kernel);
+        if excluded || fails.is_some() {
+            guards.truncate(before);
+            guards.extend(fails.filter(|_| !excluded));
+            if excluded {
+                want_compiled(call, kernel);
+            }
             continue;
         }
-        if let Some(guard) = quick.fails {
-            guards.push(guard);
-            continue;
-        }
-        guards.extend(quick.holds);
         let settled = kernel.workspace.as_ref().is_none_or(|formula| call.is_settled(formula.reads));
         let workspace = if settled {
-            Workspace::fixed(filter::workspace(kernel, call.values.as_slice()).unwrap_or(0))
+            Workspace::fixed(filter::workspace(kernel, &call.values).unwrap_or(0))
         } else {
             Workspace::COMPUTED
         };
         return Some(Decision {
             kernel: candidate.kernel,
-            position: ranked.position,
-            transforms: ranked.transforms,
+            position,
+            transforms: filter::transforms(call, &kernel.facts, || Some(kernel)),
             workspace,
             guards: guards.into_boxed_slice(),
         });

@@ -11,7 +11,7 @@ use super::guard;
 use super::inline::Local;
 use super::table::OperationTable;
 use super::world::World;
-use crate::cache::{CellKey, Entry};
+use crate::cache::{self, CellKey, Entry};
 use crate::compiled::CompiledKernel;
 use crate::context::Context;
 use crate::error::Error;
@@ -126,31 +126,39 @@ impl Shared {
         if !world.is_plain || mode.laid() != 0 {
             return None;
         }
-        let table = world.table(operation)?;
-        let mut key = CellKey::EMPTY;
-        if !key.fill(table, context, mode) {
-            return None;
+        let (slot, generation) = (operation.slot(), world.generation);
+        let head = cache::head(slot, mode);
+        let call = cache::hash_call(head, context);
+        let mut ways = recent.of(slot);
+        if let Some((way, kernel)) =
+            ways.as_deref_mut().and_then(|ways| ways.find(call, generation, change, context))
+        {
+            *hits += 1;
+            let outcome = run_guarded(kernel, way.workspace, way.transforms, scratch, run_one);
+            return Some(outcome.map(|error| Trouble::new(way.kernel.clone(), error)));
         }
+        let table = world.table(operation)?;
         let stands = |entry: &Entry| guard::all_stand(entry.guards(), world, table, context, mode);
-        let entry = world.decisions.get(&key, stands)?;
+        let entry = match world.decisions.get_short(call, head, table, context, stands) {
+            Some(entry) => entry,
+            None => world.decisions.get_long(call, table, context, mode, stands)?,
+        };
         let kernel = world.registry.compiled(entry.kernel)?;
         tally.selections += 1;
         tally.executions += 1;
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        recent.remember(operation.slot(), world, context, change, entry);
+        if ways.is_none_or(|ways| ways.wants(call, generation)) {
+            recent.remember(slot, world, (call, context, change), entry);
+        }
         let bytes = entry.workspace.bytes(kernel, context);
         let outcome = run_guarded(kernel, bytes, entry.transforms, scratch, run_one);
-        Some(outcome.map(|error| {
-            let kernel = world.registry.shared(entry.kernel);
-            Trouble { kernel, error: *error, recorded: false }
-        }))
+        Some(outcome.map(|error| Trouble::new(world.registry.shared(entry.kernel), error)))
     }
 
     #[cold]
     #[inline(never)]
-    #[expect(clippy::boxed_local, reason = "it comes in a box, so that the way of a hit stays narrow")]
     fn recover_known(
         &self,
         local: &'static mut Local,
@@ -160,7 +168,7 @@ impl Shared {
         error: Box<KernelError>,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let trouble = Trouble { kernel, error: *error, recorded: false };
+        let trouble = Trouble::new(kernel, error);
         self.recover(Taken(Some(local)).get(), operation, context, trouble, run_one)
     }
 
@@ -211,7 +219,11 @@ impl Shared {
             )?;
             tally.executions += 1;
             if let Found::Kept(entry) = &found {
-                recent.remember(operation.slot(), world, context, change, entry);
+                let (slot, call) =
+                    (operation.slot(), cache::hash_call(cache::head(operation.slot(), mode), context));
+                if recent.of(slot).is_none_or(|ways| ways.wants(call, world.generation)) {
+                    recent.remember(slot, world, (call, context, change), entry);
+                }
             }
             let choice = found.choice();
             let Some(kernel) = world.registry.compiled(choice.kernel) else {
@@ -331,7 +343,7 @@ impl Shared {
             }
             tried.push(id.clone());
             metrics.executions.fetch_add(1, Ordering::Relaxed);
-            let bytes = crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0);
+            let bytes = crate::filter::workspace(kernel, &call.values).unwrap_or(0);
             match run_admitted(&call, kernel, bytes, ranked.transforms, &mut local.scratch, run_one) {
                 None => {
                     self.note_fallback(&world, operation, &first, id, &reasons);
@@ -383,6 +395,15 @@ struct Trouble {
     kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
+}
+
+impl Trouble {
+    /// A failure that health does not know of yet.
+    #[cold]
+    #[expect(clippy::boxed_local, reason = "it comes in a box, so that the way of a hit stays narrow")]
+    fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
+        Trouble { kernel, error: *error, recorded: false }
+    }
 }
 
 /// What was taken from a thread; it goes back whatever happens.

@@ -1,14 +1,12 @@
 //! What a cached decision hangs on beyond its cell: conditions that cannot be cut, looked at on every hit.
 
-use std::cell::OnceCell;
-
 use super::table::OperationTable;
 use super::world::World;
-use crate::compiled::Modulus;
 use crate::context::{Context, Store};
-use crate::expression_names::{FieldValues, Values};
+use crate::expression_names::Values;
 use crate::filter;
 use crate::mode::Mode;
+use crate::part::Modulus;
 
 /// One condition and the truth that it must keep.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,27 +95,18 @@ pub(crate) fn all_stand(
     context: &Context,
     mode: Mode,
 ) -> bool {
-    let policy_values = OnceCell::new();
-    guards.all(|guard| stands(guard, world, table, context, mode, &policy_values))
+    guards.all(|guard| stands(guard, world, table, context, mode))
 }
 
-fn stands(
-    guard: Guard,
-    world: &World,
-    table: &OperationTable,
-    context: &Context,
-    mode: Mode,
-    policy_values: &OnceCell<Values>,
-) -> bool {
+fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
     let kernel = |position: u16| {
         let candidate = table.candidates.get(usize::from(position))?;
         world.registry.compiled(candidate.kernel)
     };
     let device = || world.devices.of_call(table.place, context);
-    // What limits read is read where it is; only conditions of policy see the device and the mode as well.
-    let fields = FieldValues { fields: &table.info.fields, context };
-    let with_device =
-        || policy_values.get_or_init(|| Values::of_call(&table.info.fields, context, device(), mode));
+    // Only conditions of policy see the device and the mode as well.
+    let fields = Values::of_fields(&table.info.fields, context);
+    let with_device = || Values::of_call(&table.info.fields, context, device(), mode);
     let now = match guard {
         Guard::Modulus { modulus, remainder, axis, .. } => {
             let size = context.raw(Store::Axis(axis)) as i64;
@@ -126,21 +115,20 @@ fn stands(
         Guard::Part { position, limit, part, .. } => kernel(position)
             .and_then(|kernel| kernel.limits.get(usize::from(limit)))
             .and_then(|limit| limit.parts.get(usize::from(part)))
-            .map(|part| part.program.eval_bool_of(&fields) == Ok(true)),
+            .map(|part| part.holds(&fields)),
         Guard::Rule { rule, .. } => {
-            table.rules.get(usize::from(rule)).map(|rule| rule.condition.holds(with_device()))
+            table.rules.get(usize::from(rule)).map(|rule| rule.condition.holds(&with_device()))
         }
         Guard::Lock { lock, .. } => {
-            table.locks.get(usize::from(lock)).map(|lock| lock.acts(context, with_device()))
+            table.locks.get(usize::from(lock)).map(|lock| lock.acts(context, &with_device()))
         }
         Guard::Memory { position, .. } => kernel(position).map(|kernel| {
             let bytes = filter::workspace(kernel, &fields);
             bytes.is_some_and(|bytes| world.memory_limit(device()).is_none_or(|limit| bytes <= limit))
         }),
-        Guard::Launch { position, .. } => kernel(position).zip(device()).map(|(kernel, device)| {
-            let values = Values::of_fields(&table.info.fields, context);
-            filter::launch_fits(kernel, values.as_slice(), device)
-        }),
+        Guard::Launch { position, .. } => kernel(position)
+            .zip(device())
+            .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
     };
     now == Some(guard.expect())
 }

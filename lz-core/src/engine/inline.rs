@@ -70,8 +70,8 @@ impl Local {
         }
     }
 
-    /// The way of a call that is remembered, unless it is time to look at a clock. Ways of a world in which calls need leave
-    /// or are watched do not exist, and ways of other worlds are not found.
+    /// The way of the call that was made last, if it is this one and it is not time to look at a clock. Ways of a world in
+    /// which calls need leave or are watched do not exist, and ways of other worlds are not found.
     #[inline(always)]
     pub fn recall(
         &mut self,
@@ -84,7 +84,7 @@ impl Local {
         if self.generation != generation || self.hits >= self.patience {
             return None;
         }
-        let way = self.recent.find(slot, generation, change, context)?;
+        let way = self.recent.of(slot)?.latest(generation, change, context)?;
         self.hits += 1;
         Some((way, way.kernel.as_deref()?, &mut self.scratch))
     }
@@ -101,8 +101,10 @@ impl Drop for Local {
 pub(crate) struct Recent(Vec<Option<Box<Ways>>>);
 
 /// The calls of one operation, and which one is replaced next.
-struct Ways {
+pub(crate) struct Ways {
     ways: [Way; WAYS],
+    /// The numbers of the calls, by which one is found quickly; the calls themselves are compared as well.
+    calls: [u64; WAYS],
     /// The one that was found last, which is looked at first.
     latest: usize,
     next: usize,
@@ -112,22 +114,44 @@ struct Ways {
 }
 
 impl Ways {
-    const EMPTY: Ways = Ways { ways: [const { Way::EMPTY }; WAYS], latest: 0, next: 0, passed: 0, missed: 0 };
+    const EMPTY: Ways = Ways {
+        ways: [const { Way::EMPTY }; WAYS],
+        calls: [0; WAYS],
+        latest: 0,
+        next: 0,
+        passed: 0,
+        missed: 0,
+    };
 
-    #[inline(never)]
-    fn look_further(&mut self, generation: u64, change: ModeChange, context: &Context) -> Option<&Way> {
-        let tag = tag(context);
-        let mut ways = self.ways.iter();
-        let found = ways.position(|way| way.tag == tag && way.is_of(generation, change, context))?;
-        self.latest = found;
-        self.ways.get(found)
+    /// The way that was found last, if it is this call's.
+    #[inline(always)]
+    fn latest(&self, generation: u64, change: ModeChange, context: &Context) -> Option<&Way> {
+        let way = &self.ways[self.latest % WAYS];
+        way.is_of(generation, change, context).then_some(way)
     }
-}
 
-/// Something cheap that differs between nearly all calls, so that ways that are not of a call are passed quickly.
-#[inline(always)]
-fn tag(context: &Context) -> u64 {
-    context.words().iter().fold(0u64, |tag, word| tag.rotate_left(7) ^ word)
+    /// The way of a call, by its number.
+    #[inline(always)]
+    pub fn find(
+        &mut self,
+        call: u64,
+        generation: u64,
+        change: ModeChange,
+        context: &Context,
+    ) -> Option<(&Way, &CompiledKernel)> {
+        let found = self.calls.iter().position(|known| *known == call)?;
+        let way = self.ways.get(found).filter(|way| way.is_of(generation, change, context))?;
+        self.latest = found;
+        Some((way, way.kernel.as_deref()?))
+    }
+
+    /// Whether a call that was found in the shared table is to be remembered.
+    #[inline(always)]
+    pub fn wants(&mut self, call: u64, generation: u64) -> bool {
+        self.passed += 1;
+        let again = std::mem::replace(&mut self.missed, call) == call;
+        again || self.passed >= PATIENCE || self.ways[self.next % WAYS].generation != generation
+    }
 }
 
 /// One call and its kernel. The thread's change of mode stands for the mode, whose ground comes with the world.
@@ -135,7 +159,6 @@ pub(crate) struct Way {
     /// The world's; 0 for an empty way.
     generation: u64,
     change: ModeChange,
-    tag: u64,
     extent: Extent,
     /// The kernel's index in the registry of its world.
     index: u32,
@@ -150,7 +173,6 @@ impl Way {
     const EMPTY: Way = Way {
         generation: 0,
         change: ModeChange::NONE,
-        tag: 0,
         extent: Extent::NONE,
         index: 0,
         kernel: None,
@@ -163,59 +185,34 @@ impl Way {
     /// the stores that have just made the context.
     #[inline(always)]
     fn is_of(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
-        self.generation == generation
+        self.words.iter().zip(context.words()).all(|(known, word)| known == word)
+            && self.generation == generation
             && self.change == change
             && self.extent == context.extent()
-            && self.words.iter().zip(context.words()).all(|(known, word)| known == word)
     }
 }
 
 impl Recent {
-    /// The way of a call.
+    /// The calls of an operation.
     #[inline(always)]
-    pub fn find(
-        &mut self,
-        slot: u32,
-        generation: u64,
-        change: ModeChange,
-        context: &Context,
-    ) -> Option<&Way> {
-        let ways = self.0.get_mut(slot as usize)?.as_deref_mut()?;
-        let latest = ways.latest % WAYS;
-        if ways.ways[latest].is_of(generation, change, context) {
-            return Some(&ways.ways[latest]);
-        }
-        ways.look_further(generation, change, context)
+    pub fn of(&mut self, slot: u32) -> Option<&mut Ways> {
+        self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// Remembers a call that was found in the shared table, unless its decision hangs on more than the call.
-    #[inline]
+    /// Remembers a call, unless its decision hangs on more than the call.
+    #[inline(never)]
     pub fn remember(
         &mut self,
         slot: u32,
         world: &World,
-        context: &Context,
-        change: ModeChange,
+        (call, context, change): (u64, &Context, ModeChange),
         entry: &Entry,
     ) {
-        let slot = slot as usize;
-        if let Some(ways) = self.0.get_mut(slot).and_then(Option::as_deref_mut) {
-            ways.passed += 1;
-            let again = std::mem::replace(&mut ways.missed, entry.hash) == entry.hash;
-            let empty = ways.ways[ways.next % WAYS].generation != world.generation;
-            if !again && !empty && ways.passed < PATIENCE {
-                return;
-            }
-        }
-        self.replace(slot, world, context, change, entry);
-    }
-
-    #[inline(never)]
-    fn replace(&mut self, slot: usize, world: &World, context: &Context, change: ModeChange, entry: &Entry) {
         let fleeting = |guard: Guard| matches!(guard, Guard::Memory { .. }) && world.memory_changes();
         if world.careful || world.watch.every_call() || entry.guards().any(fleeting) {
             return;
         }
+        let slot = slot as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
@@ -223,9 +220,8 @@ impl Recent {
         let ways = place.get_or_insert_with(|| Box::new(Ways::EMPTY));
         let next = ways.next % WAYS;
         (ways.next, ways.passed, ways.latest) = (next + 1, 0, next);
-        if let Some(way) = ways.ways.get_mut(next) {
-            way.fill(world, context, change, entry);
-        }
+        ways.calls[next] = call;
+        ways.ways[next].fill(world, context, change, entry);
     }
 }
 
@@ -237,7 +233,7 @@ impl Way {
         }
         let workspace = self.kernel.as_ref().map(|kernel| entry.workspace.bytes(kernel, context));
         (self.generation, self.change) = (world.generation, change);
-        (self.tag, self.extent) = (tag(context), context.extent());
+        self.extent = context.extent();
         (self.index, self.transforms) = (entry.kernel, entry.transforms);
         self.workspace = workspace.unwrap_or_default();
         for (place, word) in self.words.iter_mut().zip(context.words()) {

@@ -79,7 +79,7 @@ impl Engine {
             let cold = reasons.iter().any(|reason| reason.code == ReasonCode::JitCold);
             reasons.retain(|reason| reason.code != ReasonCode::JitCold);
             if reasons.is_empty() {
-                let workspace = filter::workspace(&kernel, call.values.as_slice()).unwrap_or(0);
+                let workspace = filter::workspace(&kernel, &call.values).unwrap_or(0);
                 runners.able.push(Runner { kernel, transforms: ranked.transforms, workspace, cold });
             } else {
                 runners.unable.push((kernel.spec().id.clone(), reasons));

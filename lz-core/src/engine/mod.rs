@@ -292,7 +292,7 @@ impl Engine {
             transform_cost: -best.score.transform,
             workspace_bytes: match &resort {
                 Some((split, _)) => split::workspace(&call, kernel, split),
-                None => crate::filter::workspace(kernel, call.values.as_slice()).unwrap_or(0),
+                None => crate::filter::workspace(kernel, &call.values).unwrap_or(0),
             },
             score: best.score.total(),
             fallbacks: if allowed { fallbacks.collect() } else { Vec::new() },

@@ -8,10 +8,11 @@ use lz_schema::expr::{self, Program, Type};
 use super::devices::place_of;
 use crate::bucket::STRIDE_SPEED_BITS;
 use crate::cache::hash_text;
-use crate::compiled::{Part, parts};
+use crate::compiled::Facts;
 use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
 use crate::expression_names::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
 use crate::operation::OperationInfo;
+use crate::part::{Part, parts};
 use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::{BackendState, Registry};
@@ -25,8 +26,7 @@ pub(crate) const OVERRIDE_POINTS: f64 = 1000.0;
 pub(crate) struct OperationTable {
     pub info: &'static OperationInfo,
     pub candidates: Vec<Candidate>,
-    /// Candidates by the hashes of their ids, in order.
-    ids: Vec<(u64, u16)>,
+    ids: Ids,
     pub locks: Vec<CompiledLock>,
     pub rules: Vec<CompiledRule>,
     /// Which bits of the flags tell calls apart.
@@ -41,6 +41,32 @@ pub(crate) struct OperationTable {
     pub strides: Vec<(Store, String)>,
 }
 
+/// Candidates by the hashes of their ids: a table with room to spare, in which each stands at or behind its place.
+#[derive(Debug)]
+struct Ids(Box<[Option<(u64, u16)>]>);
+
+impl Ids {
+    fn new(known: impl Iterator<Item = (u64, u16)>) -> Ids {
+        let known: Vec<(u64, u16)> = known.collect();
+        let mut places = vec![None; (2 * known.len() + 1).next_power_of_two()];
+        for (hash, position) in known {
+            let mut place = hash as usize % places.len();
+            while places[place].is_some() {
+                place = (place + 1) % places.len();
+            }
+            places[place] = Some((hash, position));
+        }
+        Ids(places.into())
+    }
+
+    fn of_hash(&self, hash: u64) -> impl Iterator<Item = u16> {
+        let first = hash as usize & (self.0.len() - 1);
+        let (before, from) = self.0.split_at_checked(first).unwrap_or_default();
+        let row = from.iter().chain(before).map_while(|place| *place);
+        row.filter(move |(known, _)| *known == hash).map(|(_, position)| position)
+    }
+}
+
 /// A kernel as a candidate under this policy.
 #[derive(Debug)]
 pub(crate) struct Candidate {
@@ -48,6 +74,7 @@ pub(crate) struct Candidate {
     pub kernel: u32,
     /// Its rank by id, which breaks ties.
     pub rank: u16,
+    pub facts: Facts,
     /// Points that policy gives it on every call.
     pub points: f64,
     /// Where those came from.
@@ -71,8 +98,8 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    pub fn holds(&self, values: &Values) -> bool {
-        self.parts.iter().all(|part| part.holds(values.as_slice()))
+    pub fn holds(&self, values: &Values<'_>) -> bool {
+        self.parts.iter().all(|part| part.holds(values))
     }
 }
 
@@ -88,7 +115,7 @@ pub(crate) struct CompiledLock {
 }
 
 impl CompiledLock {
-    pub fn acts(&self, context: &Context, values: &Values) -> bool {
+    pub fn acts(&self, context: &Context, values: &Values<'_>) -> bool {
         self.fixes.iter().all(|(store, bits)| context.raw(*store) == *bits) && self.condition.holds(values)
     }
 }
@@ -125,6 +152,20 @@ impl AxisCells {
             AxisCells::Cut(cuts) => Some(cuts.partition_point(|cut| *cut <= size) as u32),
         }
     }
+
+    /// Whether a size is in the cell of this number.
+    #[inline(always)]
+    pub fn has(&self, cell: u32, size: i64) -> bool {
+        match self {
+            AxisCells::Exact => i64::from(cell) == size,
+            AxisCells::Cut(cuts) => {
+                let cell = cell as usize;
+                let begun =
+                    cell.checked_sub(1).is_none_or(|before| cuts.get(before).is_some_and(|cut| *cut <= size));
+                begun && cuts.get(cell).is_none_or(|end| size < *end)
+            }
+        }
+    }
 }
 
 impl OperationTable {
@@ -141,9 +182,7 @@ impl OperationTable {
     ) -> OperationTable {
         let candidates = candidates(info, registry, policy);
         let id = |candidate: &Candidate| Some(hash_text(&registry.compiled(candidate.kernel)?.spec().id));
-        let positions = candidates.iter().zip(0u16..);
-        let mut ids: Vec<(u64, u16)> = positions.filter_map(|(one, at)| Some((id(one)?, at))).collect();
-        ids.sort_unstable();
+        let ids = Ids::new(candidates.iter().zip(0u16..).filter_map(|(one, at)| Some((id(one)?, at))));
         let mut table = OperationTable {
             info,
             candidates,
@@ -263,10 +302,7 @@ impl OperationTable {
 
     /// The candidate of that id.
     pub fn position_of(&self, registry: &Registry, id: &str) -> Option<u16> {
-        let hash = hash_text(id);
-        let first = self.ids.partition_point(|(known, _)| *known < hash);
-        let alike = self.ids.get(first..)?.iter().take_while(|(known, _)| *known == hash);
-        alike.map(|(_, position)| *position).find(|position| {
+        self.ids.of_hash(hash_text(id)).find(|position| {
             let candidate = self.candidates.get(usize::from(*position));
             candidate
                 .and_then(|candidate| registry.compiled(candidate.kernel))
@@ -299,8 +335,14 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
     for &index in registry.compiled_of(info) {
         let Some(kernel) = registry.compiled(index) else { continue };
         let spec = kernel.spec();
-        let mut candidate =
-            Candidate { kernel: index, rank: 0, points: 0.0, notes: Vec::new(), excluded: Vec::new() };
+        let mut candidate = Candidate {
+            kernel: index,
+            rank: 0,
+            facts: kernel.facts,
+            points: 0.0,
+            notes: Vec::new(),
+            excluded: Vec::new(),
+        };
         if let Some(BackendState::Disabled(reason)) = registry.backend(&spec.backend).map(|b| &b.state) {
             candidate.excluded.push(reason.clone());
         }

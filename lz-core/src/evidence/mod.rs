@@ -2,7 +2,7 @@
 
 mod stored;
 
-use crate::context::Context;
+use crate::context::{Context, dtype_of};
 use crate::device::DeviceSpec;
 use crate::operation::OperationInfo;
 
@@ -65,7 +65,7 @@ pub fn dtypes_text(operation: &OperationInfo, context: &Context) -> String {
         }
         text.push_str(&field.name);
         text.push('=');
-        text.push_str(&crate::expression_names::show(field, context));
+        text.push_str(dtype_of(context.raw(field.store)).map_or("none", |dtype| dtype.name()));
     }
     text
 }

@@ -1,18 +1,50 @@
 //! Measurements of the database as evidence: loaded once for the devices at hand, then only read.
+//!
+//! A decision that is made afresh asks this while a call waits, so everything that does not depend on the call is worked out
+//! when loading.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use super::{Evidence, Finding, Measured, Question, dtypes_text};
 use crate::device::{DeviceSpec, Environment};
-use crate::perfdb::{OperationEvidence, PerfDb, Setting, confidence, unix_now};
+use crate::perfdb::{self, PerfDb, Setting, confidence, decay, unix_now};
 
 /// What a database knew when it was loaded. Load it again, and give it to the engine again, when there is more to know.
 #[derive(Debug, Default)]
 pub struct StoredEvidence {
-    /// By device and operation.
-    known: HashMap<String, HashMap<String, OperationEvidence>>,
-    /// The present conditions, by device.
-    environments: HashMap<String, Environment>,
+    loaded_at: u64,
+    devices: Vec<KnownDevice>,
+}
+
+/// What is known of one device.
+#[derive(Debug)]
+struct KnownDevice {
+    uuid: String,
+    /// Groups by operation, each in the order of buckets and dtypes.
+    operations: BTreeMap<String, Vec<Group>>,
+}
+
+/// The measurements of one bucket and its dtypes.
+#[derive(Debug)]
+struct Group {
+    bucket: Box<[u64]>,
+    dtypes: String,
+    rows: Vec<Row>,
+}
+
+/// One measured kernel.
+#[derive(Debug)]
+struct Row {
+    kernel: String,
+    version: String,
+    capabilities_hash: String,
+    median_ns: f64,
+    samples: u64,
+    measured_at: u64,
+    /// From when on it counts no more.
+    expires_at: u64,
+    /// How far it was to be believed when it was loaded.
+    confidence: f64,
 }
 
 impl StoredEvidence {
@@ -25,27 +57,28 @@ impl StoredEvidence {
         torch: &str,
         environment: impl Fn(&DeviceSpec) -> Environment,
     ) -> StoredEvidence {
-        let now = unix_now();
-        let mut known = HashMap::new();
-        let mut environments = HashMap::new();
+        let loaded_at = unix_now();
+        let mut known = Vec::new();
         for device in devices {
             let setting = Setting::of(device, torch);
-            let mut by_operation = HashMap::new();
+            let environment = environment(device);
+            let mut by_operation = BTreeMap::new();
             for operation in operations.clone() {
-                let evidence = database.load_operation(operation, &setting, now);
+                let evidence = database.load_operation(operation, &setting, loaded_at);
                 if !evidence.rows().is_empty() {
-                    by_operation.insert(operation.to_owned(), evidence);
+                    by_operation
+                        .insert(operation.to_owned(), groups(evidence.rows(), loaded_at, environment));
                 }
             }
-            known.insert(device.uuid.clone(), by_operation);
-            environments.insert(device.uuid.clone(), environment(device));
+            known.push(KnownDevice { uuid: device.uuid.clone(), operations: by_operation });
         }
-        StoredEvidence { known, environments }
+        StoredEvidence { loaded_at, devices: known }
     }
 
     /// How many measurements there are.
     pub fn len(&self) -> usize {
-        self.known.values().flat_map(HashMap::values).map(|evidence| evidence.rows().len()).sum()
+        let operations = self.devices.iter().flat_map(|device| device.operations.values());
+        operations.flatten().map(|group| group.rows.len()).sum()
     }
 
     /// Whether nothing was measured.
@@ -54,30 +87,51 @@ impl StoredEvidence {
     }
 }
 
+fn groups(rows: &[perfdb::Evidence], now: u64, environment: Environment) -> Vec<Group> {
+    let mut groups: BTreeMap<(&[u64], &str), Vec<Row>> = BTreeMap::new();
+    for row in rows {
+        groups.entry((row.key.bucket.words(), &row.key.dtypes)).or_default().push(Row {
+            kernel: row.key.kernel.clone(),
+            version: row.key.kernel_version.clone(),
+            capabilities_hash: row.key.capabilities_hash.clone(),
+            median_ns: row.timing.median_ns,
+            samples: row.timing.samples,
+            measured_at: row.timing.measured_at,
+            expires_at: row.expires_at.unwrap_or(u64::MAX),
+            confidence: confidence(row, now, environment),
+        });
+    }
+    let group = |((bucket, dtypes), rows): ((&[u64], &str), Vec<Row>)| Group {
+        bucket: bucket.into(),
+        dtypes: dtypes.to_owned(),
+        rows,
+    };
+    groups.into_iter().map(group).collect()
+}
+
 impl Evidence for StoredEvidence {
     fn findings(&self, question: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
-        let by_operation = self.known.get(&question.device.uuid);
-        let Some(evidence) = by_operation.and_then(|known| known.get(question.operation.name.as_ref()))
+        let device = self.devices.iter().find(|device| device.uuid == question.device.uuid);
+        let Some(groups) = device.and_then(|known| known.operations.get(question.operation.name.as_ref()))
         else {
             return;
         };
-        let rows = evidence.of_bucket(question.bucket);
-        if rows.is_empty() {
-            return;
-        }
-        let now = unix_now();
-        let environment = self.environments.get(&question.device.uuid).copied().unwrap_or_default();
         let dtypes = dtypes_text(question.operation, question.context);
-        for row in rows.iter().filter(|row| row.key.dtypes == dtypes) {
+        let wanted = (question.bucket, dtypes.as_str());
+        let place = groups.binary_search_by(|group| (&*group.bucket, group.dtypes.as_str()).cmp(&wanted));
+        let Some(group) = place.ok().and_then(|place| groups.get(place)) else { return };
+        let now = unix_now();
+        let since = decay(now.saturating_sub(self.loaded_at));
+        for row in group.rows.iter().filter(|row| now < row.expires_at) {
             tell(&Finding {
-                kernel: &row.key.kernel,
-                version: &row.key.kernel_version,
-                capabilities_hash: &row.key.capabilities_hash,
+                kernel: &row.kernel,
+                version: &row.version,
+                capabilities_hash: &row.capabilities_hash,
                 measured: Measured {
-                    median_ns: row.timing.median_ns,
-                    samples: row.timing.samples,
-                    age_seconds: now.saturating_sub(row.timing.measured_at),
-                    confidence: confidence(row, now, environment),
+                    median_ns: row.median_ns,
+                    samples: row.samples,
+                    age_seconds: now.saturating_sub(row.measured_at),
+                    confidence: row.confidence * since,
                 },
             });
         }

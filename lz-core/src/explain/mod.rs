@@ -408,7 +408,7 @@ fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings:
         reasons: reasons.iter().map(ReasonLine::from).collect(),
         evidence: findings.measured.get(position).copied().flatten(),
         transforms: ranked.transforms,
-        workspace_bytes: filter::workspace(kernel, call.values.as_slice()),
+        workspace_bytes: filter::workspace(kernel, &call.values),
         policy,
     }
 }

@@ -25,9 +25,13 @@ pub fn confidence(evidence: &Evidence, now: u64, environment: Environment) -> f6
     let by_samples = samples / (samples + HALF_CONFIDENT_SAMPLES);
     let deviation = timing.variance_ns2.sqrt() / timing.median_ns / HALF_CONFIDENT_DEVIATION;
     let by_variance = 1.0 / (1.0 + deviation * deviation);
-    let age = now.saturating_sub(timing.measured_at) as f64;
-    let by_age = (-age / AGE_HALF_LIFE_SECONDS).exp2();
+    let by_age = decay(now.saturating_sub(timing.measured_at));
     by_samples * by_variance * by_age * agreement(evidence.key.environment, environment)
+}
+
+/// What is left of confidence after so many seconds.
+pub fn decay(seconds: u64) -> f64 {
+    (-(seconds as f64) / AGE_HALF_LIFE_SECONDS).exp2()
 }
 
 /// Power matters most (clocks), then heat, then memory pressure.

@@ -17,7 +17,7 @@ mod snapshot;
 mod store;
 
 pub use bucket::{Bucket, MalformedBucket};
-pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence};
+pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence, decay};
 pub use exchange::{EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportReport, RejectedLine};
 pub use filter::{Filter, Invalidation};
 pub use health_rows::{HealthRow, HealthScope, HealthState};

@@ -236,7 +236,7 @@ fn add_ways(
             },
             outgoing: each,
             score: ranked.total,
-            workspace: filter::workspace(kernel, call.values.as_slice()).unwrap_or(0),
+            workspace: filter::workspace(kernel, &call.values).unwrap_or(0),
             fuses: spec.fuses.clone(),
         });
     }

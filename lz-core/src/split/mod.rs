@@ -112,8 +112,8 @@ fn parts(size: i64, part: i64) -> i64 {
 pub(crate) fn workspace(call: &Call<'_>, kernel: &CompiledKernel, split: &Split) -> u64 {
     let store = axis_of(call.table.info).map(|(_, store)| store);
     let part = store.and_then(|store| with_size(call.context, store, split.part));
-    let values = part.map(|part| Values::of_fields(&call.table.info.fields, &part));
-    values.and_then(|values| filter::workspace(kernel, values.as_slice())).unwrap_or(0)
+    let values = part.as_ref().map(|part| Values::of_fields(&call.table.info.fields, part));
+    values.and_then(|values| filter::workspace(kernel, &values)).unwrap_or(0)
 }
 
 fn with_size(context: &Context, store: Store, size: i64) -> Option<Context> {

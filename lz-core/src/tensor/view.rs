@@ -108,6 +108,15 @@ unsafe impl Sync for TensorView<'_> {}
 impl<'a> TensorView<'a> {
     shared_by_views!();
 
+    /// The addresses of a dense tensor with elements; `None` for every other.
+    #[inline]
+    pub(crate) fn dense_range(&self) -> Option<std::ops::Range<usize>> {
+        let bytes = (self.elements() as usize).checked_mul(self.layout.dtype.size())?;
+        let start = self.address();
+        let dense = self.is_contiguous() && self.is_sound() && bytes > 0;
+        start.checked_add(bytes).filter(|_| dense).map(|end| start..end)
+    }
+
     /// A dense row-major view of a slice.
     pub fn from_slice<T: Element>(data: &'a [T], shape: &[i64]) -> Result<TensorView<'a>, Reason> {
         let layout = Layout::contiguous(shape, T::DTYPE)?;

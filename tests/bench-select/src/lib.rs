@@ -2,16 +2,18 @@
 
 pub mod instructions;
 
+use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use lz_core::device::Platform;
-use lz_core::evidence::{Evidence, Finding, Measured, Question};
+use lz_core::bucket::Bucket;
+use lz_core::device::{DeviceSpec, Environment, Platform, detect_cpu};
+use lz_core::evidence::dtypes_text;
+use lz_core::perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 use lz_core::policy::{Action, Pattern, Policy, Provenance, Rule};
 use lz_core::spec::StrideNeeds;
-use lz_core::{
-    Context, DType, Engine, Error, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView,
-};
+use lz_core::{Context, DType, Engine, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView};
 use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_into, norm_rms_kernel};
 
 /// A kernel that does nothing: what is left is the decision.
@@ -24,20 +26,62 @@ impl NormRmsKernel for Nothing {
     }
 }
 
-/// Rows for half of the kernels, in every bucket.
-struct Rows(Vec<String>);
+/// A database in a folder of its own, which goes with it.
+struct Measurements {
+    folder: PathBuf,
+}
 
-impl Evidence for Rows {
-    fn findings(&self, _: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
-        for (position, kernel) in self.0.iter().enumerate() {
-            let measured = Measured {
-                median_ns: 1000.0 + position as f64,
-                samples: 40,
-                age_seconds: 3600,
-                confidence: 0.9,
-            };
-            tell(&Finding { kernel, version: "1", capabilities_hash: "", measured });
+impl Measurements {
+    /// Measures nothing, but stores rows of some kernels for every bucket of the calls, and gives them to the engine.
+    fn attach(
+        engine: &Engine,
+        kernels: &[KernelSpec],
+        contexts: &[Context],
+    ) -> Result<Measurements, Box<dyn Error>> {
+        let folder = std::env::temp_dir().join(format!("bench-select-{}", std::process::id()));
+        let database = PerfDb::open(folder.join("perf.db")).db;
+        let device = detect_cpu();
+        let mut rows = Vec::new();
+        for context in contexts {
+            for (position, spec) in kernels.iter().enumerate() {
+                rows.push(row(spec, context, &device, 1000.0 + position as f64));
+            }
         }
+        database.record_all(&rows).map_err(|reason| format!("{reason:?}"))?;
+        if !engine.attach_perfdb(Arc::new(database), "") {
+            return Err("the engine has a database already".into());
+        }
+        Ok(Measurements { folder })
+    }
+}
+
+impl Drop for Measurements {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn row(spec: &KernelSpec, context: &Context, device: &DeviceSpec, median_ns: f64) -> Measurement {
+    Measurement {
+        key: EvidenceKey {
+            kernel: spec.id.clone(),
+            kernel_version: spec.version.clone(),
+            operation: spec.operation.clone(),
+            setting: Setting::of(device, ""),
+            dtypes: dtypes_text(&NORM_RMS, context),
+            bucket: Bucket::of(&NORM_RMS, context).words().into(),
+            capabilities_hash: spec.capabilities_hash.clone(),
+            environment: Environment::read(device),
+        },
+        timing: Timing {
+            median_ns,
+            p95_ns: median_ns * 1.1,
+            variance_ns2: 1.0,
+            samples: 40,
+            warmup_ns: 0.0,
+            measured_at: unix_now(),
+        },
+        expires_at: None,
     }
 }
 
@@ -55,8 +99,16 @@ fn kernel(number: u8) -> KernelSpec {
     spec
 }
 
-/// The engine of all benchmarks. The eleven best kernels cannot run the calls, so that a miss has to look at several.
-pub fn full_house() -> Result<Engine, Error> {
+/// The engine of all benchmarks, and what it keeps its measurements in.
+pub struct House {
+    /// The engine.
+    pub engine: Engine,
+    _measurements: Measurements,
+}
+
+/// A house for these calls. The eleven best kernels cannot run them, so that a miss has to look at several; half of all are
+/// measured in every bucket.
+pub fn full_house(calls: &[NormRms<'_>]) -> Result<House, Box<dyn Error>> {
     let engine = Engine::new();
     let specs: Vec<KernelSpec> = (0..32)
         .map(|number| {
@@ -64,7 +116,7 @@ pub fn full_house() -> Result<Engine, Error> {
             if number < 11 { spec.limit("hidden >= 100000", ReasonCode::AxisLimit) } else { spec }
         })
         .collect();
-    let measured = specs.iter().step_by(2).map(|spec| spec.id.clone()).collect();
+    let measured: Vec<KernelSpec> = specs.iter().step_by(2).cloned().collect();
     engine.register(specs.into_iter().map(|spec| norm_rms_kernel(spec, Nothing)))?;
     let rules = (0..20).map(|number: i64| Rule {
         name: format!("rule {number}"),
@@ -79,8 +131,12 @@ pub fn full_house() -> Result<Engine, Error> {
         source: Provenance::new(format!("layerzero.yaml:{number}")),
     });
     engine.set_policy(Policy { rules: rules.collect(), ..Policy::default() });
-    engine.set_evidence(Some(Arc::new(Rows(measured))));
-    Ok(engine)
+    let mut contexts = Vec::new();
+    for call in calls {
+        contexts.push(call.check()?.context());
+    }
+    let measurements = Measurements::attach(&engine, &measured, &contexts)?;
+    Ok(House { engine, _measurements: measurements })
 }
 
 /// Tensors that calls are made of: different row sizes give different cells.
@@ -99,7 +155,7 @@ impl Tensors {
     }
 
     /// The arguments of one call, as views that borrow.
-    pub fn args(&self) -> Result<Vec<NormRms<'_>>, Box<dyn std::error::Error>> {
+    pub fn args(&self) -> Result<Vec<NormRms<'_>>, Box<dyn Error>> {
         let mut all = Vec::new();
         for &hidden in &self.hidden {
             let x = self.data.get(..4 * hidden as usize).unwrap_or_default();
@@ -113,14 +169,14 @@ impl Tensors {
 
 /// Checks a call, builds its context from its tensors, decides, and runs a kernel that does nothing.
 #[inline(never)]
-pub fn call(engine: &Engine, args: &NormRms<'_>) -> Result<(), Error> {
+pub fn call(engine: &Engine, args: &NormRms<'_>) -> Result<(), lz_core::Error> {
     let call = args.check()?;
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
 /// A whole call as a user makes it: checks, output, context, decision, and a typed kernel that does nothing.
 #[inline(never)]
-pub fn whole_call(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), Error> {
+pub fn whole_call(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), lz_core::Error> {
     let (data, layout) = (place.as_mut_ptr().cast(), *args.x.layout());
     // SAFETY: the benchmark gives a place with as many elements of the same type as the input, borrowed for this call.
     let output = unsafe { TensorMut::from_raw(data, layout) };
@@ -135,7 +191,7 @@ pub fn context(call: &NormRmsCall<'_>) -> Context {
 
 /// Context and decision, from a checked call.
 #[inline(never)]
-pub fn decide(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
+pub fn decide(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), lz_core::Error> {
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
