@@ -39,7 +39,7 @@ class Backend(NamedTuple):
 
 
 BACKENDS: tuple[Backend, ...] = (
-    Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu",), waits=True),
+    Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
 )
 
 
