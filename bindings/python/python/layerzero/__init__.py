@@ -1,5 +1,7 @@
 """LayerZero: which kernel runs this operation, on this hardware, for these tensors, right now, and why."""
 
+from typing import TYPE_CHECKING
+
 from layerzero import _watch, ops
 from layerzero._control import Config, config, configure, disabled, load_config, lock, prefer, unlock
 from layerzero._decisions import freeze, record_decisions, solve, verify_lockfile
@@ -98,5 +100,18 @@ __all__ = [
     "which",
 ]
 
+if TYPE_CHECKING:
+    from layerzero import backends, distributed, integrations
+else:
+
+    def __getattr__(name):
+        """Modules that need more than this package are imported by whoever asks for them."""
+        if name in ("backends", "distributed", "integrations"):
+            from importlib import import_module
+
+            return import_module(f"layerzero.{name}")
+        raise AttributeError(f"module 'layerzero' has no attribute {name!r}")
+
+
 _watch.install()
-del _watch
+del _watch, TYPE_CHECKING

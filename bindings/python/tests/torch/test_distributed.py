@@ -1,0 +1,129 @@
+"""Two and three processes on one machine, through gloo."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+pytest.importorskip("torch")
+
+PREAMBLE = """
+import os, sys, time
+from datetime import timedelta
+import torch, torch.distributed as dist
+import layerzero as lz
+distributed = lz.distributed
+rank, world = int(sys.argv[1]), int(sys.argv[2])
+dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[3]}", rank=rank, world_size=world,
+                        timeout=timedelta(seconds=60))
+distributed.record()
+x = torch.ones(4, 64)
+"""
+
+
+def ranks(code, world=2, expected=0):
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        port = one.getsockname()[1]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", PREAMBLE + code, str(rank), str(world), str(port)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
+        )
+        for rank in range(world)
+    ]  # fmt: skip
+    said = [one.communicate(timeout=120)[0] for one in started]
+    for rank, one in enumerate(started):
+        assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), said[rank]
+    return said
+
+
+def test_ranks_that_decide_alike_agree():
+    code = """
+lz.ops.norm_rms(x)
+if rank == 1:
+    lz.ops.activation_relu(x)  # A call that the other did not make is no disagreement.
+found = distributed.verify()
+assert found.agrees and not found.disagreements
+"""
+    ranks(code)
+
+
+def test_disagreement_is_an_error_a_warning_or_settled():
+    code = """
+import warnings
+if rank == 1:
+    lz.lock("norm.rms", "reference.norm.rms")
+lz.ops.norm_rms(x)
+lz.unlock("norm.rms")
+try:
+    distributed.verify()
+    raise SystemExit("ranks were said to agree")
+except distributed.DisagreementError as error:
+    (one,) = error.disagreements
+    assert one.operation == "norm.rms" and one.kernels[1].startswith("reference.norm.rms"), one
+    assert "rank 1 reference.norm.rms" in str(error)
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    assert not distributed.verify("best_effort").agrees
+assert any("decided differently" in str(one.message) for one in caught)
+settled = distributed.verify("fallback")
+kernel = settled.locked["norm.rms"]
+assert lz.which("norm.rms", x).kernel_id == kernel and kernel.startswith("cpu.norm.rms")
+distributed.record()
+lz.ops.norm_rms(x)
+assert distributed.verify().agrees
+"""
+    ranks(code, world=3)
+
+
+def test_all_ranks_can_use_what_one_decided():
+    code = """
+if rank == 1:
+    lz.lock("norm.rms", "reference.norm.rms")
+lz.ops.norm_rms(x)
+lz.unlock("norm.rms")
+assert distributed.adopt(1) == {"norm.rms": "reference.norm.rms"}
+assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
+"""
+    ranks(code)
+
+
+def test_a_rank_that_is_gone_keeps_nobody_waiting():
+    code = """
+lz.ops.norm_rms(x)
+distributed.verify(timeout=5)
+if rank == 1:
+    os._exit(3)
+started = time.monotonic()
+try:
+    distributed.verify(timeout=5)
+    raise SystemExit("the missing rank was not missed")
+except distributed.DisagreementError as error:
+    assert "answered" in str(error)
+assert time.monotonic() - started < 30
+os._exit(0)
+"""
+    begun = time.monotonic()
+    ranks(code, expected=(0, 3))
+    assert time.monotonic() - begun < 110
+
+
+def test_digests_are_published_without_anybody_waiting():
+    code = """
+store = dist.distributed_c10d._get_default_store()
+lz.ops.norm_rms(x)
+with distributed.Watch(store, rank, world, seconds=0.1) as watch:
+    while len(watch.peers()) < world:
+        time.sleep(0.05)
+    before = watch.peers()[rank]
+    lz.ops.activation_relu(x)
+    while watch.peers()[rank] == before:
+        time.sleep(0.05)
+dist.barrier()
+"""
+    ranks(code)
