@@ -46,24 +46,23 @@ impl Document {
     /// Reads a file; `path` names it in messages and in provenance.
     pub fn read(path: &str, text: &str, vocabulary: &Vocabulary) -> Result<Document, Report> {
         let mut document = Document::built_in();
-        let source = Arc::new(Source::new(path, text));
-        let file = language::read(&source)?;
-        let mut sink = Sink::new(Arc::clone(&source));
-        document.layer = layer(&file, None, vocabulary, &mut sink);
-        for (name, profile) in &file.profiles {
-            let profile = layer(profile, Some(&name.value), vocabulary, &mut sink);
-            document.profiles.insert(name.value.clone(), profile);
+        let mut sink = Sink::new(Arc::new(Source::new(path, text)));
+        if let Some(file) = language::read(&mut sink) {
+            document.layer = layer(&file, None, vocabulary, &mut sink);
+            for (name, profile) in &file.profiles {
+                let profile = layer(profile, Some(&name.value), vocabulary, &mut sink);
+                document.profiles.insert(name.value.clone(), profile);
+            }
+            document.named_profile(&file, &mut sink);
         }
-        document.named_profile(&file, &mut sink);
         if sink.diagnostics.is_empty() { Ok(document) } else { Err(Report::of_one(sink.diagnostics, path)) }
     }
 
     /// No file: only the built-in profiles.
     pub fn built_in() -> Document {
         let mut document = Document::default();
-        let source = Arc::new(Source::new("built-in", BUILT_IN));
-        let mut sink = Sink::new(Arc::clone(&source));
-        if let Ok(file) = language::read(&source) {
+        let mut sink = Sink::new(Arc::new(Source::new("built-in", BUILT_IN)));
+        if let Some(file) = language::read(&mut sink) {
             for (name, profile) in &file.profiles {
                 let profile = layer(profile, Some(&name.value), &Vocabulary::default(), &mut sink);
                 document.profiles.insert(name.value.clone(), profile);

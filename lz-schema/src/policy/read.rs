@@ -4,25 +4,22 @@ use std::sync::Arc;
 
 use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
 use super::{GivenSetting, List, PolicyFile, RawAction, RawCondition, RawRule};
-use crate::diagnostics::{Code, Report, Sink, listed, nearest};
+use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::raw::{Expression, Read, head};
 use crate::set;
-use crate::source::{self, Node, Scalar, Source, Span, Spanned, Value};
+use crate::source::{self, Node, Scalar, Span, Spanned, Value};
 
 /// Keys of a file that are no settings.
 const SECTIONS: [&str; 7] =
     ["version", "locks", "rules", "lock_rules", "deny_rules", "allow_rules", "profiles"];
 
-/// Reads a policy; `Err` has everything that is wrong with its form.
-pub fn read(source: &Arc<Source>) -> Result<PolicyFile, Report> {
-    let mut sink = Sink::new(Arc::clone(source));
-    let (root, issues) = source::parse(source);
-    set::report_yaml(&issues, "policies", &mut sink);
-    let file = root.map(|root| Reader { sink: &mut sink }.file(&root, true));
-    match file {
-        Some(file) if sink.diagnostics.is_empty() => Ok(file),
-        _ => Err(Report::of_one(sink.diagnostics, &source.path)),
-    }
+/// Reads the policy of a sink's source. Everything that is wrong with its form goes into the sink; what could be read beside it
+/// is there to be looked at further, so that all mistakes of a file are told at once. `None` when it is no YAML at all.
+pub fn read(sink: &mut Sink) -> Option<PolicyFile> {
+    let source = Arc::clone(&sink.source);
+    let (root, issues) = source::parse(&source);
+    set::report_yaml(&issues, "policies", sink);
+    root.map(|root| Reader { sink }.file(&root, true))
 }
 
 struct Reader<'a> {
