@@ -58,6 +58,7 @@ enum Form {
 
 /// Every key besides `id`, `operation` and `schema`; each is a field of the kernel's spec.
 const KEYS: &[(&str, Form)] = &[
+    ("adapts", Form::Texts),
     ("alignment", Form::Number),
     ("backend", Form::Text),
     ("block", Form::Text),
@@ -74,6 +75,7 @@ const KEYS: &[(&str, Form)] = &[
     ("layouts", Form::Texts),
     ("limits", Form::Limits),
     ("max_sm", Form::Number),
+    ("max_tp_size", Form::Number),
     ("min_driver", Form::Text),
     ("min_sm", Form::Number),
     ("min_tensor_core_generation", Form::Number),
@@ -83,6 +85,8 @@ const KEYS: &[(&str, Form)] = &[
     ("produces_layout", Form::Text),
     ("quant_formats", Form::Texts),
     ("reduced_precision", Form::Flag),
+    ("reduction_order", Form::Word),
+    ("speculative_algorithms", Form::Texts),
     ("strides", Form::Word),
     ("tp_invariant", Form::Flag),
     ("transform_cost", Form::Number),

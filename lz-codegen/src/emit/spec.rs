@@ -16,6 +16,10 @@ use crate::names::{OperationNames, camel};
 
 const PLATFORMS: [&str; 6] = ["cpu", "cuda", "rocm", "hpu", "xpu", "metal"];
 const STRIDES: [&str; 3] = ["any", "last_dense", "contiguous"];
+const ORDERS: [&str; 3] = ["ring", "tree", "canonical"];
+const ADAPTS: [&str; 3] = ["layout", "contiguous", "align"];
+const ALGORITHMS: [&str; 3] = ["eagle", "eagle3", "medusa"];
+const KV_STRATEGIES: [&str; 4] = ["contiguous", "paged", "virtual", "unified"];
 
 /// `spec()` and `entry()` of a kernel, or everything that is wrong with its attribute.
 pub fn tokens(
@@ -125,6 +129,11 @@ impl Checker<'_> {
             Written::Number(number) => self.number(key, number).map_err(|error| vec![error]),
             Written::Limits(limits) => self.limits(limits),
             Written::Dtypes(variables) => self.dtypes(variables),
+            Written::Word(word) if name == "reduction_order" => {
+                let case = one_of(word, &ORDERS).map_err(|error| vec![error])?;
+                let case = format_ident!("{}", camel(&case));
+                Ok(quote! { spec.reduction_order = Some(::lz_core::mode::ReductionOrder::#case); })
+            }
             Written::Word(word) => {
                 let case = one_of(word, &STRIDES).map_err(|error| vec![error])?;
                 let case = format_ident!("{}", camel(&case));
@@ -148,6 +157,16 @@ impl Checker<'_> {
                     collect(texts.iter().map(|text| self.layout(text)))?;
                     Ok(quote! { spec.layouts = vec![#(#texts.to_owned()),*]; })
                 }
+                "adapts" => {
+                    words(texts, &ADAPTS)?;
+                    let kinds = texts.iter().map(|text| format_ident!("{}", camel(&text.value())));
+                    Ok(quote! { spec.adapts = vec![#(::lz_core::plan::TransformKind::#kinds),*]; })
+                }
+                "speculative_algorithms" | "kv_strategies" => {
+                    let known: &[&str] = if name == "kv_strategies" { &KV_STRATEGIES } else { &ALGORITHMS };
+                    words(texts, known)?;
+                    Ok(quote! { spec.#key = vec![#(#texts.to_owned()),*]; })
+                }
                 _ => Ok(quote! { spec.#key = vec![#(#texts.to_owned()),*]; }),
             },
         }
@@ -164,6 +183,8 @@ impl Checker<'_> {
                 let value = value as u8;
                 Ok(quote! { spec.priority = #value; })
             }
+            "max_tp_size" if value == 0 => Err(Error::new(number.span(), "there is at least one rank")),
+            "max_tp_size" => Ok(quote! { spec.max_tp_size = Some(#value); }),
             "min_sm" | "max_sm" | "min_tensor_core_generation" => {
                 Ok(quote! { spec.device.#key = Some(#value); })
             }
@@ -289,15 +310,23 @@ impl Checker<'_> {
 
 fn one_of(word: &Ident, known: &[&str]) -> Result<String, Error> {
     let text = word.to_string();
-    if known.contains(&text.as_str()) {
-        return Ok(text);
-    }
+    if known.contains(&text.as_str()) { Ok(text) } else { Err(not_one_of(&text, known, word.span())) }
+}
+
+/// Texts that are each a word of a closed list.
+fn words(texts: &[LitStr], known: &[&str]) -> Result<(), Vec<Error>> {
+    let wrong = texts.iter().filter(|text| !known.contains(&text.value().as_str()));
+    let errors: Vec<Error> = wrong.map(|text| not_one_of(&text.value(), known, text.span())).collect();
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+fn not_one_of(text: &str, known: &[&str], place: proc_macro2::Span) -> Error {
     let message = format!(
         "`{text}` is not one of {}{}",
         listed(known.iter().copied()),
-        hint(nearest(&text, known.iter().copied()))
+        hint(nearest(text, known.iter().copied()))
     );
-    Err(Error::new(word.span(), message))
+    Error::new(place, message)
 }
 
 fn hint(near: Option<&str>) -> String {

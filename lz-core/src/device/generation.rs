@@ -125,7 +125,10 @@ impl Default for GenerationTable {
     /// Turing to Blackwell.
     ///
     /// Ada counts as third-generation here, although its maker says fourth: kernels that ask for generation 4 mean Hopper's
-    /// instructions, which Ada lacks. Consumer Blackwell (SM 12x) has no `tcgen05`: same generation, other instructions.
+    /// instructions, which Ada lacks. Blackwell is what is sold under that name: 10.0 and 10.3 in datacenters, 11.0 (10.1
+    /// before it was renumbered) on boards, 12.0 and 12.1 in workstations; the last have no `tcgen05`: same generation, other
+    /// instructions. Between and beyond lie other generations (10.7 is the next), and what is not known is not guessed: a
+    /// descriptor or a policy can say it.
     fn default() -> Self {
         use InstructionSet::{MmaSync, Tcgen05Mma, Wgmma};
         let row =
@@ -142,8 +145,9 @@ impl Default for GenerationTable {
                 row(80, 88, "ampere", 3, &[MmaSync]),
                 row(89, 89, "ada", 3, &[MmaSync]),
                 row(90, 99, "hopper", 4, &[MmaSync, Wgmma]),
-                row(100, 119, "blackwell", 5, &[MmaSync, Tcgen05Mma]),
-                row(120, 199, "blackwell", 5, &[MmaSync]),
+                row(100, 103, "blackwell", 5, &[MmaSync, Tcgen05Mma]),
+                row(110, 110, "blackwell", 5, &[MmaSync, Tcgen05Mma]),
+                row(120, 121, "blackwell", 5, &[MmaSync]),
             ],
         }
     }
@@ -201,8 +205,12 @@ mod tests {
             (89, Some(("ada", 3))),
             (90, Some(("hopper", 4))),
             (100, Some(("blackwell", 5))),
+            (103, Some(("blackwell", 5))),
+            (107, None),
+            (110, Some(("blackwell", 5))),
             (120, Some(("blackwell", 5))),
-            (200, None),
+            (121, Some(("blackwell", 5))),
+            (130, None),
         ];
         for (sm, expected) in expected {
             assert_eq!(

@@ -88,6 +88,8 @@ pub struct Talkative;
     block = "min(hidden, 1024)",
     deterministic,
     tp_invariant = true,
+    max_tp_size = 8,
+    reduction_order = tree,
     reduced_precision,
     jit,
     prepacked_weights,
@@ -95,6 +97,8 @@ pub struct Talkative;
     writes_into_output = false,
     kv_strategies("paged"),
     quant_formats("int8"),
+    speculative_algorithms("eagle", "medusa"),
+    adapts("contiguous", "align"),
     transform_cost = 3
 )]
 impl NormRmsKernel for Talkative {

@@ -1,6 +1,8 @@
 //! The operation of an outside crate behaves as those of the catalogue do: called through selection, refused with reasons.
 
 use lz_core::device::Platform;
+use lz_core::mode::ReductionOrder;
+use lz_core::plan::TransformKind;
 use lz_core::spec::{DeviceNeeds, StrideNeeds};
 use lz_core::{DType, Engine, ReasonCode, TensorView};
 use lz_out_of_tree::scale_add::{DEMO_SCALE_ADD, DemoScaleAdd, demo_scale_add};
@@ -84,6 +86,9 @@ fn an_attribute_becomes_the_spec_it_states() {
             && spec.prepacked_weights
     );
     assert!(!spec.cuda_graph_safe && !spec.writes_into_output);
+    assert_eq!((spec.max_tp_size, spec.reduction_order), (Some(8), Some(ReductionOrder::Tree)));
+    assert_eq!(spec.speculative_algorithms, ["eagle", "medusa"]);
+    assert_eq!(spec.adapts, [TransformKind::Contiguous, TransformKind::Align]);
 }
 
 #[test]

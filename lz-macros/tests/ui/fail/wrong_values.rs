@@ -12,6 +12,11 @@ struct Mine;
     platform = cpuu,
     strides = dense,
     layouts("BSHD"),
+    max_tp_size = 0,
+    reduction_order = treee,
+    speculative_algorithms("eagle", "eagle4"),
+    kv_strategies("pages"),
+    adapts("dtype"),
 )]
 impl NormRmsKernel for Mine {}
 
