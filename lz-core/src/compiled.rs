@@ -4,8 +4,10 @@
 
 use lz_schema::DType;
 use lz_schema::expr::{self, Program, Type, Typed};
+use lz_schema::model::{Cases, DTypeRef};
 
 use crate::context::{FieldKind, Store};
+use crate::descriptor::is_cache;
 use crate::device::{Generation, InstructionSet, Isa, IsaSet};
 use crate::expression_names::{FieldSet, MAX_VALUES, Names};
 use crate::kernel::KernelEntry;
@@ -90,6 +92,8 @@ pub(crate) const REFERENCE_BACKEND: &str = "reference";
 pub(crate) struct CaseNeed {
     pub name: String,
     pub store: Store,
+    /// The reason when it has another one.
+    pub code: ReasonCode,
     /// One bit a value.
     pub allowed: u64,
     /// The allowed values for people.
@@ -127,7 +131,7 @@ pub(crate) fn compile(
         Compiler { names: Names::of_operation(info), info, spec: &entry.spec, problems: Vec::new() };
     compiler.identity();
     let dtypes = compiler.dtypes();
-    let layout = compiler.cases("layout", &compiler.spec.layouts, ReasonCode::LayoutUnsupported);
+    let layout = compiler.cases("layout", &compiler.spec.layouts, code_of_layout(info));
     let quant_format =
         compiler.cases("format", &compiler.spec.quant_formats, ReasonCode::QuantFormatUnsupported);
     let kv_strategies = compiler.kv_strategies();
@@ -166,6 +170,21 @@ pub(crate) fn compile(
         generations,
         instruction_set,
     })
+}
+
+/// A layout that orders nothing but caches of keys and values is the cache's.
+fn code_of_layout(info: &OperationInfo) -> ReasonCode {
+    let schema = info.schema();
+    let mut ordered = (0..schema.inputs.len())
+        .filter(
+            |input| matches!(schema.inputs.get(*input), Some(input) if matches!(input.shape, Cases::By(..))),
+        )
+        .peekable();
+    if ordered.peek().is_some() && ordered.all(|input| is_cache(schema, input)) {
+        ReasonCode::KvCacheLayoutMismatch
+    } else {
+        ReasonCode::LayoutUnsupported
+    }
 }
 
 struct Compiler<'a> {
@@ -228,9 +247,33 @@ impl Compiler<'_> {
             let allowed = dtypes.iter().fold(1, |bits, dtype| bits | 1 << *dtype as u8);
             let names: Vec<&str> = dtypes.iter().copied().map(DType::name).collect();
             let required = names.join(" or ");
-            needs.push(CaseNeed { name: variable.clone(), store: field.store, allowed, required });
+            let code = self.code_of_dtype(variable);
+            needs.push(CaseNeed { name: variable.clone(), store: field.store, code, allowed, required });
         }
         needs
+    }
+
+    /// A variable that only caches of keys and values have is about the cache, one that only outputs have about those.
+    fn code_of_dtype(&self, variable: &str) -> ReasonCode {
+        let schema = self.info.schema();
+        let Some(index) = schema.types.iter().position(|known| known.name == variable) else {
+            return ReasonCode::DtypeUnsupported;
+        };
+        let mut users = (0..schema.inputs.len())
+            .filter(|input| {
+                schema
+                    .inputs
+                    .get(*input)
+                    .is_some_and(|input| input.dtype.all().contains(&DTypeRef::Variable(index)))
+            })
+            .peekable();
+        if users.peek().is_none() {
+            ReasonCode::OutputDtypeUnsupported
+        } else if users.all(|input| is_cache(schema, input)) {
+            ReasonCode::KvCacheDtypeMismatch
+        } else {
+            ReasonCode::DtypeUnsupported
+        }
     }
 
     /// An enum param that the kernel takes only some cases of.
@@ -254,7 +297,8 @@ impl Compiler<'_> {
                 }
             }
         }
-        Some(CaseNeed { name: param.to_owned(), store: field.store, allowed, required: wanted.join(" or ") })
+        let required = wanted.join(" or ");
+        Some(CaseNeed { name: param.to_owned(), store: field.store, code, allowed, required })
     }
 
     fn kv_strategies(&mut self) -> Option<Vec<KvStrategy>> {

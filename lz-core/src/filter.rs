@@ -6,17 +6,17 @@
 use lz_schema::expr::Slots;
 
 use crate::compiled::{CompiledKernel, Facts};
-use crate::device::DeviceSpec;
+use crate::device::{DeviceSpec, Platform};
 use crate::engine::call::Call;
 use crate::engine::guard::Guard;
 use crate::engine::table::Candidate;
 use crate::expression_names::describe;
 use crate::health::{RefusalScope, Standing};
-use crate::mode::Ask;
+use crate::mode::{Ask, KvStrategy, ReductionOrder};
 use crate::plan::{TransformKind, Transforms};
 use crate::policy::{JitPolicy, TpFallback};
 use crate::reason::{Reason, ReasonCode};
-use crate::spec::StrideNeeds;
+use crate::spec::{KernelSpec, StrideNeeds};
 
 /// Who listens to the walk.
 pub(crate) trait Listener {
@@ -209,7 +209,7 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
         if !need.holds(raw)
             && listener.excluded(|| {
                 let found = crate::context::dtype_of(raw).map_or("none", |dtype| dtype.name());
-                Reason::new(ReasonCode::DtypeUnsupported)
+                Reason::new(need.code)
                     .argument(need.name.clone())
                     .required(need.required.clone())
                     .found(found)
@@ -291,9 +291,12 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
         })
     };
     match kind {
-        TransformKind::Layout => Reason::new(ReasonCode::LayoutUnsupported)
-            .required(kernel.layout.as_ref().map_or("", |need| &need.required))
-            .found(shown_case(call, "layout")),
+        TransformKind::Layout => {
+            let need = kernel.layout.as_ref();
+            Reason::new(need.map_or(ReasonCode::LayoutUnsupported, |need| need.code))
+                .required(need.map_or("", |need| &need.required))
+                .found(shown_case(call, "layout"))
+        }
         TransformKind::Contiguous => {
             let (name, _) = culprit(&|class| class & stride_bit != stride_bit).unwrap_or_default();
             let (code, required) = if spec.strides == StrideNeeds::Contiguous {
@@ -314,13 +317,48 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
     }
 }
 
-/// Whether a kernel is no answer to a call whose result must not depend on the tensor-parallel size.
-fn tp_varies(call: &Call<'_>, kernel: &CompiledKernel) -> bool {
-    match call.world.policy.tp_fallback.value {
-        TpFallback::Reference => !kernel.spec().tp_invariant,
-        TpFallback::Error => !kernel.spec().tp_invariant || kernel.is_reference(),
-        TpFallback::BestEffort => false,
+/// The largest tensor-parallel size for which a kernel keeps its promise, where the call has a larger one.
+fn tp_exceeded(call: &Call<'_>, spec: &KernelSpec) -> Option<u32> {
+    spec.max_tp_size.filter(|most| call.mode.tp_size() > *most)
+}
+
+/// The order of reduction for which a kernel keeps its promise, where the ranks add in another one.
+fn other_order(call: &Call<'_>, spec: &KernelSpec) -> Option<ReductionOrder> {
+    spec.reduction_order.filter(|order| *order != call.world.policy.reduction_order.value)
+}
+
+/// Whether a kernel's result does not depend on the tensor-parallel size, on this call.
+pub(crate) fn is_tp_invariant(call: &Call<'_>, spec: &KernelSpec) -> bool {
+    spec.tp_invariant && tp_exceeded(call, spec).is_none() && other_order(call, spec).is_none()
+}
+
+/// For a call whose result must not depend on the tensor-parallel size.
+fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
+    let spec = kernel.spec();
+    let fallback = call.world.policy.tp_fallback.value;
+    if !call.mode.has(Ask::TensorParallelInvariant) || fallback == TpFallback::BestEffort {
+        return false;
     }
+    if !spec.tp_invariant || fallback == TpFallback::Error && kernel.is_reference() {
+        return listener.excluded(|| Reason::new(ReasonCode::TpInvarianceRequired));
+    }
+    if let Some(most) = tp_exceeded(call, spec)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::TpSizeExceeded)
+                .required(format!("at most {most} ranks"))
+                .found(format!("{} ranks", call.mode.tp_size()))
+        })
+    {
+        return true;
+    }
+    other_order(call, spec).is_some_and(|order| {
+        let asked = &call.world.policy.reduction_order;
+        listener.excluded(|| {
+            Reason::new(ReasonCode::ReductionOrderMismatch)
+                .required(format!("{} ({})", asked.value.name(), asked.source))
+                .found(order.name())
+        })
+    })
 }
 
 fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
@@ -329,7 +367,6 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     let checks = [
         (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
         (asked(Ask::Capturing) && !spec.cuda_graph_safe, ReasonCode::CudaGraphUnsafe),
-        (asked(Ask::TensorParallelInvariant) && tp_varies(call, kernel), ReasonCode::TpInvarianceRequired),
         (spec.reduced_precision && !asked(Ask::ReducedPrecision), ReasonCode::MathModeUnsupported),
         (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];
@@ -337,6 +374,9 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
         if wrong && listener.excluded(|| Reason::new(code)) {
             return true;
         }
+    }
+    if tp_invariance(call, kernel, listener) {
+        return true;
     }
     let strict = &call.world.policy.graph_strict_mode;
     if asked(Ask::Capturing)
@@ -363,12 +403,26 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     {
         return true;
     }
+    let driver = call.device.map_or("", DeviceSpec::driver_version);
+    let oldest = &call.world.policy.kv_min_driver;
+    if kernel.kv_strategies.is_some()
+        && call.mode.kv_strategy() == Some(KvStrategy::Virtual)
+        && spec.platform == Platform::Cuda
+        && !version_reaches(driver, &oldest.value)
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::DriverVersionUnsupported)
+                .required(format!("{} or later for virtual memory ({})", oldest.value, oldest.source))
+                .found(if driver.is_empty() { "no driver" } else { driver })
+        })
+    {
+        return true;
+    }
     if !spec.jit {
         return false;
     }
     match call.world.policy.jit.value {
         JitPolicy::Never => listener.excluded(|| Reason::new(ReasonCode::JitDisabled)),
-        JitPolicy::WhenWarm if !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words()) => {
+        JitPolicy::WhenWarm if !call.takes_cold && call.is_cold(spec) => {
             listener.excluded(|| Reason::new(ReasonCode::JitCold))
         }
         _ => false,

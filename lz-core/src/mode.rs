@@ -71,8 +71,42 @@ impl KvStrategy {
     }
 }
 
+/// In which order the ranks of a tensor-parallel group add what each of them has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ReductionOrder {
+    /// One rank after the other, in a circle.
+    Ring,
+    /// In pairs, and pairs of pairs.
+    Tree,
+    /// As one rank alone would add.
+    Canonical,
+}
+
+impl ReductionOrder {
+    /// Every order.
+    pub const ALL: [ReductionOrder; 3] =
+        [ReductionOrder::Ring, ReductionOrder::Tree, ReductionOrder::Canonical];
+
+    /// The name used in descriptors and policy.
+    pub const fn name(self) -> &'static str {
+        match self {
+            ReductionOrder::Ring => "ring",
+            ReductionOrder::Tree => "tree",
+            ReductionOrder::Canonical => "canonical",
+        }
+    }
+
+    /// The order of this name.
+    pub fn from_name(name: &str) -> Option<ReductionOrder> {
+        Self::ALL.into_iter().find(|order| order.name() == name)
+    }
+}
+
 const KV_SHIFT: u32 = 8;
 const KV_MASK: u64 = 0b111 << KV_SHIFT;
+/// One less than the tensor-parallel size, so that nothing said means one rank.
+const TP_SHIFT: u32 = 12;
+const TP_MASK: u64 = (u16::MAX as u64) << TP_SHIFT;
 /// The upper half numbers what the thread lays over policies; see [`crate::thread_scope`].
 const LAID_SHIFT: u32 = 32;
 const LAID_MASK: u64 = (u32::MAX as u64) << LAID_SHIFT;
@@ -101,6 +135,17 @@ impl Mode {
         Mode(self.0 & !KV_MASK | number << KV_SHIFT)
     }
 
+    /// With so many ranks in the tensor-parallel group.
+    #[must_use]
+    pub const fn tp(self, size: u32) -> Mode {
+        Mode(self.0 & !TP_MASK | tp_bits(size))
+    }
+
+    /// How many ranks the tensor-parallel group has, this one among them.
+    pub const fn tp_size(self) -> u32 {
+        ((self.0 & TP_MASK) >> TP_SHIFT) as u32 + 1
+    }
+
     /// Whether it asks for this.
     pub const fn has(self, ask: Ask) -> bool {
         self.0 & ask.bit() != 0
@@ -125,6 +170,13 @@ impl Mode {
     }
 }
 
+/// Groups that are larger than fit count as the largest that fits.
+const fn tp_bits(size: u32) -> u64 {
+    let others = size.saturating_sub(1);
+    let others = if others > u16::MAX as u32 { u16::MAX as u64 } else { others as u64 };
+    others << TP_SHIFT
+}
+
 impl fmt::Debug for Mode {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Mode({self})")
@@ -146,6 +198,10 @@ impl fmt::Display for Mode {
         let mut words: Vec<&str> =
             asks.into_iter().filter(|(ask, _)| self.has(*ask)).map(|(_, name)| name).collect();
         words.extend(self.kv_strategy().map(KvStrategy::name));
+        let ranks = format!("{} ranks", self.tp_size());
+        if self.tp_size() > 1 {
+            words.push(&ranks);
+        }
         f.write_str(&words.join(", "))
     }
 }
@@ -178,6 +234,12 @@ impl ModeChange {
         ModeChange { on: self.on & !KV_MASK | (strategy as u64) << KV_SHIFT, off: self.off | KV_MASK }
     }
 
+    /// States how many ranks the tensor-parallel group has.
+    #[must_use]
+    pub const fn tp(self, size: u32) -> ModeChange {
+        ModeChange { on: self.on & !TP_MASK | tp_bits(size), off: self.off | TP_MASK }
+    }
+
     /// Says what the thread lays over policies.
     pub(crate) const fn laying(self, number: u32) -> ModeChange {
         ModeChange { on: self.on & !LAID_MASK | (number as u64) << LAID_SHIFT, off: self.off | LAID_MASK }
@@ -207,14 +269,16 @@ mod tests {
                 ModeChange::NONE
                     .set(Ask::Deterministic, false)
                     .set(Ask::Strict, false)
-                    .kv(KvStrategy::Virtual),
+                    .kv(KvStrategy::Virtual)
+                    .tp(8),
             );
             let mode = of_thread().apply(ground);
+            assert_eq!((mode.tp_size(), mode.to_string().as_str()), (8, "virtual, 8 ranks"));
             assert!(!mode.has(Ask::Deterministic) && !mode.has(Ask::Strict));
             assert_eq!(mode.kv_strategy(), Some(KvStrategy::Virtual));
         }
         let mode = of_thread().apply(ground);
-        assert_eq!(mode.to_string(), "deterministic, strict, paged");
+        assert_eq!((mode.tp_size(), mode.to_string().as_str()), (1, "deterministic, strict, paged"));
         drop(outer);
         assert_eq!(of_thread().apply(ground), ground);
     }

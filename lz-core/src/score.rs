@@ -123,9 +123,11 @@ pub(crate) fn score(
     let transforms = filter::transforms(call, facts, kernel);
     let policy = candidate.points + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
     // With best effort those that promise invariance come first, whatever else speaks for the others.
-    let varies = call.mode.has(Ask::TensorParallelInvariant) && !facts.tp_invariant;
+    let varies = call.mode.has(Ask::TensorParallelInvariant)
+        && !(facts.tp_invariant
+            && kernel().is_some_and(|kernel| filter::is_tp_invariant(call, kernel.spec())));
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };
-    let cold = facts.jit && kernel().is_some_and(|kernel| is_cold(call, kernel));
+    let cold = facts.jit && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
     let careful = if call.world.careful { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
@@ -138,8 +140,4 @@ pub(crate) fn score(
         fusion: 0.0,
     };
     (score, transforms)
-}
-
-fn is_cold(call: &Call<'_>, kernel: &CompiledKernel) -> bool {
-    !call.world.warm.contains(call.table.info, &kernel.spec().id, call.bucket.words())
 }

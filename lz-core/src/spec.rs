@@ -3,6 +3,7 @@
 use lz_schema::DType;
 
 use crate::device::Platform;
+use crate::mode::ReductionOrder;
 use crate::plan::TransformKind;
 use crate::reason::ReasonCode;
 
@@ -48,6 +49,10 @@ pub struct KernelSpec {
     pub deterministic: bool,
     /// The same bits for every tensor-parallel size.
     pub tp_invariant: bool,
+    /// The largest tensor-parallel size for which that holds; none means every one.
+    pub max_tp_size: Option<u32>,
+    /// The order of reduction for which that holds; none means that its result does not depend on it.
+    pub reduction_order: Option<ReductionOrder>,
     /// Uses TF32 or another shortened arithmetic; only chosen when policy allows it.
     pub reduced_precision: bool,
     /// Compiles on first use of a shape.
@@ -136,6 +141,8 @@ impl KernelSpec {
             cuda_graph_safe: false,
             deterministic: false,
             tp_invariant: false,
+            max_tp_size: None,
+            reduction_order: None,
             reduced_precision: false,
             jit: false,
             prepacked_weights: false,

@@ -351,3 +351,82 @@ proptest! {
         }
     }
 }
+
+/// Kernels that look at numbers, which no cell of decisions tells apart.
+fn numeric() -> impl Strategy<Value = Vec<KernelSpec>> {
+    let limits = select(vec![
+        "window == 0",
+        "window <= 16",
+        "window > 4",
+        "scale <= 1.5",
+        "scale > 0.1 and window != 7",
+        "seq <= 512",
+        "seq > 100",
+    ]);
+    vec_of((0u8..99, limits), 1..6).prop_map(|kernels| {
+        let some = kernels.into_iter().enumerate().map(|(number, (priority, limit))| {
+            spec(&format!("some.{number}")).priority(priority).limit(limit, ReasonCode::ParamUnsupported)
+        });
+        some.chain([spec("reference.attend")]).collect()
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// Whatever numbers a table was solved for: it answers for no other, also when its answers are cached, so that an engine
+    /// with it decides every call as the engine without it does.
+    #[test]
+    fn a_table_answers_for_no_other_number(
+        kernels in numeric(),
+        solved in vec_of((select(vec![0i64, 4, 7, 16, 100]), select(vec![0.1f32, 1.0, 1.5, 2.0])), 1..4),
+        calls in vec_of(
+            (select(vec![0i64, 4, 5, 7, 16, 17, 100]), select(vec![0.1f32, 0.5, 1.0, 1.5, 2.0]), 1i64..1000),
+            1..40,
+        ),
+    ) {
+        let numbered = |window: i64, scale: f32, seq: i64| {
+            Shape { window, scale: f64::from(scale), seq, ..Shape::default() }
+        };
+        let without = engine(kernels.clone());
+        let works = solved.iter().map(|(window, scale)| {
+            Work::new(attend(), numbered(*window, *scale, 64).context()).range("seq", 1..=4096)
+        });
+        let text = solve(&without, works.collect());
+        let with = engine(kernels);
+        with.use_dispatch_table("demo.json", &text).expect("it is this machine's");
+        for (window, scale, seq) in calls {
+            let shape = numbered(window, scale, seq);
+            let expected = run(&without, &shape).expect("the reference runs everything");
+            prop_assert_eq!(run(&with, &shape).ok(), Some(expected.clone()), "{:?}", shape);
+            let explanation = with.explain(attend(), &shape.context());
+            prop_assert_eq!(explanation.chosen(), Some(expected.as_str()));
+            // What looks at neither number may be tabled for all of them.
+            let acts = explanation.table.is_some_and(|table| table.acts);
+            let reads = |name: &str| text.contains(&format!("\"field\": \"{name}\""));
+            let same = |(known, factor): &(i64, f32)| {
+                (!reads("window") || *known == window) && (!reads("scale") || *factor == scale)
+            };
+            prop_assert_eq!(acts, solved.iter().any(same), "{:?}", shape);
+        }
+    }
+}
+
+#[test]
+fn numbers_come_back_from_a_table_bit_for_bit() {
+    let kernels = || {
+        let narrow = spec("narrow.attend").priority(60).limit("scale < 0.2", ReasonCode::ScaleUnsupported);
+        [narrow, spec("reference.attend"), spec("other.attend").priority(50)]
+    };
+    let scaled = |scale: f32| Shape { scale: f64::from(scale), ..Shape::default() };
+    let text = solve(&engine(kernels()), vec![Work::new(attend(), scaled(0.1).context())]);
+    assert!(text.contains("\"scale\"") && !text.contains("\"window\""), "only what is looked at: {text}");
+    let engine = engine(kernels());
+    let text = rewritten(&text, "narrow.attend", "reference.attend");
+    engine.use_dispatch_table("demo.json", &text).unwrap();
+    for _ in 0..3 {
+        assert_eq!(run(&engine, &scaled(0.1)).unwrap(), "reference.attend", "as the table says");
+        assert_eq!(run(&engine, &scaled(0.15)).unwrap(), "narrow.attend", "the same cell, another number");
+        assert_eq!(run(&engine, &scaled(0.5)).unwrap(), "other.attend");
+    }
+}

@@ -122,6 +122,11 @@ fn a_full_queue_drops_the_oldest_and_counts() {
     }
     (2..6).for_each(|heads| assert_eq!(want(heads), "plain.attend"));
     assert_eq!((queue.waiting(), queue.counters().dropped), (2, 2));
+    let why = queue.last_dropped().expect("two were dropped");
+    assert_eq!(
+        why.to_string(),
+        "[COMPILE_QUEUE_FULL] requires at most 2 waiting, found one more, so that jit.attend was dropped"
+    );
     drop(release);
     assert!(queue.wait_until_idle(LONG));
     assert_eq!(*seen.lock().unwrap(), ["1", "4", "5"]);

@@ -236,6 +236,9 @@ fn a_newer_version_is_left_alone() {
         reason.to_string(),
         format!("written by a newer LayerZero: schema version 99, this build knows {SCHEMA_VERSION}")
     );
+    let told = lz_core::Reason::from(&reason);
+    assert_eq!(told.code, lz_core::ReasonCode::PerfdbVersionMismatch);
+    assert_eq!(told.sentence(), format!("requires schema version {SCHEMA_VERSION} or earlier, found 99"));
     drop(opened);
     assert_eq!(fs::read(&file).unwrap(), before);
     assert!(folder.names_with("corrupt").is_empty());

@@ -158,7 +158,8 @@ fn locks_bind_or_fail_loudly() {
     let error = run(&engine, &Shape::default()).unwrap_err();
     insta::assert_snapshot!(error, @r"
     demo.attend: locked to b.x, which cannot run this call; unlock it or change the call
-      [SEQ_TOO_LONG] requires seq <= 100, found seq = 256
+      [LOCKED_KERNEL_INVALID] demo.attend is locked to b.x (LAYERZERO_LOCK_ATTENTION)
+      [SEQ_TOO_LONG]          requires seq <= 100, found seq = 256
     ");
     engine.set_policy(lock("demo.attend", "c.x"));
     let error = run(&engine, &short).unwrap_err();

@@ -12,6 +12,7 @@ use super::{Catalogue, Target, catalogue, features};
 use crate::contract::{entries, first_line, get, items, text, verbatim};
 use crate::device::Platform;
 use crate::generated::contracts::capabilities_v1 as v1;
+use crate::mode::ReductionOrder;
 use crate::reason::ReasonCode;
 use crate::spec::{DeviceNeeds, KernelSpec, Limit, StrideNeeds};
 
@@ -148,6 +149,9 @@ impl Reader<'_, '_> {
         spec.cuda_graph_safe = kernel.is_cuda_graph_safe;
         spec.deterministic = kernel.deterministic;
         spec.tp_invariant = kernel.is_tp_invariant;
+        spec.max_tp_size = kernel.max_tp_size;
+        spec.reduction_order =
+            kernel.reduction_order.and_then(|word| ReductionOrder::from_name(&word.to_string()));
         spec.reduced_precision = kernel.math_mode != v1::KernelCapabilitiesMathMode::Ieee;
         spec.jit = kernel.jit;
         spec.prepacked_weights = kernel.requires_packed_weights;

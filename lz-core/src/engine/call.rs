@@ -9,7 +9,8 @@ use crate::device::DeviceSpec;
 use crate::expression_names::Values;
 use crate::health::Subject;
 use crate::mode::Mode;
-use crate::policy::Provenance;
+use crate::policy::{JitPolicy, Provenance};
+use crate::spec::KernelSpec;
 use crate::table::Hint;
 
 /// A locked kernel: its candidate, its id, and who says so.
@@ -39,6 +40,8 @@ pub(crate) struct Call<'a> {
     pub memory: Option<u64>,
     /// What is true of the strides and addresses of all tensors together.
     pub strides: Strides,
+    /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
+    pub takes_cold: bool,
 }
 
 /// What is true of all tensors of a call.
@@ -103,7 +106,22 @@ impl<'a> Call<'a> {
             hint,
             memory: world.memory_limit(device),
             strides: Strides::of(table, context),
+            takes_cold: false,
         }
+    }
+
+    /// The same call, for which a kernel may compile inside of it: for whoever has seen that nothing else can run it. `None`
+    /// where policy refuses such calls.
+    pub fn with_cold(&self) -> Option<Call<'a>> {
+        let policy = &self.world.policy;
+        let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
+        allowed
+            .then(|| Call { takes_cold: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+    }
+
+    /// Whether a kernel has not been compiled for calls like this one.
+    pub fn is_cold(&self, spec: &KernelSpec) -> bool {
+        !self.world.warm.contains(self.table.info, &spec.id, self.bucket.words())
     }
 
     /// What health knows the kernel by, on this call.

@@ -172,7 +172,7 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     None
 }
 
-/// Conditions of rules and locks that a cell does not settle.
+/// Conditions of rules and locks, and answers of dispatch tables, that a cell does not settle.
 fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     let rules = call.table.rules.iter().zip(&call.rules).enumerate();
     let rules = rules
@@ -181,7 +181,12 @@ fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
     let locks = call.table.locks.iter().enumerate().filter(|(_, lock)| lock.open).map(|(number, lock)| {
         Guard::Lock { lock: number as u16, expect: lock.acts(call.context, &call.values) }
     });
-    rules.chain(locks).collect()
+    let mut guards: Vec<Guard> = rules.chain(locks).collect();
+    if call.world.level.allows_cache() && call.world.solved.reads_numbers(call.table.info) {
+        let says = call.world.solved.says(call.table, &call.world.registry, call.context, call.device);
+        guards.push(Guard::Tabled { says });
+    }
+    guards
 }
 
 /// Asks for a kernel that is better than the winner and only not compiled yet.
@@ -191,10 +196,17 @@ fn want_compiled(call: &Call<'_>, kernel: &CompiledKernel) {
     if spec.jit
         && call.world.policy.jit.value == JitPolicy::WhenWarm
         && call.world.level.allows_background()
-        && !call.world.warm.contains(call.table.info, &spec.id, call.bucket.words())
+        && call.is_cold(spec)
     {
         jit.want(&spec.id, call.table.info, call.context);
     }
+}
+
+/// For a call that nothing can run: a kernel that compiles inside of it, where policy allows that. It is decided anew for each
+/// call, because whatever else can run another call of the cell goes before it.
+#[cold]
+pub(crate) fn decide_cold(call: &Call<'_>) -> Option<Decision> {
+    decide(&call.with_cold()?)
 }
 
 /// All that can run the call, best first.
@@ -209,6 +221,15 @@ pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
     ranked
 }
 
+/// The same, or what compiles inside the call where nothing else can run it and policy allows that.
+pub(crate) fn possible_or_cold(call: &Call<'_>) -> Vec<Ranked> {
+    let possible = possible(call);
+    if !possible.is_empty() {
+        return possible;
+    }
+    call.with_cold().map_or_else(Vec::new, |call| self::possible(&call))
+}
+
 /// Why nothing can run the call.
 #[cold]
 pub(crate) fn refusal(call: &Call<'_>) -> Error {
@@ -220,7 +241,12 @@ pub(crate) fn refusal(call: &Call<'_>) -> Error {
     };
     if let Some((locked, id, source)) = call.lock {
         let reasons = match locked {
-            Some(position) => reasons_of(position),
+            Some(position) => {
+                let message = format!("{operation} is locked to {id} ({source})");
+                let mut reasons = vec![Reason::new(ReasonCode::LockedKernelInvalid).message(message)];
+                reasons.extend(reasons_of(position));
+                reasons
+            }
             None => vec![
                 Reason::new(ReasonCode::KernelUnknown)
                     .message(format!("{operation} has no kernel {id}, to which it is locked ({source})")),

@@ -32,6 +32,8 @@ pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(),
 pub(crate) enum Found<'w> {
     Kept(&'w Entry),
     Fresh(Decision),
+    /// A kernel that compiles inside the call, because nothing else can run it.
+    Cold(Decision),
 }
 
 /// What dispatch needs of a decision.
@@ -49,7 +51,7 @@ impl Found<'_> {
             Found::Kept(entry) => {
                 Choice { kernel: entry.kernel, workspace: entry.workspace, transforms: entry.transforms }
             }
-            Found::Fresh(decision) => Choice {
+            Found::Fresh(decision) | Found::Cold(decision) => Choice {
                 kernel: decision.kernel,
                 workspace: decision.workspace,
                 transforms: decision.transforms,
@@ -237,7 +239,12 @@ impl Shared {
                 run_watched(world, kernel, bytes, choice.transforms, scratch, run_one)
             };
             match outcome {
-                None => return Ok(()),
+                None => {
+                    if matches!(found, Found::Cold(_)) {
+                        self.mark_warm(&kernel.spec().id, operation, context);
+                    }
+                    return Ok(());
+                }
                 Some(error) => {
                     let kernel = world.registry.shared(choice.kernel);
                     Trouble { kernel, error: *error, recorded: world.careful }
@@ -259,7 +266,7 @@ impl Shared {
         if !(world.keeps && key.fill(table, context, mode)) {
             world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(world, table, context, mode);
-            let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
+            let Some(decision) = decide::decide(&call) else { return self.find_cold(&call) };
             self.journal.note(&call, decision.position);
             return Ok(Found::Fresh(decision));
         }
@@ -290,7 +297,7 @@ impl Shared {
         }
         world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(world, table, context, mode);
-        let Some(decision) = decide::decide(&call) else { return Err(decide::refusal(&call)) };
+        let Some(decision) = decide::decide(&call) else { return self.find_cold(&call) };
         self.journal.note(&call, decision.position);
         match world.decisions.insert(key, &decision) {
             Some(entry) => Ok(Found::Kept(entry)),
@@ -299,6 +306,14 @@ impl Shared {
                 Ok(Found::Fresh(decision))
             }
         }
+    }
+
+    /// Something that compiles inside the call, where policy allows that, else why nothing can run it.
+    #[cold]
+    fn find_cold<'w>(&self, call: &Call<'_>) -> Result<Found<'w>, Error> {
+        let Some(decision) = decide::decide_cold(call) else { return Err(decide::refusal(call)) };
+        self.journal.note(call, decision.position);
+        Ok(Found::Cold(decision))
     }
 
     /// After a failure: remembers it, and tries the others, best first, where that is allowed.
@@ -320,6 +335,7 @@ impl Shared {
             return Err(no_kernels(operation));
         };
         let first = kernel.spec().id.clone();
+        forget_memory(&world, &trouble.error);
         if !trouble.recorded {
             record(&Call::new(&world, table, context, mode), kernel, &trouble.error);
         }
@@ -352,6 +368,7 @@ impl Shared {
                 Some(error) => {
                     metrics.failures.fetch_add(1, Ordering::Relaxed);
                     reasons.push(error.reason.clone());
+                    forget_memory(&world, &error);
                     may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
                 }
             }
@@ -360,7 +377,7 @@ impl Shared {
     }
 
     /// Whether another kernel may try after a failure; if not, why is added.
-    fn may_go_on(
+    pub(super) fn may_go_on(
         &self,
         world: &World,
         operation: &'static OperationInfo,
@@ -506,7 +523,7 @@ fn panicked(kernel: &CompiledKernel, panic: &(dyn std::any::Any + Send)) -> Kern
 }
 
 /// Asks health for leave first and tells it the outcome.
-fn run_admitted(
+pub(super) fn run_admitted(
     call: &Call<'_>,
     kernel: &CompiledKernel,
     workspace: u64,
@@ -527,6 +544,13 @@ fn run_admitted(
         Some(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),
     }
     outcome
+}
+
+/// After an allocation that failed, what was believed of the device's memory is not believed any more.
+fn forget_memory(world: &World, error: &KernelError) {
+    if error.reason.code == ReasonCode::OutOfMemory {
+        world.blocks.forget();
+    }
 }
 
 fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {

@@ -23,6 +23,8 @@ pub(crate) enum Guard {
     Memory { position: u16, expect: bool },
     /// Whether a candidate's launch fits the device.
     Launch { position: u16, expect: bool },
+    /// What dispatch tables say, where that depends on numbers: 48 bits.
+    Tabled { says: u64 },
 }
 
 /// Bits of the numbers of a remainder.
@@ -51,6 +53,7 @@ impl Guard {
             Guard::Lock { lock, expect } => word(3, expect, numbers(lock, 0, 0)),
             Guard::Memory { position, expect } => word(4, expect, numbers(position, 0, 0)),
             Guard::Launch { position, expect } => word(5, expect, numbers(position, 0, 0)),
+            Guard::Tabled { says } => word(6, true, says << 16),
         }
     }
 
@@ -70,7 +73,8 @@ impl Guard {
             2 => Guard::Rule { rule: number(1), expect },
             3 => Guard::Lock { lock: number(1), expect },
             4 => Guard::Memory { position: number(1), expect },
-            _ => Guard::Launch { position: number(1), expect },
+            5 => Guard::Launch { position: number(1), expect },
+            _ => Guard::Tabled { says: word >> 16 },
         }
     }
 
@@ -82,6 +86,7 @@ impl Guard {
             | Guard::Lock { expect, .. }
             | Guard::Memory { expect, .. }
             | Guard::Launch { expect, .. } => expect,
+            Guard::Tabled { .. } => true,
         }
     }
 }
@@ -129,6 +134,7 @@ fn stands(guard: Guard, world: &World, table: &OperationTable, context: &Context
         Guard::Launch { position, .. } => kernel(position)
             .zip(device())
             .map(|(kernel, device)| filter::launch_fits(kernel, &fields, device)),
+        Guard::Tabled { says } => Some(world.solved.says(table, &world.registry, context, device()) == says),
     };
     now == Some(guard.expect())
 }
@@ -149,6 +155,7 @@ mod tests {
                 Guard::Lock { lock: 7, expect },
                 Guard::Memory { position: u16::MAX, expect },
                 Guard::Launch { position: 3, expect },
+                Guard::Tabled { says: (1 << 48) - 1 },
             ];
             for guard in all {
                 assert_eq!(Guard::unpack(guard.pack()), guard);

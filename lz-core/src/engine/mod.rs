@@ -15,6 +15,7 @@ mod keep;
 pub(crate) mod measure;
 mod observe;
 mod open;
+mod planned;
 mod publish;
 mod scoped;
 mod sync;
@@ -29,13 +30,15 @@ use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::error::Error;
 use crate::evidence::{Evidence, MemoryProbe};
-use crate::explain::{self, Explanation};
+use crate::explain::{self, Explanation, ReasonLine};
 use crate::freeze::Journal;
 use crate::health::{Health, Population};
 use crate::kernel::{KernelEntry, KernelError};
 use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
+use crate::perfdb;
 use crate::plan::Plan;
+use crate::planner::KeptPlans;
 use crate::policy::Policy;
 use crate::policy::stack::PolicyStack;
 use crate::reason::Reason;
@@ -79,6 +82,7 @@ pub(crate) struct Shared {
     /// Who keeps things on disk.
     keeper: OnceLock<Arc<keep::Keeper>>,
     splits: Splits,
+    plans: KeptPlans,
     journal: Journal,
 }
 
@@ -126,6 +130,7 @@ impl Engine {
             operator: OnceLock::new(),
             keeper: OnceLock::new(),
             splits: Splits::default(),
+            plans: KeptPlans::default(),
             journal: Journal::default(),
         });
         let weak: Weak<Shared> = Arc::downgrade(&shared);
@@ -207,7 +212,7 @@ impl Engine {
 
     /// Sets who knows how much memory is free.
     pub fn set_memory_probe(&self, memory: Option<Arc<dyn MemoryProbe>>) {
-        self.shared.change(|parts| Ok(Some(Parts { memory, ..parts }))).ok();
+        self.shared.change(|parts| Ok(Some(Parts { memory, blocks: Arc::default(), ..parts }))).ok();
     }
 
     /// Sets who compiles in the background.
@@ -217,12 +222,7 @@ impl Engine {
 
     /// Says that a kernel has been compiled for calls like this one.
     pub fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
-        let bucket = Bucket::of(operation, context);
-        let change = |parts: Parts| {
-            let mut warm = (*parts.warm).clone();
-            Ok(warm.add(operation, kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
-        };
-        self.shared.change(change).ok();
+        self.shared.mark_warm(kernel, operation, context);
     }
 
     /// Says that a kernel survived a trial capture; with `graph_strict_mode` only such kernels are captured.
@@ -275,7 +275,7 @@ impl Engine {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
         let call = Call::new(&world, table, context, mode);
-        let possible = decide::possible(&call);
+        let possible = decide::possible_or_cold(&call);
         let name = |position: u16| {
             let candidate = table.candidates.get(usize::from(position))?;
             world.registry.compiled(candidate.kernel)
@@ -303,7 +303,12 @@ impl Engine {
     /// Why that would be run: every candidate, every reason, every addend.
     pub fn explain(&self, operation: &'static OperationInfo, context: &Context) -> Explanation {
         let (world, mode) = self.shared.world_of_thread();
-        explain::explain(&world, operation, context, mode)
+        let mut explanation = explain::explain(&world, operation, context, mode);
+        explanation.perfdb = self.perfdb().and_then(|db| match db.status().mode {
+            perfdb::Mode::Closed(why) => Some(ReasonLine::from(&Reason::from(&why))),
+            perfdb::Mode::Writable | perfdb::Mode::ReadOnly => None,
+        });
+        explanation
     }
 
     /// The decision that a dispatch would use, cached or not: the kernel's id. For tests and diagnostics.
@@ -370,6 +375,15 @@ impl Shared {
             self.publish(parts, &before, room);
         }
         Ok(())
+    }
+
+    fn mark_warm(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
+        let bucket = Bucket::of(operation, context);
+        let change = |parts: Parts| {
+            let mut warm = (*parts.warm).clone();
+            Ok(warm.add(operation, kernel, bucket.words()).then(|| Parts { warm: Arc::new(warm), ..parts }))
+        };
+        self.change(change).ok();
     }
 
     fn publish(&self, parts: Parts, before: &World, room: usize) {

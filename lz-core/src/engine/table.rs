@@ -230,6 +230,26 @@ impl OperationTable {
         limits.chain(rules).chain(locks)
     }
 
+    /// Numbers among the params that some kernel's conditions, a rule or a lock looks at: only they can change a decision.
+    pub fn numbers_read(&self, registry: &Registry) -> FieldSet {
+        let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
+        let formulas = kernels.flat_map(|kernel| {
+            kernel.workspace.iter().chain(kernel.grid.iter().flatten()).chain(&kernel.block)
+        });
+        let mut read = self.all_parts(registry).fold(0, |set, part| set | part.reads);
+        read |= formulas.fold(0, |set, formula| set | formula.reads);
+        let fixed: Vec<Store> =
+            self.locks.iter().flat_map(|lock| &lock.fixes).map(|(store, _)| *store).collect();
+        let mut numbers = 0;
+        for (index, field) in self.info.fields.iter().enumerate().take(MAX_VALUES) {
+            if matches!(field.store, Store::Scalar(_)) {
+                numbers |= 1 << index;
+                read |= if fixed.contains(&field.store) { 1 << index } else { 0 };
+            }
+        }
+        read & numbers
+    }
+
     /// Cuts every axis at the bounds of the schema's buckets, wherever any limit or rule changes its truth, and wherever a
     /// dispatch table changes its answer.
     fn cut_axes(&mut self, registry: &Registry, solved: &LoadedTables) {

@@ -14,7 +14,7 @@ use super::table::OperationTable;
 use crate::cache::DecisionTable;
 use crate::context::Context;
 use crate::device::DeviceSpec;
-use crate::evidence::{Evidence, MemoryProbe};
+use crate::evidence::{Evidence, KeptBlocks, MemoryProbe};
 use crate::health::{DegradationLevel, Health};
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
@@ -68,6 +68,8 @@ pub(crate) struct Parts {
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
+    /// What the above found out and need not find out again soon.
+    pub blocks: Arc<KeptBlocks>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
@@ -84,6 +86,7 @@ pub(crate) struct World {
     pub devices: Devices,
     pub evidence: Option<Arc<dyn Evidence>>,
     pub memory: Option<Arc<dyn MemoryProbe>>,
+    pub blocks: Arc<KeptBlocks>,
     pub jit: Option<Arc<dyn JitRequests>>,
     pub warm: Arc<Warm>,
     pub health: Arc<Health>,
@@ -128,8 +131,19 @@ impl World {
             },
             |before| Arc::clone(&before.tables),
         );
-        let Parts { registry, policy, devices, evidence, memory, jit, warm, health, solved, watching } =
-            parts;
+        let Parts {
+            registry,
+            policy,
+            devices,
+            evidence,
+            memory,
+            blocks,
+            jit,
+            warm,
+            health,
+            solved,
+            watching,
+        } = parts;
         let keeps = policy.cache.value.enabled && health.level().allows_cache();
         let careful = !health.is_spotless();
         World {
@@ -148,6 +162,7 @@ impl World {
             devices,
             evidence,
             memory,
+            blocks,
             jit,
             warm,
             health,
@@ -165,6 +180,7 @@ impl World {
             devices: self.devices.clone(),
             evidence: self.evidence.clone(),
             memory: self.memory.clone(),
+            blocks: Arc::clone(&self.blocks),
             jit: self.jit.clone(),
             warm: Arc::clone(&self.warm),
             health: Arc::clone(&self.health),
@@ -199,12 +215,13 @@ impl World {
 
     /// Bytes that a kernel's scratch memory may take now.
     pub fn memory_limit(&self, device: Option<&DeviceSpec>) -> Option<u64> {
-        let headroom = self.policy.memory_headroom.value;
-        let free = self.memory.as_ref().zip(device).and_then(|(probe, device)| probe.free_bytes(device));
-        match (headroom, free) {
-            (Some(headroom), Some(free)) => Some(headroom.min(free)),
-            (headroom, free) => headroom.or(free),
+        let mut limits = [self.policy.memory_headroom.value, None, None];
+        if let (Some(probe), Some(device)) = (&self.memory, device) {
+            let believed = self.policy.probe_time_to_live.value;
+            limits[1] = probe.free_bytes(device);
+            limits[2] = self.blocks.largest(probe.as_ref(), device, believed);
         }
+        limits.into_iter().flatten().min()
     }
 
     /// Whether the above may change from call to call.

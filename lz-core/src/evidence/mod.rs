@@ -1,11 +1,13 @@
 //! What is known from measurements, as scoring asks for it. Where it comes from (PerfDB, a file, a test) is not known here.
 
+mod blocks;
 mod stored;
 
 use crate::context::{Context, dtype_of};
 use crate::device::DeviceSpec;
 use crate::operation::OperationInfo;
 
+pub(crate) use blocks::KeptBlocks;
 pub use stored::StoredEvidence;
 
 /// Which measurements are asked for.
@@ -70,8 +72,15 @@ pub fn dtypes_text(operation: &OperationInfo, context: &Context) -> String {
     text
 }
 
-/// Somebody who knows how much memory is free. Asked on every call of a kernel that needs scratch memory.
+/// Somebody who knows how much memory is free.
 pub trait MemoryProbe: Send + Sync {
-    /// Bytes that could be allocated in one piece on the device; `None` when that is not known.
+    /// Bytes that are free on the device; `None` when that is not known. Asked on every call of a kernel that needs scratch memory.
     fn free_bytes(&self, device: &DeviceSpec) -> Option<u64>;
+
+    /// Bytes that could be allocated in one piece, where memory is fragmented; `None` when that is not known. It may take its
+    /// time: the answer is believed for `memory.probe_ttl_seconds`, or until an allocation fails.
+    fn largest_block(&self, device: &DeviceSpec) -> Option<u64> {
+        let _ = device;
+        None
+    }
 }

@@ -50,6 +50,12 @@ pub struct Explanation {
     pub policy: Vec<PolicyLine>,
     /// What a dispatch table says about the call.
     pub table: Option<TableLine>,
+    /// Why candidates are not told, where policy keeps them back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub withheld: Option<String>,
+    /// Why there are no measurements to go by, where the database of them cannot be used.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub perfdb: Option<ReasonLine>,
     /// What would be run.
     pub plan: Option<Plan>,
     /// Every kernel of the operation: possible ones best first, then the others by id.
@@ -207,6 +213,20 @@ impl Explanation {
 
     /// What happens when nothing can run the call as a whole.
     fn last_resort(&mut self, call: &Call<'_>) {
+        let name = |best: &Ranked| {
+            let entry = call.table.candidates.get(usize::from(best.position))?;
+            Some(call.world.registry.compiled(entry.kernel)?.spec().id.clone())
+        };
+        let cold = call.with_cold().map_or_else(Vec::new, |call| decide::possible(&call));
+        let names: Vec<String> = cold.iter().filter_map(name).collect();
+        if let Some(best) =
+            names.first().and_then(|best| self.candidates.iter_mut().find(|one| one.kernel == *best))
+        {
+            // Its reason stays: that it is cold is why it comes last.
+            best.chosen = true;
+            self.plan = Some(planned(best, names.iter().skip(1).cloned(), call));
+            return;
+        }
         let Some((split, best)) = split::plan(call) else { return };
         let entry = call.table.candidates.get(usize::from(best.position));
         let Some(kernel) = entry.and_then(|entry| call.world.registry.compiled(entry.kernel)) else { return };
@@ -259,6 +279,8 @@ pub(crate) fn explain(
         decided_in_ns: 0,
         policy: Vec::new(),
         table: None,
+        withheld: None,
+        perfdb: None,
         plan: None,
         candidates: Vec::new(),
     };
@@ -287,20 +309,31 @@ pub(crate) fn explain(
     let names: Vec<String> = possible.map(|one| one.kernel.clone()).collect();
     if let Some(best) = explanation.candidates.first_mut().filter(|best| best.reasons.is_empty()) {
         best.chosen = true;
-        let allowed = world.policy.fallback_enabled.value;
-        explanation.plan = Some(Plan {
-            kernel: best.kernel.clone(),
-            transforms: best.transforms,
-            transform_cost: -best.score.transform,
-            workspace_bytes: best.workspace_bytes.unwrap_or(0),
-            score: best.total,
-            fallbacks: if allowed { names.into_iter().skip(1).collect() } else { Vec::new() },
-            split: None,
-        });
+        explanation.plan = Some(planned(best, names.into_iter().skip(1), &call));
     } else {
         explanation.last_resort(&call);
     }
+    let enabled = &world.policy.explain_enabled;
+    if !enabled.value {
+        explanation.candidates.clear();
+        explanation.policy.clear();
+        explanation.withheld = Some(format!("explain_enabled is false ({})", enabled.source));
+    }
     explanation
+}
+
+/// The plan that runs this candidate.
+fn planned(best: &Candidate, others: impl Iterator<Item = String>, call: &Call<'_>) -> Plan {
+    let allowed = call.world.policy.fallback_enabled.value;
+    Plan {
+        kernel: best.kernel.clone(),
+        transforms: best.transforms,
+        transform_cost: -best.score.transform,
+        workspace_bytes: best.workspace_bytes.unwrap_or(0),
+        score: best.total,
+        fallbacks: if allowed { others.collect() } else { Vec::new() },
+        split: None,
+    }
 }
 
 fn seen(operation: &OperationInfo, context: &Context) -> Vec<Seen> {

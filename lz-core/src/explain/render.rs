@@ -9,6 +9,10 @@ impl fmt::Display for Explanation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.heading(f)?;
         self.circumstances(f)?;
+        if let Some(why) = &self.withheld {
+            let chosen = self.chosen().unwrap_or("nothing");
+            return write!(f, "\n\n  {chosen} would run it; why is not told: {why}");
+        }
         if self.candidates.is_empty() {
             return write!(f, "\n\n  no kernel is registered for this operation");
         }
@@ -72,6 +76,9 @@ impl Explanation {
         }
         if let Some(line) = &self.table {
             write!(f, "; table {} of {} {}", line.source, line.model_id, line.what)?;
+        }
+        if let Some(reason) = &self.perfdb {
+            write!(f, "; {}: {}", reason.code, reason.sentence)?;
         }
         Ok(())
     }

@@ -505,6 +505,9 @@ pub mod capabilities_v1 {
         ///Highest compute capability, inclusive.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub max_sm: ::std::option::Option<u32>,
+        ///Largest tensor-parallel size for which `is_tp_invariant` holds; left out or `null` means every one.
+        #[serde(skip_serializing_if = "::std::option::Option::is_none")]
+        pub max_tp_size: ::std::option::Option<u32>,
         ///Smallest batch.
         #[serde(skip_serializing_if = "::std::option::Option::is_none")]
         pub min_batch_size: ::std::option::Option<i64>,
@@ -535,6 +538,9 @@ pub mod capabilities_v1 {
         ///Quantised formats that it takes.
         #[serde(default, skip_serializing_if = "::std::vec::Vec::is_empty")]
         pub quant_formats: ::std::vec::Vec<QuantFormat>,
+        ///Order in which ranks must add for `is_tp_invariant` to hold; left out or `null` means that it does not depend on it.
+        #[serde(skip_serializing_if = "::std::option::Option::is_none")]
+        pub reduction_order: ::std::option::Option<KernelCapabilitiesReductionOrder>,
         ///Needs dense row-major tensors.
         #[serde(default)]
         pub requires_contiguous: bool,
@@ -798,6 +804,66 @@ pub mod capabilities_v1 {
     impl ::std::default::Default for KernelCapabilitiesMathMode {
         fn default() -> Self {
             KernelCapabilitiesMathMode::Ieee
+        }
+    }
+    ///Order in which ranks must add for `is_tp_invariant` to hold; left out or `null` means that it does not depend on it.
+    #[derive(
+        ::serde::Deserialize,
+        ::serde::Serialize,
+        Clone,
+        Copy,
+        Debug,
+        Eq,
+        Hash,
+        Ord,
+        PartialEq,
+        PartialOrd
+    )]
+    pub enum KernelCapabilitiesReductionOrder {
+        #[serde(rename = "ring")]
+        Ring,
+        #[serde(rename = "tree")]
+        Tree,
+        #[serde(rename = "canonical")]
+        Canonical,
+    }
+    impl ::std::fmt::Display for KernelCapabilitiesReductionOrder {
+        fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+            match *self {
+                Self::Ring => f.write_str("ring"),
+                Self::Tree => f.write_str("tree"),
+                Self::Canonical => f.write_str("canonical"),
+            }
+        }
+    }
+    impl ::std::str::FromStr for KernelCapabilitiesReductionOrder {
+        type Err = self::error::ConversionError;
+        fn from_str(
+            value: &str,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            match value {
+                "ring" => Ok(Self::Ring),
+                "tree" => Ok(Self::Tree),
+                "canonical" => Ok(Self::Canonical),
+                _ => Err("invalid value".into()),
+            }
+        }
+    }
+    impl ::std::convert::TryFrom<&str> for KernelCapabilitiesReductionOrder {
+        type Error = self::error::ConversionError;
+        fn try_from(
+            value: &str,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            value.parse()
+        }
+    }
+    impl ::std::convert::TryFrom<::std::string::String>
+    for KernelCapabilitiesReductionOrder {
+        type Error = self::error::ConversionError;
+        fn try_from(
+            value: ::std::string::String,
+        ) -> ::std::result::Result<Self, self::error::ConversionError> {
+            value.parse()
         }
     }
     ///`KernelCapabilitiesSpeculativeAlgorithmsItem`

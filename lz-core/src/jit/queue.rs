@@ -16,6 +16,7 @@ use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::engine::{JitRequests, WeakEngine};
 use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
 
 /// How often a thread that may not work looks whether it may.
 const LOOK: Duration = Duration::from_millis(50);
@@ -38,6 +39,7 @@ struct State {
     known: HashSet<Key>,
     failures: HashMap<Key, u32>,
     busy: usize,
+    last_dropped: Option<Reason>,
     manifest: Manifest,
     unsaved: bool,
 }
@@ -136,6 +138,11 @@ impl JitQueue {
         }
     }
 
+    /// Why a request was dropped last, if any was.
+    pub fn last_dropped(&self) -> Option<Reason> {
+        self.inner.state().last_dropped.clone()
+    }
+
     /// How many requests wait, those that rest after a failure among them.
     pub fn waiting(&self) -> usize {
         self.inner.state().waiting.len()
@@ -193,7 +200,11 @@ impl JitRequests for Inner {
             if let Some(oldest) = state.waiting.pop_front() {
                 state.known.remove(&oldest.key);
                 self.dropped.fetch_add(1, Ordering::Relaxed);
-                tracing::debug!(kernel = oldest.key.0, "dropped from a full queue of compilations");
+                let reason = Reason::new(ReasonCode::CompileQueueFull)
+                    .required(format!("at most {} waiting", self.config.queue.max(1)))
+                    .found(format!("one more, so that {} was dropped", oldest.key.0));
+                tracing::debug!(kernel = oldest.key.0, %reason, "dropped from a full queue of compilations");
+                state.last_dropped = Some(reason);
             }
         }
         state.known.insert(key.clone());

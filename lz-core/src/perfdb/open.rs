@@ -11,6 +11,7 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
 use super::store::{Backing, PerfDb};
+use crate::reason::{Reason, ReasonCode};
 
 /// How to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -114,6 +115,17 @@ impl fmt::Display for ClosedReason {
 }
 
 impl std::error::Error for ClosedReason {}
+
+impl From<&ClosedReason> for Reason {
+    fn from(closed: &ClosedReason) -> Reason {
+        match closed {
+            ClosedReason::NewerSchema { found, supported } => Reason::new(ReasonCode::PerfdbVersionMismatch)
+                .required(format!("schema version {supported} or earlier"))
+                .found(found.to_string()),
+            other => Reason::new(ReasonCode::PerfdbUnavailable).message(other.to_string()),
+        }
+    }
+}
 
 /// An opened database and what opening found. The database is usable in every case.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use lz_schema::model::{Cases, DTypeRef, Kind};
 
+use super::kept::Form;
 use super::path::{Ability, DTypeOrd, Edge, Flow, Graph, Path, follow, shortest};
 use super::{FUSION_POINTS, Step};
 use crate::context::{Context, Field, FieldKind};
@@ -30,6 +31,8 @@ pub(super) struct Chosen {
 #[derive(Debug)]
 pub(super) struct Block {
     pub operations: Vec<String>,
+    /// Whether each operation has layouts of its own.
+    has_layout: Vec<bool>,
     pub graph: Graph,
     /// What each edge stands for.
     pub options: Vec<Vec<Chosen>>,
@@ -50,9 +53,11 @@ struct Way {
 }
 
 impl Block {
-    pub fn of(world: &World, mode: Mode, steps: &[Step]) -> Result<Block, Error> {
+    /// The graph of a block. `fused` lets kernels do several of its operations.
+    pub fn of(world: &World, mode: Mode, steps: &[Step], fused: bool) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
+            has_layout: steps.iter().map(|step| layout_of(step.operation).is_some()).collect(),
             graph: Graph { edges: vec![Vec::new(); steps.len()], declared: declared(steps) },
             options: vec![Vec::new(); steps.len()],
             alone: Vec::new(),
@@ -77,7 +82,8 @@ impl Block {
             let best = ways.iter().map(|way| way.score).fold(f64::NEG_INFINITY, f64::max);
             for way in ways {
                 block.add(own, 0, 1, best, &way);
-                for first in block.windows(own, &way, &locked) {
+                let windows = if fused { block.windows(own, &way, &locked) } else { Vec::new() };
+                for first in windows {
                     block.add(own, own - first, way.fuses.len() + 1, best, &way);
                 }
             }
@@ -130,6 +136,21 @@ impl Block {
             let (kernel, score, workspace) = (way.kernel.clone(), way.score, way.workspace);
             options.push(Chosen { kernel, score, workspace });
         }
+    }
+
+    /// How each operation of a path of single ones is to be run.
+    pub fn forms(&self, path: &Path) -> Vec<Form> {
+        let form = |(step, position, _): &(usize, usize, super::path::Conversion)| {
+            let edge = self.graph.edges.get(*step)?.get(*position)?;
+            let option = self.options.get(*step)?.get(*position)?;
+            let stated = self.has_layout.get(*step).is_some_and(|has| *has);
+            Some(Form {
+                kernel: option.kernel.clone(),
+                layout: stated.then(|| edge.takes.layout.clone()),
+                dtype: edge.takes.dtype.and_then(|dtype| dtype.dtype()),
+            })
+        };
+        path.edges.iter().filter_map(form).collect()
     }
 
     pub fn joint(&self) -> Option<Path> {

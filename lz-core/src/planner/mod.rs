@@ -2,18 +2,23 @@
 //!
 //! A kernel that is a little worse by itself may be the better one in a block: what it makes is what the next one takes, and
 //! nothing has to be converted; or it does its neighbour's work as well. Costs are in points of score: what a kernel's score
-//! lacks to the best one of its step, plus conversions, minus what fusion gains. Nothing here runs anything.
+//! lacks to the best one of its step, plus conversions, minus what fusion gains. Only `run` runs anything.
 
+mod arrange;
 mod explain;
 mod graph;
+mod kept;
 mod path;
+mod run;
+
+pub(crate) use kept::KeptPlans;
+pub use run::{BlockCall, BlockRun};
 
 use serde::Serialize;
 
 use crate::Engine;
 use crate::context::Context;
 use crate::error::Error;
-use crate::mode;
 use crate::operation::OperationInfo;
 use lz_schema::DType;
 
@@ -126,9 +131,8 @@ impl BlockPlan {
 impl Engine {
     /// Chooses kernels for a block of operations together. The error is that of the first operation that nothing can run.
     pub fn plan_block(&self, steps: &[Step]) -> Result<BlockPlan, Error> {
-        let world = self.world();
-        let mode = mode::of_thread().apply(world.mode);
-        let block = graph::Block::of(&world, mode, steps)?;
+        let (world, mode) = self.world_of_thread();
+        let block = graph::Block::of(&world, mode, steps, true)?;
         Ok(explain::plan(&block))
     }
 }

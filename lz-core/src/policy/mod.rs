@@ -21,7 +21,7 @@ pub use pattern::Pattern;
 
 pub use crate::thread_scope::PolicyScope;
 
-use crate::mode::{Ask, KvStrategy, Mode};
+use crate::mode::{Ask, KvStrategy, Mode, ReductionOrder};
 
 /// Where a value came from, for people: `layerzero.yaml:14`, `LAYERZERO_PREFER`, `lz.configure`, `default`.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -178,8 +178,16 @@ pub struct Policy {
     pub deterministic: Sourced<bool>,
     /// Whether results must not depend on the tensor-parallel size.
     pub require_tp_invariant: Sourced<bool>,
+    /// How many ranks the tensor-parallel group has, where callers do not say it.
+    pub tp_size: Sourced<u32>,
+    /// In which order the ranks add.
+    pub reduction_order: Sourced<ReductionOrder>,
     /// What happens when only the reference is.
     pub tp_fallback: Sourced<TpFallback>,
+    /// Whether explanations can be asked for.
+    pub explain_enabled: Sourced<bool>,
+    /// Whether the kernels of a block of operations are chosen together.
+    pub plan_mode: Sourced<bool>,
     /// Whether implicit conversions are forbidden.
     pub strict_mode: Sourced<bool>,
     /// Whether adapters may convert at all.
@@ -190,10 +198,16 @@ pub struct Policy {
     pub graph_strict_mode: Sourced<bool>,
     /// The most scratch memory that a kernel may take, in bytes; none means no limit.
     pub memory_headroom: Sourced<Option<u64>>,
+    /// How long the size of the largest free block is believed.
+    pub probe_time_to_live: Sourced<Duration>,
     /// What happens with kernels that compile on first use.
     pub jit: Sourced<JitPolicy>,
+    /// Whether a call is refused that only a cold kernel could run; otherwise that one compiles inside the call.
+    pub fail_on_no_fallback: Sourced<bool>,
     /// How the cache of keys and values is kept, where callers do not say it.
     pub kv_strategy: Sourced<Option<KvStrategy>>,
+    /// The oldest driver for a cache of keys and values in virtual memory.
+    pub kv_min_driver: Sourced<String>,
     /// The cache of decisions.
     pub cache: Sourced<CacheConfig>,
     /// Points for a preference.
@@ -221,14 +235,21 @@ impl Default for Policy {
             fallback_enabled: Sourced::default_value(true),
             deterministic: Sourced::default_value(false),
             require_tp_invariant: Sourced::default_value(false),
+            tp_size: Sourced::default_value(1),
+            reduction_order: Sourced::default_value(ReductionOrder::Tree),
             tp_fallback: Sourced::default_value(TpFallback::Reference),
+            explain_enabled: Sourced::default_value(true),
+            plan_mode: Sourced::default_value(false),
             strict_mode: Sourced::default_value(false),
             allow_adaptation: Sourced::default_value(true),
             allow_reduced_precision: Sourced::default_value(false),
             graph_strict_mode: Sourced::default_value(false),
             memory_headroom: Sourced::default_value(Some(1 << 30)),
+            probe_time_to_live: Sourced::default_value(Duration::from_secs(60)),
             jit: Sourced::default_value(JitPolicy::WhenWarm),
+            fail_on_no_fallback: Sourced::default_value(true),
             kv_strategy: Sourced::default_value(None),
+            kv_min_driver: Sourced::default_value("520.0".to_owned()),
             cache: Sourced::default_value(CacheConfig::default()),
             prefer_points: 20.0,
             avoid_points: 50.0,
@@ -253,5 +274,6 @@ impl Policy {
             .set(Ask::NotAdapting, !self.allow_adaptation.value)
             .set(Ask::ReducedPrecision, self.allow_reduced_precision.value)
             .kv(self.kv_strategy.value)
+            .tp(self.tp_size.value)
     }
 }

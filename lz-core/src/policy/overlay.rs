@@ -18,13 +18,17 @@ const ASKS: [(&str, Ask, bool); 6] = [
 ];
 
 /// Settings that are read from the policy when a decision is made.
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 10] = [
     "kv_cache.strategy",
+    "tp_invariance.tp_size",
+    "tp_invariance.reduction_algorithm",
     "fallback_enabled",
     "memory_headroom_mb",
     "jit.mode",
+    "jit.fail_on_no_fallback",
     "allow_experimental",
     "graph_strict_mode",
+    "plan_mode",
 ];
 
 /// What a thread lays over a policy.
@@ -124,6 +128,10 @@ impl Overlay {
         {
             change = change.kv(strategy);
         }
+        let size = layer.settings.remove("tp_invariance.tp_size").map(|sourced| sourced.value);
+        if let Some(SettingValue::Int(size)) = size {
+            change = change.tp(u32::try_from(size).unwrap_or(u32::MAX));
+        }
         (change, layer)
     }
 }
@@ -140,10 +148,11 @@ mod tests {
             .disabled()
             .set("allow_adaptation", Given::Bool(false))
             .and_then(|overlay| overlay.set("kv_cache.strategy", Given::Text("paged".to_owned())))
+            .and_then(|overlay| overlay.set("tp_invariance.tp_size", Given::Int(4)))
             .and_then(|overlay| overlay.set("memory_headroom_mb", Given::Int(3)))
             .unwrap();
         let (change, layer) = overlay.split();
-        assert_eq!(change.apply(Mode::PLAIN).to_string(), "disabled, not adapting, paged");
+        assert_eq!(change.apply(Mode::PLAIN).to_string(), "disabled, not adapting, paged, 4 ranks");
         let policy = layer.policy();
         assert!(policy.enabled.value && policy.allow_adaptation.value);
         assert_eq!((policy.memory_headroom.value, policy.prefer.len()), (Some(3 << 20), 1));

@@ -8,7 +8,7 @@ use super::layer::Layer;
 use super::{
     Action, CacheConfig, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced, TpFallback,
 };
-use crate::mode::KvStrategy;
+use crate::mode::{KvStrategy, ReductionOrder};
 
 /// Kernels that are called experimental, by their names.
 const EXPERIMENTAL: &str = "*_experimental";
@@ -33,14 +33,25 @@ impl Policy {
         set_bool(&mut policy.fallback_enabled, layer, "fallback_enabled");
         set_bool(&mut policy.deterministic, layer, "deterministic");
         set_bool(&mut policy.require_tp_invariant, layer, "tp_invariance.require_tp_invariant");
+        tp_size(&mut policy.tp_size, layer);
+        reduction_order(&mut policy.reduction_order, layer);
         tp_fallback(&mut policy.tp_fallback, layer);
+        set_bool(&mut policy.explain_enabled, layer, "explain_enabled");
+        set_bool(&mut policy.plan_mode, layer, "plan_mode");
         set_bool(&mut policy.strict_mode, layer, "strict_mode");
         set_bool(&mut policy.allow_adaptation, layer, "allow_adaptation");
         set_bool(&mut policy.allow_reduced_precision, layer, "allow_reduced_precision");
         set_bool(&mut policy.graph_strict_mode, layer, "graph_strict_mode");
         headroom(&mut policy.memory_headroom, layer);
+        probe_time_to_live(&mut policy.probe_time_to_live, layer);
         jit(&mut policy.jit, layer);
+        set_bool(&mut policy.fail_on_no_fallback, layer, "jit.fail_on_no_fallback");
         kv_strategy(&mut policy.kv_strategy, layer);
+        if let Some(Sourced { value: SettingValue::Text(version), source }) =
+            layer.settings.get("kv_cache.min_driver_version")
+        {
+            policy.kv_min_driver = Sourced { value: version.clone(), source: source.clone() };
+        }
         cache(&mut policy.cache, layer);
         lay_locks(&mut policy.locks, layer);
         let banned = policy.deny.iter().find(|listed| listed.kernels.as_str() == EXPERIMENTAL).cloned();
@@ -131,6 +142,32 @@ fn jit(place: &mut Sourced<JitPolicy>, layer: &Layer) {
             "inline" => JitPolicy::Inline,
             _ => JitPolicy::WhenWarm,
         };
+        *place = Sourced { value, source: source.clone() };
+    }
+}
+
+fn probe_time_to_live(place: &mut Sourced<Duration>, layer: &Layer) {
+    if let Some(Sourced { value: SettingValue::Float(seconds), source }) =
+        layer.settings.get("memory.probe_ttl_seconds")
+    {
+        let value = Duration::try_from_secs_f64(*seconds).unwrap_or(Duration::MAX);
+        *place = Sourced { value, source: source.clone() };
+    }
+}
+
+fn tp_size(place: &mut Sourced<u32>, layer: &Layer) {
+    if let Some(Sourced { value: SettingValue::Int(size), source }) =
+        layer.settings.get("tp_invariance.tp_size")
+    {
+        *place = Sourced { value: u32::try_from(*size).unwrap_or(u32::MAX), source: source.clone() };
+    }
+}
+
+fn reduction_order(place: &mut Sourced<ReductionOrder>, layer: &Layer) {
+    if let Some(Sourced { value: SettingValue::Text(word), source }) =
+        layer.settings.get("tp_invariance.reduction_algorithm")
+        && let Some(value) = ReductionOrder::from_name(word)
+    {
         *place = Sourced { value, source: source.clone() };
     }
 }

@@ -6,8 +6,9 @@ use super::workload;
 use crate::context::{Context, FieldKind, Store};
 use crate::engine::table::{AxisCells, OperationTable};
 use crate::error::Error;
-use crate::expression_names;
+use crate::expression_names::{self, MAX_VALUES};
 use crate::operation::OperationInfo;
+use crate::registry::Registry;
 use crate::table::Sizes;
 use crate::tensor::Place;
 
@@ -109,8 +110,11 @@ impl Grid {
 }
 
 /// The grids of a work: one for each choice of exact sizes. `Err` says what is wrong with its ranges.
-pub(super) fn of(work: &Work, table: &OperationTable) -> Result<Vec<Grid>, String> {
+///
+/// Numbers among the params are told apart exactly, if anything looks at them: a table must not answer for another number.
+pub(super) fn of(work: &Work, table: &OperationTable, registry: &Registry) -> Result<Vec<Grid>, String> {
     let operation = work.operation;
+    let read = table.numbers_read(registry);
     for (axis, sizes) in &work.ranges {
         let known = operation.field(axis).is_some_and(|field| matches!(field.kind, FieldKind::Axis { .. }));
         if !known {
@@ -123,8 +127,14 @@ pub(super) fn of(work: &Work, table: &OperationTable) -> Result<Vec<Grid>, Strin
     let empty =
         Grid { operation, context: work.context, words: Vec::new(), sizes: Vec::new(), axes: Vec::new() };
     let mut grids = vec![empty];
-    for field in operation.fields.iter() {
+    for (index, field) in operation.fields.iter().enumerate() {
         match (&field.kind, field.store) {
+            (FieldKind::Int | FieldKind::Float, Store::Scalar(_))
+                if index < MAX_VALUES && read & (1 << index) != 0 =>
+            {
+                let word = (field.name.to_string(), expression_names::show(field, &work.context));
+                grids.iter_mut().for_each(|grid| grid.words.push(word.clone()));
+            }
             (
                 FieldKind::DType | FieldKind::Bool | FieldKind::Enum(_) | FieldKind::Given,
                 Store::Flag { .. },

@@ -135,7 +135,7 @@ impl Engine {
                 let message = format!("{} has no kernels to decide between", work.operation.name);
                 return Err(refuse(message));
             };
-            for grid in grid::of(work, table).map_err(refuse)? {
+            for grid in grid::of(work, table, &world.registry).map_err(refuse)? {
                 if seen.insert(grid.key()) {
                     grids.push(grid);
                 }

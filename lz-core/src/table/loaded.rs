@@ -95,6 +95,31 @@ impl LoadedTables {
         self.0.iter().for_each(|loaded| loaded.table.cuts(operation, tell));
     }
 
+    /// Whether answers for an operation depend on numbers, which are not part of a cell of decisions.
+    pub fn reads_numbers(&self, operation: &OperationInfo) -> bool {
+        self.0.iter().any(|loaded| loaded.table.reads_numbers(operation))
+    }
+
+    /// What they say about a call, in 48 bits: the same for the same answer.
+    pub fn says(
+        &self,
+        table: &OperationTable,
+        registry: &Registry,
+        context: &Context,
+        device: Option<&DeviceSpec>,
+    ) -> u64 {
+        let (kind, positions) = match self.hint(table, registry, context, device) {
+            Hint::None => (1, Vec::new()),
+            Hint::Stale { .. } => (2, Vec::new()),
+            Hint::Outside { .. } => (3, Vec::new()),
+            Hint::Decided { positions, .. } => (4, positions),
+        };
+        let mixed = positions.iter().fold(kind, |all: u64, position| {
+            (all ^ u64::from(*position)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(23)
+        });
+        mixed & ((1 << 48) - 1)
+    }
+
     /// What they say about a call, before policy is asked.
     pub fn hint<'a>(
         &'a self,

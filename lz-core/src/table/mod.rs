@@ -186,6 +186,12 @@ impl DispatchTable {
         Found::Outside(outside.unwrap_or_else(|| Reason::new(ReasonCode::PlanBucketMiss)))
     }
 
+    /// Whether its answers for an operation depend on numbers.
+    pub(crate) fn reads_numbers(&self, operation: &OperationInfo) -> bool {
+        let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);
+        trees.iter().any(node::Node::reads_numbers)
+    }
+
     /// Where its answers for an operation change along each size.
     pub(crate) fn cuts(&self, operation: &OperationInfo, tell: &mut dyn FnMut(Store, i64)) {
         let trees = self.trees.get(operation.name.as_ref()).map_or(&[][..], Vec::as_slice);

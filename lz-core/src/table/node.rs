@@ -2,7 +2,7 @@
 
 use lz_schema::DType;
 use lz_schema::expr::Scope;
-use lz_schema::model::Constant;
+use lz_schema::model::{Constant, ParamType};
 
 use crate::context::{Context, FieldKind, Store};
 use crate::expression_names::Names;
@@ -32,7 +32,7 @@ pub(super) enum Node {
         bounds: Vec<i64>,
         branches: Vec<Node>,
     },
-    /// By a dtype, a bool, an enum or an exact size.
+    /// By a dtype, a bool, an enum, an exact size or an exact number.
     Cases {
         name: String,
         cases: Vec<(Word, Node)>,
@@ -71,7 +71,7 @@ impl Word {
         })
     }
 
-    /// A dtype variable, a bool, an enum or a size that has the value of this name.
+    /// A dtype variable, a bool, an enum, a size or a number that has the value of this name.
     pub fn named(info: &OperationInfo, name: &str, value: &str) -> Option<Word> {
         let field = info.field(name)?;
         let raw = match (&field.kind, value) {
@@ -82,24 +82,39 @@ impl Word {
             (FieldKind::Bool | FieldKind::Given, "true") => 1,
             (FieldKind::Bool | FieldKind::Given, "false") => 0,
             (FieldKind::Enum(cases), _) => cases.iter().position(|case| case == value)? as u64,
+            (FieldKind::Int, _) => value.parse::<i64>().ok()? as u64,
+            (FieldKind::Float, _) => float(info, name, value)?.to_bits(),
             _ => return None,
         };
         Some(Word { store: field.store, raw, name: name.to_owned(), text: value.to_owned() })
     }
 
-    /// A param that an alias fixes; `None` for a number, which no cell of decisions tells apart.
+    /// A param that an alias fixes.
     pub fn fixed(info: &OperationInfo, name: &str, value: &Constant) -> Option<Word> {
         let field = info.field(name)?;
         let (raw, text) = match value {
             Constant::Bool(value) => (u64::from(*value), value.to_string()),
             Constant::Enum(case) => (u64::from(*case), case.to_string()),
-            Constant::Int(_) | Constant::Float(_) => return None,
+            Constant::Int(value) if field.kind == FieldKind::Float => {
+                return Word::named(info, name, &value.to_string());
+            }
+            Constant::Int(value) => (*value as u64, value.to_string()),
+            Constant::Float(value) => return Word::named(info, name, &format!("{value:?}")),
         };
         Some(Word { store: field.store, raw, name: name.to_owned(), text })
     }
 
     fn holds(&self, context: &Context) -> bool {
         context.raw(self.store) == self.raw
+    }
+}
+
+/// A number as contexts have it: a param of 32 bits is rounded to them before it is widened.
+fn float(info: &OperationInfo, name: &str, value: &str) -> Option<f64> {
+    let param = info.schema().params.iter().find(|param| param.name == name)?;
+    match param.ty {
+        ParamType::F32 => value.parse::<f32>().ok().map(f64::from),
+        _ => value.parse::<f64>().ok(),
     }
 }
 
@@ -202,6 +217,17 @@ impl Node {
                     }
                 },
             };
+        }
+    }
+
+    /// Whether the answer depends on a number, which is not part of a cell of decisions.
+    pub fn reads_numbers(&self) -> bool {
+        match self {
+            Node::Leaf(_) | Node::Undecided(_) => false,
+            Node::Split { branches, .. } => branches.iter().any(Node::reads_numbers),
+            Node::Cases { cases, .. } => cases
+                .iter()
+                .any(|(word, inner)| matches!(word.store, Store::Scalar(_)) || inner.reads_numbers()),
         }
     }
 

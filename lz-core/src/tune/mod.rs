@@ -10,6 +10,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lz_schema::policy::SettingValue;
+
 use crate::context::Context;
 use crate::device::Environment;
 use crate::engine::Engine;
@@ -63,6 +65,18 @@ impl Default for TuneOptions {
             clock: Arc::new(SystemClock::default()),
             synchronise: None,
         }
+    }
+}
+
+impl TuneOptions {
+    /// As an engine's settings say (`perfdb.tune_samples`).
+    pub fn of(engine: &Engine) -> TuneOptions {
+        let mut options = TuneOptions::default();
+        if let Some(SettingValue::Int(samples)) = engine.setting("perfdb.tune_samples").map(|one| one.value) {
+            options.most_samples = u32::try_from(samples).unwrap_or(u32::MAX);
+            options.least_samples = options.least_samples.min(options.most_samples);
+        }
+        options
     }
 }
 

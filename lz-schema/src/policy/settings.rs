@@ -346,6 +346,7 @@ pub const SETTINGS: &[Setting] = &[
         doc: "Accuracy ranks of formats for this model, before the general ones: `nvfp4: 10`.",
     },
     no("tp_invariance.require_tp_invariant", "Whether results must not depend on the tensor-parallel size."),
+    int("tp_invariance.tp_size", 1, 1, "Tensor-parallel size of this run, where callers do not say."),
     word(
         "tp_invariance.reduction_algorithm",
         "tree",

@@ -181,7 +181,8 @@ fn stray(
     }
 }
 
-fn same(operation: &Operation, found: &OwnedCall, wanted: &OwnedCall) -> Result<(), String> {
+/// What a call left behind against what it should have left: outputs, and what is changed in place.
+pub fn same(operation: &Operation, found: &OwnedCall, wanted: &OwnedCall) -> Result<(), String> {
     for ((output, found), wanted) in operation.outputs.iter().zip(&found.outputs).zip(&wanted.outputs) {
         let differs = match (found, wanted) {
             (OwnedOut::Absent, OwnedOut::Absent) => None,

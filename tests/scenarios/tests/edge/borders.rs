@@ -144,3 +144,15 @@ fn decisions_that_expire_at_once_stay_right() {
     }
     assert!(engine.generation() > before, "a new state followed when the old one had expired");
 }
+
+/// `cache.max_size: 1` on a tiny machine: one decision is kept at most, and calls of two cells in turn get each its own.
+#[test]
+fn a_cache_of_one_keeps_one_decision_and_every_answer_right() {
+    let engine = with_cache(CacheConfig { max_entries: 1, ..CacheConfig::default() });
+    for _ in 0..50 {
+        for (hidden, expected) in [(64, "small.x"), (101, "large.x"), (100, "small.x")] {
+            assert_eq!(Norm::hidden(hidden).serve(&engine).unwrap(), expected);
+            assert!(engine.cached_decisions() <= 1, "{} are kept", engine.cached_decisions());
+        }
+    }
+}

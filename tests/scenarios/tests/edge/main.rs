@@ -6,3 +6,4 @@ mod devices;
 mod figures;
 mod policy;
 mod shapes;
+mod splitting;

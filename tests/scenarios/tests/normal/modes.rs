@@ -87,7 +87,10 @@ fn backends_declare_the_layouts_of_pages_that_they_read() {
     assert_eq!(DecodePaged::llama3_8b().chosen(&engine).unwrap(), "flashinfer.fa2.decode");
     let explanation = DecodePaged::llama3_8b().explain(&engine);
     let reason = &explanation.candidate("trtllm.gen.decode").unwrap().reasons[0];
-    assert_eq!((reason.code, reason.sentence.as_str()), ("LAYOUT_UNSUPPORTED", "requires HND, found NHD"));
+    assert_eq!(
+        (reason.code, reason.sentence.as_str()),
+        ("KV_CACHE_LAYOUT_MISMATCH", "requires HND, found NHD")
+    );
     let large = DecodePaged { page_size: 256, ..DecodePaged::llama3_8b() };
     assert_eq!(large.chosen(&engine).unwrap(), "flash_attn.v2.decode");
 }

@@ -1,0 +1,93 @@
+//! Blocks of operations whose kernels are chosen together, and run together.
+
+use lz_core::dynamic::Output;
+use lz_core::plan::TransformKind;
+use lz_core::planner::{BlockCall, Step};
+use lz_core::{Arg, Engine, OperationInfo, Tensor, TensorView};
+use lz_ops::{ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
+use lz_scenarios::calls::{Ask, Norm, Prefill};
+use lz_scenarios::house::{govern, house_on, register};
+use lz_scenarios::kernels::{quiet, spec};
+
+fn layer() -> Vec<Step> {
+    let prefill = Prefill::llama3_8b();
+    let step = || Step::new(prefill.operation(), prefill.context().unwrap());
+    vec![step(), step(), step()]
+}
+
+/// Three attentions in a row on an H100: the kernel that is second alone is first together, because nothing is converted between.
+#[test]
+fn what_one_kernel_makes_saves_the_next_a_conversion() {
+    let engine = house_on("h100");
+    for (id, priority, makes) in [("mover.prefill", 91, Some("BHSD")), ("turned.prefill", 93, None)] {
+        let mut kernel =
+            spec(id, &ATTENTION_GQA_PREFILL, "1", lz_core::device::Platform::Cuda).priority(priority);
+        kernel.layouts = vec![if makes.is_some() { "BSHD" } else { "BHSD" }.to_owned()];
+        kernel.produces_layout = makes.map(str::to_owned);
+        kernel.adapts = vec![TransformKind::Layout];
+        kernel.transform_cost = 4;
+        register(&engine, [quiet(kernel, &ATTENTION_GQA_PREFILL)]);
+    }
+    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "mover.prefill");
+    let plan = engine.plan_block(&layer()).unwrap();
+    let kernels: Vec<&str> = plan.joint.steps.iter().map(|step| step.kernel.as_str()).collect();
+    assert_eq!(kernels, ["mover.prefill", "turned.prefill", "turned.prefill"], "{plan}");
+    assert!(plan.saves() > 0.0 && plan.joint.steps[1].conversion.is_none(), "{plan}");
+    assert_eq!(plan.differences[0].alone.0, "mover.prefill");
+}
+
+/// A fused kernel is cheaper than two kernels, until the operator locks one of the two operations: then the lock is kept.
+#[test]
+fn a_lock_on_a_neighbour_keeps_it_from_being_fused_away() {
+    let engine = house_on("h100");
+    let mut fused = spec("fused.norm_prefill", &ATTENTION_GQA_PREFILL, "1", lz_core::device::Platform::Cuda);
+    fused.priority = 84;
+    fused.fuses = vec![NORM_RMS.name.to_string()];
+    register(&engine, [quiet(fused, &ATTENTION_GQA_PREFILL)]);
+    let (norm, prefill) = (Norm::llama3_8b(), Prefill::llama3_8b());
+    let block = [
+        Step::new(norm.operation(), norm.context().unwrap()),
+        Step::new(prefill.operation(), prefill.context().unwrap()),
+    ];
+    let plan = engine.plan_block(&block).unwrap();
+    assert_eq!(plan.joint.steps[0].kernel, "fused.norm_prefill", "{plan}");
+    govern(&engine, "locks: { norm.rms: torch.norm.rms }\n");
+    let plan = engine.plan_block(&block).unwrap();
+    let kernels: Vec<&str> = plan.joint.steps.iter().map(|step| step.kernel.as_str()).collect();
+    assert_eq!(kernels, ["torch.norm.rms", "flash_attn.v3.prefill"], "{plan}");
+}
+
+fn args<'a>(operation: &OperationInfo, given: &[TensorView<'a>]) -> Vec<Arg<'a>> {
+    let count = operation.schema().inputs.len() + operation.schema().params.len();
+    let given = given.iter().map(|view| Arg::Tensor(*view));
+    given.chain(std::iter::repeat_with(|| Arg::Absent)).take(count).collect()
+}
+
+fn through(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
+    let mut block = [
+        BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
+        BlockCall::new(&MLP_LINEAR, args(&MLP_LINEAR, &[x.view(), weight.view()])),
+    ];
+    let run = engine.run_block(&mut block).unwrap_or_else(|error| panic!("{error}"));
+    let [Output::Tensor(output)] = run.outputs.as_slice() else { panic!("one tensor") };
+    (output.view().as_slice::<f32>().unwrap().to_vec(), run.kernels)
+}
+
+/// `plan_mode: true` in the file: a norm and a linear layer run as one planned block, with the values of the two calls.
+#[test]
+fn a_planned_block_runs_with_the_values_of_its_calls() {
+    let numbers = |count: usize| (0..count).map(|at| (at as f32 * 0.7).cos()).collect::<Vec<f32>>();
+    let x = Tensor::from_slice(&numbers(48), &[3, 16]).unwrap();
+    let weight = Tensor::from_slice(&numbers(128), &[8, 16]).unwrap();
+    let (truth, kernels) = through(&reference_engine(), &x, &weight);
+    assert_eq!(kernels, [None, None], "without plan_mode each is a call of its own");
+    let engine = reference_engine();
+    register(&engine, lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == NORM_RMS.name));
+    govern(&engine, "plan_mode: true\n");
+    let (planned, kernels) = through(&engine, &x, &weight);
+    assert!(kernels[0].as_deref().is_some_and(|kernel| kernel.starts_with("cpu.norm.rms")), "{kernels:?}");
+    assert_eq!(kernels[1].as_deref(), Some("reference.mlp.linear"));
+    for (a, b) in planned.iter().zip(&truth) {
+        assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
+    }
+}

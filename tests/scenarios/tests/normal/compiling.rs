@@ -1,0 +1,130 @@
+//! Kernels that compile on first use: in the background, beforehand, and remembered for the next start.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use lz_core::jit::{Compiled, JitConfig, JitQueue};
+use lz_core::{Engine, ReasonCode};
+use lz_ops::NORM_RMS;
+use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::folder::Folder;
+use lz_scenarios::house::{govern, host_house, host_spec, register};
+use lz_scenarios::kernels::quiet;
+
+/// Longer than any machine takes.
+const LONG: Duration = Duration::from_secs(120);
+
+/// A fast kernel that has to be compiled beside one that has not, and how often it was compiled.
+fn house() -> (Engine, Arc<AtomicUsize>) {
+    house_whose_compiler_waits(|| {})
+}
+
+/// The same, whose compiler does something first.
+fn house_whose_compiler_waits(wait: impl Fn() + Send + Sync + 'static) -> (Engine, Arc<AtomicUsize>) {
+    let engine = host_house([host_spec("plain.x")]);
+    let count = Arc::new(AtomicUsize::new(0));
+    let mut fast = host_spec("jit.x").priority(90);
+    fast.jit = true;
+    let counted = Arc::clone(&count);
+    let compiled = quiet(fast, &NORM_RMS).compiled_by(move |_: &lz_core::jit::CompileRequest<'_>| {
+        wait();
+        counted.fetch_add(1, Ordering::SeqCst);
+        Ok(Compiled::default())
+    });
+    register(&engine, [compiled]);
+    (engine, count)
+}
+
+/// JIT cold start (flashinfer#2968): the first request is served by another kernel while the fast one compiles beside it.
+#[test]
+fn a_cold_kernel_is_compiled_beside_the_requests() {
+    let (engine, count) = house();
+    let queue = JitQueue::start(&engine, "llama3-8b", JitConfig::default());
+    assert_eq!(Norm::rows(16).serve(&engine).unwrap(), "plain.x");
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(Norm::rows(16).serve(&engine).unwrap(), "jit.x");
+    assert_eq!((count.load(Ordering::SeqCst), queue.counters().compiled), (1, 1));
+    queue.stop();
+}
+
+/// A pod is replaced: the shapes that the last one met are compiled before the new one takes its first request.
+#[test]
+fn the_shapes_of_production_are_warm_before_the_first_request() {
+    let folder = Folder::new();
+    let yaml = format!("jit: {{ manifest_path: \"{}\" }}\n", folder.file("shapes.json").display());
+    let start = |engine: &Engine| {
+        let settings = govern(engine, &yaml);
+        JitQueue::start(engine, "llama3-8b", JitConfig::of(|key| settings.value(key)))
+    };
+    let (first, _) = house();
+    let queue = start(&first);
+    for rows in [1, 64, 4096] {
+        Norm::rows(rows).serve(&first).unwrap();
+    }
+    assert!(queue.wait_until_idle(LONG));
+    queue.stop();
+
+    let (next, count) = house();
+    let queue = start(&next);
+    let items = queue.manifest().items(&next.registry());
+    let mut told = 0;
+    let report = next.warmup(&items, &mut |_| {
+        told += 1;
+        ControlFlow::Continue(())
+    });
+    assert_eq!((report.compiled.len(), count.load(Ordering::SeqCst)), (3, 3));
+    assert!(told >= 3, "progress is told");
+    for rows in [1, 64, 4096] {
+        assert_eq!(Norm::rows(rows).serve(&next).unwrap(), "jit.x");
+    }
+    assert_eq!(count.load(Ordering::SeqCst), 3, "nothing was compiled in a request");
+    queue.stop();
+}
+
+/// A burst of new shapes fills the queue: the oldest wish is dropped and counted, and is met when it is wished again.
+#[test]
+fn a_full_queue_drops_the_oldest_wish_and_says_so() {
+    let (release, gate) = channel::<()>();
+    let gate = Mutex::new(gate);
+    let (engine, _) = house_whose_compiler_waits(move || {
+        // Whoever let the sender go lets everything through.
+        let _ = gate.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    });
+    let queue = JitQueue::start(&engine, "llama3-8b", JitConfig { queue: 2, ..JitConfig::default() });
+    Norm::hidden(1).serve(&engine).unwrap();
+    while queue.waiting() > 0 {
+        std::thread::yield_now();
+    }
+    // The first is being compiled; of the next three two have room.
+    for hidden in [2, 3, 4] {
+        assert_eq!(Norm::hidden(hidden).serve(&engine).unwrap(), "plain.x");
+    }
+    assert_eq!((queue.waiting(), queue.counters().dropped), (2, 1));
+    assert_eq!(queue.last_dropped().map(|reason| reason.code), Some(ReasonCode::CompileQueueFull));
+    drop(release);
+    assert!(queue.wait_until_idle(LONG));
+    let served = |hidden| Norm::hidden(hidden).serve(&engine).unwrap();
+    assert_eq!([1, 3, 4].map(served), ["jit.x"; 3]);
+    assert_eq!(served(2), "plain.x");
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!(served(2), "jit.x");
+    queue.stop();
+}
+
+/// A lonely cold kernel: by default its call is refused with the reason; `fail_on_no_fallback: false` lets it compile in the call.
+#[test]
+fn a_cold_kernel_without_a_fallback_is_refused_unless_policy_lets_it_compile() {
+    let mut only = host_spec("jit.x");
+    only.jit = true;
+    let engine = host_house([only]);
+    let error = Norm::default().serve(&engine).unwrap_err();
+    assert!(error.has(ReasonCode::JitCold), "{error}");
+    govern(&engine, "jit: { fail_on_no_fallback: false }\n");
+    assert_eq!(Norm::default().serve(&engine).unwrap(), "jit.x");
+    govern(&engine, "jit: { fail_on_no_fallback: true }\n");
+    assert_eq!(Norm::default().serve(&engine).unwrap(), "jit.x", "it is warm now");
+    assert!(Norm::rows(4000).serve(&engine).is_err(), "for this bucket it is not");
+}
