@@ -5,7 +5,6 @@
 
 use serde::Serialize;
 
-use crate::compiled::CompiledKernel;
 use crate::engine::call::Call;
 use crate::engine::table::Candidate;
 use crate::evidence::{Measured, Question};

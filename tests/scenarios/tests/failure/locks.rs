@@ -20,6 +20,7 @@ fn a_lock_on_an_impossible_kernel_is_an_error() {
     let error = masked.chosen(&engine).unwrap_err();
     insta::assert_snapshot!(error, @r"
     attention.gqa.prefill: locked to torch.sdpa.flash, which cannot run this call; unlock it or change the call
+      [LOCKED_KERNEL_INVALID] attention.gqa.prefill is locked to torch.sdpa.flash (layerzero.yaml:2)
       [ATTN_MASK_UNSUPPORTED] requires not given(mask), found given(mask) = true
     ");
 }
