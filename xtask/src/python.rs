@@ -19,7 +19,7 @@ const LIGHT: Group = Group {
 };
 
 /// Torch takes gigabytes and minutes, so nothing but its own tests waits for it.
-const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16"] };
+const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "expecttest"] };
 
 /// Models, for the integration with their library. Needs torch as well.
 const TRANSFORMERS: Group =

@@ -135,3 +135,30 @@ def test_what_is_quantized_comes_back(format):
     assert lz.ops.quantize(x, **keywords, out=places)[0] is places[0]
     assert np.array_equal(places[0].view(np.uint8), values.view(np.uint8))
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
+
+
+@pytest.mark.parametrize(("format", "largest"), [("fp8_e4m3", 448.0), ("fp8_e5m2", 57344.0)])
+def test_small_floats_are_rounded_as_ml_dtypes_does(format, largest):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    dtype = {"fp8_e4m3": ml_dtypes.float8_e4m3fn, "fp8_e5m2": ml_dtypes.float8_e5m2}[format]
+    rng = np.random.default_rng(4)
+    x = (rng.normal(size=(16, 256)) * np.exp2(rng.integers(-12, 12, size=(16, 256)))).astype(np.float32)
+    one = np.array(1, np.float32)
+    ours = lz.ops.quantize(x, one, format=format, granularity="tensor")
+    theirs = np.clip(x, -largest, largest).astype(dtype)
+    assert np.array_equal(ours.view(np.uint8), theirs.view(np.uint8))
+    back = lz.ops.dequantize(ours, one, format=format, granularity="tensor")
+    assert np.array_equal(back, theirs.astype(np.float32))
+
+
+@pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
+def test_pairs_of_four_bits_hold_what_ml_dtypes_says(format):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    scales = {"mxfp4": ml_dtypes.float8_e8m0fnu, "nvfp4": ml_dtypes.float8_e4m3fn}
+    x = np.random.default_rng(5).normal(size=(4, 64)).astype(np.float32) * 3
+    blocks = 64 // {"mxfp4": 32, "nvfp4": 16}[format]
+    scale = np.ones((4, blocks), scales[format])
+    ours = lz.ops.quantize(x, scale, format=format, granularity="block")
+    theirs = np.clip(x, -6, 6).astype(ml_dtypes.float4_e2m1fn).view(np.uint8)
+    packed = (theirs[:, 0::2] & 15) | (theirs[:, 1::2] << 4)
+    assert np.array_equal(ours, packed)
