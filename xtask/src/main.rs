@@ -31,6 +31,7 @@ cargo xtask <command>
   export-definition OP        an operation as a definition: --axes head_dim=128,...
   fmt                         format all hand-written Rust
   bench select [--json]       what deciding costs, with a full house
+  bench instructions          how many instructions deciding takes, and how that has changed
   bench scenarios [--json]    what the performance scenarios cost, beside what one would write by hand
   bench python [--json]       what a call from Python costs, beside its peers
   bench cpu [--json]          CPU kernels beside the machine's limits and torch
@@ -68,6 +69,7 @@ fn run() -> Result<()> {
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
+        ["bench", "instructions", flags @ ..] => instructions(root, flags)?,
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
@@ -85,3 +87,18 @@ fn bench(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
     let arguments = ["run", "--quiet", "--release", "--package", package, "--"];
     command::run(root, "cargo", &[&arguments, flags].concat())
 }
+
+/// Counts with gungraun; its runner is a program of its own, and must be of the library's version.
+fn instructions(root: &Path, flags: &[&str]) -> Result<()> {
+    let tools = root.join("target/tools");
+    let runner = tools.join("bin/gungraun-runner");
+    let folder = tools.to_string_lossy();
+    let install =
+        ["install", "--quiet", "--locked", "--root", &*folder, "--version", GUNGRAUN, "gungraun-runner"];
+    command::run(root, "cargo", &install).context("installing gungraun-runner")?;
+    let count = ["bench", "--quiet", "--package", "bench-select", "--bench", "instructions", "--"];
+    command::run_with(root, "cargo", &[&count, flags].concat(), &[("GUNGRAUN_RUNNER", &runner)])
+}
+
+/// As in Cargo.toml.
+const GUNGRAUN: &str = "=0.20.0";

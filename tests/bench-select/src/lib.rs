@@ -1,5 +1,6 @@
 //! A full house to select from: 32 kernels, 20 rules, measurements, health and real tensors, for every benchmark of selection.
 
+pub mod counted;
 pub mod instructions;
 
 use std::error::Error;

@@ -6,11 +6,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use bench_select::counted::{
+    INLINE_HITS, MISSES, SHARED_HITS, STATIC_CALLS, cache, direct_calls, inline_hits, misses, shared_hits,
+    static_calls, whole_calls,
+};
 use bench_select::{Nothing, Tensors, call, context, decide, full_house, instructions, time, whole_call};
-use lz_core::policy::{CacheConfig, Policy, Sourced};
-use lz_core::run::Scratch;
-use lz_core::{Engine, Error, Run, TensorMut};
-use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel};
+use lz_core::policy::Policy;
+use lz_core::{Engine, Error};
+use lz_ops::{NORM_RMS, NormRms};
 
 struct Report {
     json: bool,
@@ -71,51 +74,12 @@ fn count_instructions(report: &Report) {
     }
 }
 
-const INLINE_HITS: usize = 1000;
-const SHARED_HITS: usize = 1024;
-const MISSES: usize = 256;
-const STATIC_CALLS: usize = 1000;
-
 /// Calls of a kernel by hand and in static mode, to be counted.
 fn count_static(args: &NormRms<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let call = args.check()?;
     let mut place = vec![0.0f32; args.x.elements() as usize];
     direct_calls(&Nothing, &call, &mut place)?;
     static_calls(&Nothing, &call, &mut place)?;
-    Ok(())
-}
-
-/// By hand. The number keeps the compiler from making one function of the two.
-#[inline(never)]
-fn direct_calls(
-    kernel: &impl NormRmsKernel,
-    call: &NormRmsCall<'_>,
-    place: &mut [f32],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let mut scratch = Scratch::default();
-    let mut output = TensorMut::from_slice(place, call.x.shape())?;
-    black_box(1);
-    for _ in 0..STATIC_CALLS {
-        let out = call.outputs(output.reborrow())?;
-        black_box(kernel).run(black_box(call), out, &mut Run::unbounded(&mut scratch))?;
-    }
-    Ok(())
-}
-
-/// In static mode.
-#[inline(never)]
-fn static_calls(
-    kernel: &impl NormRmsKernel,
-    call: &NormRmsCall<'_>,
-    place: &mut [f32],
-) -> Result<(), Box<dyn std::error::Error>> {
-    let mut scratch = Scratch::default();
-    let mut output = TensorMut::from_slice(place, call.x.shape())?;
-    black_box(2);
-    for _ in 0..STATIC_CALLS {
-        let out = call.outputs(output.reborrow())?;
-        black_box(call).run_static(black_box(kernel), out, &mut scratch)?;
-    }
     Ok(())
 }
 
@@ -141,38 +105,6 @@ fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error
     misses(engine, &calls)?;
     engine.set_policy(cached);
     Ok(())
-}
-
-/// Switches the cache off or on; what the policy was before comes back.
-fn cache(engine: &Engine, enabled: bool) -> Policy {
-    let before = Policy::clone(&engine.policy());
-    let config = CacheConfig { enabled, ..before.cache.value };
-    engine.set_policy(Policy { cache: Sourced::new(config, "benchmark"), ..before.clone() });
-    before
-}
-
-/// Whole calls that the thread remembers.
-#[inline(never)]
-fn whole_calls(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), Error> {
-    (0..INLINE_HITS).try_for_each(|_| whole_call(engine, black_box(args), place))
-}
-
-/// Decisions made afresh.
-#[inline(never)]
-fn misses(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
-    calls.iter().cycle().take(MISSES).try_for_each(|call| decide(engine, black_box(call)))
-}
-
-/// A thousand calls that the thread remembers.
-#[inline(never)]
-fn inline_hits(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
-    (0..INLINE_HITS).try_for_each(|_| decide(engine, black_box(call)))
-}
-
-/// Calls that only the shared table remembers.
-#[inline(never)]
-fn shared_hits(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
-    calls.iter().cycle().take(SHARED_HITS).try_for_each(|call| decide(engine, black_box(call)))
 }
 
 fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Error> {
