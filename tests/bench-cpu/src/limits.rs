@@ -144,11 +144,12 @@ fn forked(tasks: usize) -> f64 {
 
 /// The best of some runs, in seconds.
 fn best(runs: usize, mut body: impl FnMut()) -> f64 {
+    let threads = pool::threads();
     (0..runs)
         .map(|_| {
-            let start = Instant::now();
+            let start = crate::now(threads);
             body();
-            start.elapsed().as_secs_f64()
+            (crate::now(threads) - start) / 1e9
         })
         .fold(f64::INFINITY, f64::min)
 }

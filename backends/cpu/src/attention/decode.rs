@@ -78,7 +78,7 @@ macro_rules! decode {
                 let bytes = places * (shape.dim_v + 2) * size_of::<f32>();
                 let first_part = |b: usize| b * parts;
                 let workspace = $run.workspace(bytes as u64)?;
-                run(s, &problem, Some(Split { workspace, first_part: &first_part }));
+                run(s, &problem, Some(Split { chunk: CHUNK, workspace, first_part: &first_part }));
             } else {
                 run(s, &problem, None);
             }
@@ -97,7 +97,7 @@ macro_rules! decode {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
-    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+    workspace = "min(ceil_div(seq_k, 256) - 1, 1) * ceil_div(seq_k, 256) * batch * heads * (head_dim_v + 2) * 4"
 )]
 impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
     fn run(
@@ -124,7 +124,7 @@ impl<S: Attend> AttentionGqaDecodeKernel for GqaDecode<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
-    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+    workspace = "min(ceil_div(seq_k, 256) - 1, 1) * ceil_div(seq_k, 256) * batch * heads * (head_dim_v + 2) * 4"
 )]
 impl<S: Attend> AttentionStandardDecodeKernel for StandardDecode<S> {
     fn run(
@@ -151,7 +151,7 @@ impl<S: Attend> AttentionStandardDecodeKernel for StandardDecode<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
-    workspace = "min(ceil_div(seq_k, 1024) - 1, 1) * ceil_div(seq_k, 1024) * batch * heads * (head_dim_v + 2) * 4"
+    workspace = "min(ceil_div(seq_k, 256) - 1, 1) * ceil_div(seq_k, 256) * batch * heads * (head_dim_v + 2) * 4"
 )]
 impl<S: Attend> AttentionCrossDecodeKernel for CrossDecode<S> {
     fn run(

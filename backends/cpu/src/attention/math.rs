@@ -1,22 +1,6 @@
 //! Functions of scores, as fast as softmax needs them.
 
-use crate::simd::Simd;
-
-/// `2^x` for `x` up to 127; 0 below -126, -∞ included, and NaN for NaN.
-#[inline(always)]
-pub(super) fn exp2<S: Simd>(s: S, x: S::F32) -> S::F32 {
-    // No lane may become a denormal on its way to 0: that costs a processor a hundred times what the rest does.
-    let nothing = s.lt(x, s.splat(-126.0));
-    // `max` gives its second operand for NaN.
-    let x = s.max(s.splat(-126.0), x);
-    let whole = s.round(x);
-    let rest = s.sub(x, whole);
-    let mut sum = s.splat(1.535_336_6e-4);
-    for coefficient in [1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1, 1.0] {
-        sum = s.fma(sum, rest, s.splat(coefficient));
-    }
-    s.select(nothing, s.splat(0.0), s.times_power(sum, whole))
-}
+use crate::simd::{Simd, exp2};
 
 /// The hyperbolic tangent, within a few units in the last place.
 #[inline(always)]

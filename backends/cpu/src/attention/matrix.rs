@@ -9,13 +9,13 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::math::{exp2, tanh};
+use super::math::tanh;
 use super::problem::{Key, Shape};
 use super::run::End;
 use super::task::{Ranges, Scratch, Task, for_each_tile, on_stack, trusted};
 use super::tile::ask_for;
 use crate::simd::tiles::{BYTES, Left, SIDE, STEP, Sums, Tiles};
-use crate::simd::{Avx512, Float, Simd};
+use crate::simd::{Avx512, Float, Simd, exp2};
 
 /// Keys of a tile; a multiple of [`STEP`].
 const KEYS: usize = 128;
@@ -399,35 +399,37 @@ unsafe fn adjust<T: Float>(
 }
 
 /// Scores of a row, times a factor, become weights; what the row had before is corrected at once.
-#[inline(never)]
+///
+/// # Safety
+/// The memory was measured for the task, and the processor has these instructions, as all that have AMX do.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512bf16")]
 unsafe fn softmax(s: Avx512, row: usize, factor: f32, range: Range<usize>, memory: &Memory, state: &Scratch) {
-    s.vectorize(|| {
-        // SAFETY: the caller vouches for the memory.
-        unsafe {
-            let scores = memory.scores.add(row * KEYS);
-            let before = *state.highest.add(row);
-            let mut highest = s.splat(f32::NEG_INFINITY);
-            for at in range.clone().step_by(16) {
-                highest = s.max(s.load(scores.add(at)), highest);
-            }
-            let highest = (s.largest(highest) * factor).max(before);
-            let base = highest.max(f32::MIN);
-            let (mut total, factor, shift) = (s.splat(0.0), s.splat(factor), s.splat(-base));
-            let weights = memory.weights.add(row * KEYS);
-            for at in range.step_by(16) {
-                let weight = exp2(s, s.fma(s.load(scores.add(at)), factor, shift));
-                total = s.add(total, weight);
-                s.store_bf16(weights.add(at).cast(), weight);
-            }
-            let correction = if before == highest { 1.0 } else { (before - base).exp2() };
-            *state.total.add(row) = *state.total.add(row) * correction + s.sum(total);
-            *state.highest.add(row) = highest;
-            if correction != 1.0 {
-                let o = state.o.add(row * memory.width);
-                for at in (0..memory.width).step_by(16) {
-                    s.store(o.add(at), s.mul(s.load(o.add(at)), s.splat(correction)));
-                }
+    // SAFETY: the caller vouches for the memory.
+    unsafe {
+        let scores = memory.scores.add(row * KEYS);
+        let before = *state.highest.add(row);
+        let mut highest = s.splat(f32::NEG_INFINITY);
+        for at in range.clone().step_by(16) {
+            highest = s.max(s.load(scores.add(at)), highest);
+        }
+        let highest = (s.largest(highest) * factor).max(before);
+        let base = highest.max(f32::MIN);
+        let (mut total, factor, shift) = (s.splat(0.0), s.splat(factor), s.splat(-base));
+        let weights = memory.weights.add(row * KEYS);
+        for at in range.step_by(16) {
+            let weight = exp2(s, s.fma(s.load(scores.add(at)), factor, shift));
+            total = s.add(total, weight);
+            // No weight is a denormal, so the instruction rounds as all else does.
+            weights.add(at).cast::<__m256bh>().write_unaligned(_mm512_cvtneps_pbh(weight));
+        }
+        let correction = if before == highest { 1.0 } else { (before - base).exp2() };
+        *state.total.add(row) = *state.total.add(row) * correction + s.sum(total);
+        *state.highest.add(row) = highest;
+        if correction != 1.0 {
+            let o = state.o.add(row * memory.width);
+            for at in (0..memory.width).step_by(16) {
+                s.store(o.add(at), s.mul(s.load(o.add(at)), s.splat(correction)));
             }
         }
-    });
+    }
 }

@@ -11,7 +11,7 @@ use lz_ops::{
 
 use super::paged::Pages;
 use super::problem::{Rows, Sequence, Shape, Table, lse_mut, rows, rows_mut};
-use super::run::{Attend, CHUNK, Problem, Split, run};
+use super::run::{Attend, LONG_CHUNK, Problem, Split, run};
 use crate::isa::require;
 use crate::simd::{Float, with_float};
 
@@ -141,11 +141,11 @@ impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
             let given: Given<T> = given!(call, out, T);
             let sequence = |_: usize| given.sequence(axes.tokens, axes.kv_len, 0);
             let problem = Problem { shape, sequences: 1, sequence: &sequence };
-            let parts = (axes.kv_len as usize).div_ceil(CHUNK);
+            let parts = (axes.kv_len as usize).div_ceil(LONG_CHUNK);
             if parts > 1 {
                 let places = (axes.tokens * axes.heads) as usize * parts;
                 let workspace = with.workspace((places * (shape.dim_v + 2) * size_of::<f32>()) as u64)?;
-                run(s, &problem, Some(Split { workspace, first_part: &|_| 0 }));
+                run(s, &problem, Some(Split { chunk: LONG_CHUNK, workspace, first_part: &|_| 0 }));
             } else {
                 run(s, &problem, None);
             }
@@ -204,12 +204,12 @@ impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
                 }
             };
             let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
-            match pages.parts() {
+            match pages.parts(LONG_CHUNK) {
                 Some(parts) => {
                     let bytes = parts * axes.heads as usize * (shape.dim_v + 2) * size_of::<f32>();
                     let workspace = with.workspace(bytes as u64)?;
-                    let first_part = |b: usize| pages.first_part(b);
-                    let split = Split { workspace, first_part: &first_part };
+                    let first_part = |b: usize| pages.first_part(b, LONG_CHUNK);
+                    let split = Split { chunk: LONG_CHUNK, workspace, first_part: &first_part };
                     run(s, &problem, pages.are_apart().then_some(split));
                 }
                 None => run(s, &problem, None),

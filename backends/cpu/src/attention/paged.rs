@@ -84,14 +84,14 @@ impl<'a> Pages<'a> {
     }
 
     /// Parts of one row of a request that come before this one's; never overlaps where the requests are apart.
-    pub(super) fn first_part(&self, request: usize) -> usize {
+    pub(super) fn first_part(&self, request: usize, chunk: usize) -> usize {
         let listed = span(self.indptr, request, self.indices.len() as i64);
-        listed.start as usize * self.size / CHUNK + request
+        listed.start as usize * self.size / chunk + request
     }
 
     /// Parts of one row of all requests, if a call of this size is split at all.
-    pub(super) fn parts(&self) -> Option<usize> {
-        let parts = (self.indices.len() * self.size).div_ceil(CHUNK);
+    pub(super) fn parts(&self, chunk: usize) -> Option<usize> {
+        let parts = (self.indices.len() * self.size).div_ceil(chunk);
         (parts > 1).then_some(parts + self.last_page_len.len())
     }
 }
@@ -166,12 +166,12 @@ macro_rules! paged_decode {
         paged!(
             $call, $out, $S, kv_heads: $kv_heads, heads_first: $heads_first, causal: false, window_right: -1,
             queries: |b: usize| b as i64..b as i64 + 1,
-            |s, problem, pages| match pages.parts() {
+            |s, problem, pages| match pages.parts(CHUNK) {
                 Some(parts) => {
                     let bytes = parts * $call.axes.heads as usize * (problem.shape.dim_v + 2) * size_of::<f32>();
                     let workspace = $run.workspace(bytes as u64)?;
-                    let first_part = |b: usize| pages.first_part(b);
-                    let split = Split { workspace, first_part: &first_part };
+                    let first_part = |b: usize| pages.first_part(b, CHUNK);
+                    let split = Split { chunk: CHUNK, workspace, first_part: &first_part };
                     run(s, &problem, pages.are_apart().then_some(split));
                 }
                 None => run(s, &problem, None),
@@ -202,7 +202,7 @@ macro_rules! paged_prefill {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
-    workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (head_dim + 2) * 4"
+    workspace = "min(max(ceil_div(num_indices * page_size, 256) - 1, 0), 1) * (ceil_div(num_indices * page_size, 256) + batch) * heads * (head_dim + 2) * 4"
 )]
 impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     fn run(
@@ -232,7 +232,7 @@ impl<S: Attend> AttentionGqaDecodePagedKernel for GqaDecodePaged<S> {
     strides = last_dense,
     deterministic,
     tp_invariant = true,
-    workspace = "min(max(ceil_div(num_indices * page_size, 1024) - 1, 0), 1) * (ceil_div(num_indices * page_size, 1024) + batch) * heads * (head_dim + 2) * 4"
+    workspace = "min(max(ceil_div(num_indices * page_size, 256) - 1, 0), 1) * (ceil_div(num_indices * page_size, 256) + batch) * heads * (head_dim + 2) * 4"
 )]
 impl<S: Attend> AttentionStandardDecodePagedKernel for StandardDecodePaged<S> {
     fn run(

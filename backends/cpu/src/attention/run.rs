@@ -11,8 +11,11 @@ use super::{stream, tile};
 use crate::pool;
 use crate::simd::{Float, Simd, vectors};
 
-/// Keys of one part where a call is split over keys.
-pub(crate) const CHUNK: usize = 1024;
+/// Keys of one part where a call is split over keys: few, so that the heads of a layout in which they are neighbours are read together.
+pub(crate) const CHUNK: usize = 256;
+
+/// The same where there is one key head of many rows, whose states are large.
+pub(crate) const LONG_CHUNK: usize = 1024;
 
 /// Calls with fewer products than this stay on the caller's thread.
 const WORTH_SHARING: usize = 1 << 19;
@@ -27,6 +30,8 @@ pub(crate) struct Problem<'p, 'a, T> {
 
 /// How a call is split over keys, if it is.
 pub(crate) struct Split<'w> {
+    /// Keys of a part.
+    pub chunk: usize,
     /// Room for the parts of every row: `(dim_v + 2)` numbers each.
     pub workspace: &'w mut [u8],
     /// The number of the first part of a sequence, in parts of one row; another one for each sequence, far enough apart.
@@ -57,26 +62,35 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
     if shape.group == 0 || shape.kv_heads == 0 || problem.sequences == 0 {
         return;
     }
-    let most_rows = if shape.dim().max(shape.dim_v) > 256 { MOST_ROWS / 2 } else { MOST_ROWS };
+    let length = split.as_ref().map_or(usize::MAX, |split| split.chunk);
+    // Keys are packed once for so many rows, whose scratch memory grows with their features.
+    let most_rows = match shape.dim().max(shape.dim_v) {
+        0..=64 => MOST_ROWS * 2,
+        65..=256 => MOST_ROWS,
+        _ => MOST_ROWS / 2,
+    };
     let (mut blocks, mut chunks, mut work) = (0, 1, 0usize);
     for index in 0..problem.sequences {
         let sequence = (problem.sequence)(index);
         let rows = sequence.queries * shape.group;
         blocks = blocks.max(rows.div_ceil(most_rows));
-        chunks = chunks.max(sequence.keys.div_ceil(CHUNK));
+        chunks = chunks.max(sequence.keys.div_ceil(length));
         work = work.saturating_add(rows.saturating_mul(sequence.keys));
     }
     let work = work.saturating_mul(shape.kv_heads).saturating_mul(shape.dim() + shape.dim_v);
     let split = split.map(|split| (Shared(split.workspace.as_mut_ptr().cast()), split.first_part));
-    if split.is_none() {
-        chunks = 1;
-    }
     let shared = AllSync(problem);
     let task = |number: usize| {
         let problem = shared.get();
-        let (rest, chunk) = (number / chunks, number % chunks);
-        let (rest, block) = (rest / blocks, blocks - 1 - rest % blocks);
-        let (index, head) = (rest / shape.kv_heads, rest % shape.kv_heads);
+        // Heads of a part follow each other: their keys may be neighbours. Unsplit, it is the blocks of a head, which share all keys.
+        let (index, chunk, head, block) = if split.is_some() {
+            let (rest, head) = (number / shape.kv_heads, number % shape.kv_heads);
+            let (rest, chunk) = (rest / chunks, rest % chunks);
+            (rest / blocks, chunk, head, blocks - 1 - rest % blocks)
+        } else {
+            let (rest, block) = (number / blocks, blocks - 1 - number % blocks);
+            (rest / shape.kv_heads, 0, rest % shape.kv_heads, block)
+        };
         let sequence = (problem.sequence)(index);
         let all = sequence.queries * shape.group;
         let rows = (block * most_rows).min(all)..((block + 1) * most_rows).min(all);
@@ -85,13 +99,13 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         }
         let task = Task { shape, sequence: &sequence, head, rows };
         let whole = task.visible(0).start..task.visible(task.rows.len() - 1).end;
-        let parts = sequence.keys.div_ceil(CHUNK);
+        let parts = sequence.keys.div_ceil(length);
         match split {
             Some((workspace, first_part)) if parts > 1 => {
                 if chunk >= parts {
                     return;
                 }
-                let keys = whole.start.max(chunk * CHUNK)..whole.end.min((chunk + 1) * CHUNK);
+                let keys = whole.start.max(chunk * length)..whole.end.min((chunk + 1) * length);
                 let places = Places { workspace, first: first_part(index), parts, chunk };
                 s.attend(&task, &|take| take(keys.clone()), &|task, scratch| places.store(s, task, scratch));
             }
@@ -109,7 +123,7 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
             let problem = shared.get();
             let (index, head) = (number / shape.kv_heads, number % shape.kv_heads);
             let sequence = (problem.sequence)(index);
-            let parts = sequence.keys.div_ceil(CHUNK);
+            let parts = sequence.keys.div_ceil(length);
             let task = Task { shape, sequence: &sequence, head, rows: 0..sequence.queries * shape.group };
             if parts > 1 {
                 let places = Places { workspace, first: first_part(index), parts, chunk: 0 };

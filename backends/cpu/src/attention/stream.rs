@@ -5,10 +5,10 @@
 
 use std::f32::consts::LOG2_E;
 
-use super::math::{exp2, tanh};
+use super::math::tanh;
 use super::problem::Key;
 use super::task::{Ranges, Scratch, Task, for_each_tile, trusted};
-use crate::simd::{Float, Part, Simd, Span, Whole, prefetch_all, vectors};
+use crate::simd::{Float, Part, Simd, Span, Whole, exp2, prefetch_all, vectors};
 
 /// Most rows that are streamed.
 pub(super) const STREAMED_ROWS: usize = 8;

@@ -13,7 +13,7 @@ use crate::simd::{Float, Simd};
 /// Keys of a tile; a multiple of the rows of a micro-tile.
 pub(super) const TILE: usize = 96;
 
-/// Most rows of a task.
+/// Most rows of a task; twice as many with few features.
 pub(super) const MOST_ROWS: usize = 128;
 
 /// Ranges of keys, in order: the function hands each to its argument.

@@ -7,11 +7,11 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use super::math::{exp2, tanh};
+use super::math::tanh;
 use super::problem::{Key, Shape};
 use super::task::{Ranges, Scratch, TILE, Task, for_each_tile, panel, trusted};
 use crate::gemm::{Left, ROWS, Right, for_each_panel, for_each_rows, multiply};
-use crate::simd::{Float, MOST_LANES, Simd, prefetch_all, vectors};
+use crate::simd::{Float, MOST_LANES, Simd, exp2, prefetch_all, vectors};
 
 /// Attends from the rows of a task to the keys of `ranges`; leaves the state of every row in the scratch memory.
 pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {

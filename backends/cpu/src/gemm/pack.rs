@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::product::{DEPTH, panel};
-use crate::simd::{Float, Simd, Span, prefetch, vectors};
+use crate::rows::Rows;
+use crate::simd::{Float, Simd, Span, prefetch, prefetch_all, vectors};
 
 /// Copies steps `depth` of rows to `to`, [`DEPTH`] apart. A row that is not there is 0.
 ///
@@ -35,6 +36,13 @@ pub(crate) unsafe fn copy_rows<'r, S: Simd, T: Float>(
             }
         }
     });
+}
+
+/// Asks the memory for steps `depth` of rows.
+pub(crate) fn ask_for_rows<T: Float>(rows: &Rows<'_, T>, range: Range<usize>, depth: Range<usize>) {
+    for row in range {
+        prefetch_all(rows.row(row).as_ptr().wrapping_add(depth.start), depth.len() * size_of::<T>());
+    }
 }
 
 /// Transposes steps `depth` of `count` rows into panels. A row that is not there is 0.

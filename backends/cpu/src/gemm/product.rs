@@ -36,6 +36,9 @@ pub(crate) trait Factors: Sync {
     /// `rows.len() * DEPTH` numbers are writable.
     unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32);
 
+    /// Asks the memory for rows of the left factor that come next.
+    fn ask_for_left(&self, rows: Range<usize>, depth: Range<usize>);
+
     /// Writes a block of columns of the right factor: panel after panel, and in each one step of the sum after the other. Columns
     /// beyond the last are 0.
     ///
@@ -100,6 +103,9 @@ fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, fact
             while row < even {
                 let count = ROWS.min(even - row);
                 factors.left(rows.start + row..rows.start + row + count, steps.clone(), left);
+                // Rows are pages apart, where processors do not guess what comes next.
+                let next = rows.start + row + count;
+                factors.ask_for_left(next..rows.end.min(next + ROWS), steps.clone());
                 multiply_rows(s, count, steps.len(), left, right, result.add(row * COLUMNS));
                 row += count;
             }

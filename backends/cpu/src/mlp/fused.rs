@@ -11,7 +11,7 @@ use super::activation::{Activation, WithActivation};
 use super::grain;
 use super::linear::Layer;
 use crate::gemm::dots::{FEW, dot_widely, dots, gather};
-use crate::gemm::pack::{copy_rows, transpose_rows};
+use crate::gemm::pack::{ask_for_rows, copy_rows, transpose_rows};
 use crate::gemm::product::{COLUMNS, Factors, multiply_all};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
@@ -217,6 +217,10 @@ impl<S: Simd, T: Float> Factors for Gated<'_, S, T> {
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
         // SAFETY: the caller vouches for the place; rows have the steps.
         unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
+    }
+
+    fn ask_for_left(&self, rows: Range<usize>, depth: Range<usize>) {
+        ask_for_rows(&self.x, rows, depth);
     }
 
     unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {

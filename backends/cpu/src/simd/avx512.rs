@@ -55,7 +55,18 @@ fn to_bf16(value: __m512) -> __m256i {
 impl<const TILES: bool> Simd for Wide<TILES> {
     const NAME: &'static str = if TILES { "amx" } else { "avx512" };
     const FEATURES: &'static [&'static str] = if TILES {
-        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "amx_tile", "amx_bf16"]
+        &[
+            "avx512f",
+            "avx512bw",
+            "avx512dq",
+            "avx512vl",
+            "avx2",
+            "fma",
+            "f16c",
+            "avx512_bf16",
+            "amx_tile",
+            "amx_bf16",
+        ]
     } else {
         &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"]
     };
@@ -75,7 +86,7 @@ impl<const TILES: bool> Simd for Wide<TILES> {
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && (!TILES || super::tiles::available());
+            && (!TILES || (is_x86_feature_detected!("avx512bf16") && super::tiles::available()));
         all.then_some(Wide(()))
     }
     #[inline(always)]

@@ -25,7 +25,7 @@ pub use avx2::Avx2;
 pub use avx512::{Amx, Avx512};
 pub(crate) use element::MOST_LANES;
 pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
-pub use math::exp;
+pub use math::{exp, exp2};
 pub use scalar::Scalar;
 pub use small::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
 
