@@ -103,6 +103,10 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
             emit::docs::page(source.operation, source.path),
         );
         files.insert(
+            format!("docs/cpp/{}.md", source.operation.name),
+            emit::cpp_docs::page(source.operation, source.path),
+        );
+        files.insert(
             format!("tests/conformance/src/generated/{}.rs", source.operation.flat_name()),
             rust_file(source.path, emit::strategy::tokens(source.operation)),
         );
@@ -148,6 +152,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
     files.insert("bindings/python/python/layerzero/_torch_ops.py".to_owned(), emit::torch::file(&operations));
     files.insert("lz-macros/src/generated.rs".to_owned(), rust_file(every, emit::catalogue::tokens(sources)));
     files.insert("docs/ops/README.md".to_owned(), emit::docs::index(&operations));
+    files.insert("docs/cpp/README.md".to_owned(), emit::cpp_docs::index(&operations));
     files.insert(
         "lz-core/src/generated/reasons.rs".to_owned(),
         rust_file("schemas/reasons.yaml", emit::reasons::tokens(reasons)),

@@ -77,6 +77,8 @@ pub struct KernelSpec {
     pub transform_cost: u32,
     /// Digest of the capability descriptor that it came from; empty for kernels that are compiled in.
     pub capabilities_hash: String,
+    /// Where it runs when that is not this process, and who said so; for explanations.
+    pub runs_in: Option<String>,
 }
 
 /// One condition.
@@ -155,6 +157,7 @@ impl KernelSpec {
             adapts: Vec::new(),
             transform_cost: 0,
             capabilities_hash: String::new(),
+            runs_in: None,
         }
     }
 

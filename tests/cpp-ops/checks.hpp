@@ -120,11 +120,27 @@ inline std::optional<lz::TensorMut> mutable_view(std::optional<lz::Tensor> &tens
     return lz::TensorMut(*tensor);
 }
 
+/// How a kernel in C++ hands over what somebody else made for it.
+inline void hand_over(const lz::TensorMut &place, const lz::Tensor &made, lz::Run &) {
+    std::memcpy(place.data(), made.data(), static_cast<std::size_t>(made.elements()) * lz::size_of(made.dtype()));
+}
+inline void hand_over(const lz::DynamicOutput &place, const lz::Tensor &made, lz::Run &run) {
+    hand_over(place.make(run, made.dtype(), lz::Dims(made.shape())), made, run);
+}
+inline void hand_over(const lz::TextsOutput &place, const std::vector<std::string> &made, lz::Run &run) {
+    place.make(run, made);
+}
+template <class Place, class Made>
+void hand_over(const std::optional<Place> &place, const std::optional<Made> &made, lz::Run &run) {
+    if (place) {
+        hand_over(*place, made.value(), run);
+    }
+}
+
 /// How one operation is checked.
 struct Check {
     const char *operation;
     void (*run)(const Engines &engines, Case &drawn);
-    bool echoes; // whether a kernel in C++ can hand its calls on
 };
 
 /// Every operation.

@@ -256,6 +256,20 @@ void own_kernels() {
     }
 }
 
+void plugins() {
+    const lz::Engine engine;
+    engine.configure("plugins.directories", {"/usr/lib"});
+    for (const auto &[path, code] : {std::pair{"/no/such/plugin.so", "PLUGIN_PERMISSION"},
+                                     std::pair{"/proc/self/exe", "PLUGIN_PATH_NOT_ALLOWED"}}) {
+        try {
+            (void)engine.load_plugin(path);
+            HOLD(!"what may not be loaded is refused");
+        } catch (const lz::ConfigurationError &error) {
+            HOLD(error.reasons().at(0).code == code);
+        }
+    }
+}
+
 void threads() {
     const lz::Engine engine;
     std::vector<std::thread> running;
@@ -284,6 +298,7 @@ int main() {
     allocators();
     policy();
     own_kernels();
+    plugins();
     threads();
     std::printf("%s\n", failures == 0 ? "the C++ API holds" : "the C++ API does not hold");
     return failures == 0 ? 0 : 1;

@@ -24,13 +24,14 @@ pub enum Mode {
 }
 
 /// Folders in which every file that carries the generator's header belongs to it.
-const GENERATED_FOLDERS: [&str; 9] = [
+const GENERATED_FOLDERS: [&str; 10] = [
     "backends/plugin/src/generated",
     "bindings/cpp/include/layerzero",
     "bindings/cpp/src/generated",
     "lz-ops/src/generated",
     "lz-core/src/generated",
     "bindings/python/src/generated",
+    "docs/cpp",
     "docs/ops",
     "tests/conformance/src/generated",
     "tests/cpp-ops/generated",

@@ -30,42 +30,94 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let cases = folder.join("cases.bin");
     command::run(root, "target/debug/lz-cpp-cases", &[&text(&cases)])?;
     // Not optimised: compiling every operation's header takes longer than running it.
-    let sanitized = ["-O0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
-    let smoke = compile(root, folder, archive, "smoke", &["tests/cpp-ops/smoke.cpp"], &sanitized)?;
-    command::run(root, &text(&smoke), &[]).context("the smoke test under AddressSanitizer and UBSan")?;
-    let sources = ["tests/cpp-ops/main.cpp", "tests/cpp-ops/case.cpp", "tests/cpp-ops/generated/checks.cpp"];
-    let operations = compile(root, folder, archive, "operations", &sources, &sanitized)?;
-    command::run(root, &text(&operations), &[&text(&cases)])
+    let sanitized = Build {
+        root,
+        folder,
+        archive,
+        name: "sanitized",
+        flags: &["-O0", "-g0", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
+    };
+    let smoke = ["tests/cpp-ops/smoke.cpp"];
+    let operations =
+        ["tests/cpp-ops/generated/checks.cpp", "tests/cpp-ops/case.cpp", "tests/cpp-ops/main.cpp"];
+    sanitized.compile(&[&operations[..], &smoke].concat())?;
+    let program = sanitized.link("smoke", &smoke)?;
+    command::run(root, &text(&program), &[]).context("the smoke test under AddressSanitizer and UBSan")?;
+    let program = sanitized.link("operations", &operations)?;
+    command::run(root, &text(&program), &[&text(&cases)])
         .context("every operation under AddressSanitizer and UBSan")?;
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("valgrind is not installed: the smoke test ran under the sanitizers alone");
         return Ok(());
     }
-    let plain = compile(root, folder, archive, "smoke-plain", &["tests/cpp-ops/smoke.cpp"], &["-O0", "-g"])?;
+    let plain = Build { name: "plain", flags: &["-O0", "-g"], ..sanitized };
+    plain.compile(&smoke)?;
+    let program = plain.link("smoke", &smoke)?;
     let flags = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-    command::run(root, "valgrind", &[&flags[..], &[&text(&plain)]].concat())
+    command::run(root, "valgrind", &[&flags[..], &[&text(&program)]].concat())
         .context("the smoke test under valgrind")
 }
 
-/// Compiles and links a program with the static library.
-fn compile(
-    root: &Path,
-    folder: &Path,
-    archive: &Path,
-    name: &str,
-    sources: &[&str],
-    flags: &[&str],
-) -> Result<PathBuf> {
-    let program = folder.join(name);
-    let (archive, output) = (text(archive), text(&program));
-    let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
-    arguments.extend(WARNINGS);
-    arguments.extend(flags);
-    arguments.extend(sources);
-    arguments.extend([archive.as_str(), "-o", &output]);
-    arguments.extend(SYSTEM_LIBRARIES);
-    command::run(root, "g++", &arguments)?;
-    Ok(program)
+/// Programs that are compiled with the same flags.
+struct Build<'a> {
+    root: &'a Path,
+    folder: &'a Path,
+    archive: &'a Path,
+    name: &'a str,
+    flags: &'a [&'a str],
+}
+
+impl Build<'_> {
+    /// Compiles sources, all at once; the headers of LayerZero once for all of them.
+    fn compile(&self, sources: &[&str]) -> Result<()> {
+        let headers = self.folder.join(self.name);
+        fs::create_dir_all(headers.join("layerzero"))?;
+        let all = "layerzero/layerzero.hpp";
+        let precompiled = text(&headers.join(format!("{all}.gch")));
+        let source = format!("bindings/cpp/include/{all}");
+        let mut arguments = self.arguments();
+        arguments.extend(["-x", "c++-header", &source, "-o", &precompiled]);
+        command::run(self.root, "g++", &arguments)?;
+        let folder = text(&headers);
+        let compile_one = |source: &str| {
+            let object = text(&self.object(source));
+            // A precompiled header is used where it is the first that is seen.
+            let mut arguments = vec!["-I", &folder, "-include", all];
+            arguments.extend(self.arguments());
+            arguments.extend(["-c", source, "-o", &object]);
+            command::run(self.root, "g++", &arguments)
+        };
+        std::thread::scope(|scope| {
+            let running: Vec<_> =
+                sources.iter().map(|source| scope.spawn(move || compile_one(source))).collect();
+            running.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a compiler panicked")))
+        })
+    }
+
+    /// Links what was compiled with the static library.
+    fn link(&self, name: &str, sources: &[&str]) -> Result<PathBuf> {
+        let program = self.folder.join(self.name).join(name);
+        let objects: Vec<String> = sources.iter().map(|source| text(&self.object(source))).collect();
+        let (archive, output) = (text(self.archive), text(&program));
+        let mut arguments = self.flags.to_vec();
+        arguments.extend(objects.iter().map(String::as_str));
+        arguments.extend([archive.as_str(), "-o", &output]);
+        arguments.extend(SYSTEM_LIBRARIES);
+        command::run(self.root, "g++", &arguments)?;
+        Ok(program)
+    }
+
+    fn object(&self, source: &str) -> PathBuf {
+        let stem = Path::new(source).file_stem().unwrap_or_default();
+        self.folder.join(self.name).join(stem).with_extension("o")
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        let mut arguments = vec!["-std=c++20", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
+        arguments.extend(WARNINGS);
+        arguments.extend(self.flags);
+        arguments
+    }
 }
 
 /// Links the shared library and looks at what it exports.
@@ -118,15 +170,18 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
     // The example is copied out, so that it can reach nothing of the tree by accident.
     let outside = folder.join("outside");
     fs::create_dir_all(&outside)?;
-    for name in ["CMakeLists.txt", "decode_step.cpp"] {
+    for name in ["CMakeLists.txt", "decode_step.cpp", "isolated.cpp", "vendor.cpp"] {
         fs::copy(root.join("tests/cpp-example").join(name), outside.join(name))?;
     }
     let prefix_path = format!("-DCMAKE_PREFIX_PATH={prefix_text}");
     run(&["-S", &text(&outside), "-B", &example, &prefix_path])?;
-    run(&["--build", &example])?;
+    run(&["--build", &example, "--parallel"])?;
     for program in ["decode_step_shared", "decode_step_static"] {
         command::run(root, &text(&Path::new(&example).join(program)), &[])?;
     }
+    let (plugin, worker) = (text(&Path::new(&example).join("libvendor.so")), text(&prefix.join("bin/lz-worker")));
+    let isolated = text(&Path::new(&example).join("isolated"));
+    command::run(root, &isolated, &[&example, &plugin, &worker]).context("a plugin in a process of its own")?;
     let pkg_config = fs::read_dir(&prefix)?
         .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
         .find(|path| path.is_file());

@@ -7,18 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::kernel::Severity;
-use lz_core::{Engine, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode};
+use lz_core::{Engine, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode};
 
 use crate::arena::Arena;
 use crate::memory::{self, SharedMemory};
-use crate::message::{Answer, Request};
 use crate::process::{Ending, Process};
 use crate::protocol::{self, CONTROL_BYTES, Channel};
 use crate::remote::RemoteKernel;
-
-/// How long a waiter sleeps before it looks around.
-const LOOK: Duration = Duration::from_millis(100);
+use crate::slot::LOOK;
 /// The first pause after a second failure in a row; each further one doubles it.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause.
@@ -39,8 +35,12 @@ pub struct WorkerOptions {
     pub deadline: Duration,
     /// How long the start may take.
     pub start_deadline: Duration,
-    /// The most address space that it may have.
+    /// The most memory of its own that it may have, in bytes; above that it is stopped.
     pub memory_limit: Option<u64>,
+    /// The folder of a control group that it joins.
+    pub cgroup: Option<PathBuf>,
+    /// Where it runs and who said so, for explanations.
+    pub runs_in: String,
 }
 
 impl WorkerOptions {
@@ -54,6 +54,8 @@ impl WorkerOptions {
             deadline: Duration::from_secs(30),
             start_deadline: Duration::from_secs(60),
             memory_limit: None,
+            cgroup: None,
+            runs_in: "a worker process".to_owned(),
         }
     }
 
@@ -73,7 +75,7 @@ pub struct Worker {
 
 #[derive(Debug)]
 pub(crate) struct Shared {
-    options: WorkerOptions,
+    pub(crate) options: WorkerOptions,
     /// Tensors lie here, also while the worker is gone.
     pub(crate) memory: SharedMemory,
     pub(crate) arena: Arena,
@@ -91,10 +93,10 @@ struct State {
 
 /// A process and what it is called through.
 #[derive(Debug)]
-struct Running {
-    channel: Arc<Channel>,
-    process: Arc<Process>,
-    greeting: Greeting,
+pub(crate) struct Running {
+    pub(crate) channel: Arc<Channel>,
+    pub(crate) process: Arc<Process>,
+    pub(crate) greeting: Greeting,
 }
 
 impl Drop for Running {
@@ -105,23 +107,33 @@ impl Drop for Running {
 
 /// What a worker says of itself.
 #[derive(Debug, Clone)]
-struct Greeting {
+pub(crate) struct Greeting {
     descriptor: String,
-    kernels: Vec<(String, String)>,
+    pub(crate) kernels: Vec<(String, String)>,
 }
 
 impl Worker {
     /// Starts a worker.
     pub fn start(options: WorkerOptions) -> Result<Worker, Reason> {
+        let worker = Worker::on_demand(options)?;
+        worker.shared.running()?;
+        Ok(worker)
+    }
+
+    /// A worker that is started by its first call.
+    pub fn on_demand(options: WorkerOptions) -> Result<Worker, Reason> {
         let memory = SharedMemory::create(options.arena_bytes)
             .map_err(|error| unavailable(format!("there is no shared memory: {error}")))?;
         let arena = Arena::new(0, memory.size());
-        let shared = Arc::new(Shared { options, memory, arena, state: Mutex::default() });
-        shared.running()?;
-        Ok(Worker { shared })
+        Ok(Worker { shared: Arc::new(Shared { options, memory, arena, state: Mutex::default() }) })
     }
 
-    /// The kernels that it offers, as a registry takes them.
+    /// The capability descriptor that it gave; empty if it gave none.
+    pub fn descriptor(&self) -> Result<String, Reason> {
+        Ok(self.shared.running()?.greeting.descriptor.clone())
+    }
+
+    /// The kernels that it describes, as a registry takes them.
     pub fn kernels(&self, engine: &Engine) -> Result<Vec<KernelEntry>, Error> {
         let subject = self.shared.options.program.display().to_string();
         let refuse = |reason: Reason| Error::Configuration {
@@ -135,24 +147,28 @@ impl Worker {
         let read = descriptor::read(&subject, &running.greeting.descriptor, &catalogue)?;
         let mut entries = Vec::new();
         for spec in read.kernels {
-            let number = running
-                .greeting
-                .kernels
-                .iter()
-                .position(|(id, operation)| *id == spec.id && *operation == spec.operation)
-                .ok_or_else(|| refuse(garbage(format!("{} is described but not there", spec.id))))?;
+            let there = |(id, operation): &(String, String)| *id == spec.id && *operation == spec.operation;
+            if !running.greeting.kernels.iter().any(there) {
+                return Err(refuse(garbage(format!("{} is described but not there", spec.id))));
+            }
             let info = registry.operation(&spec.operation).ok_or_else(|| {
                 refuse(Reason::new(ReasonCode::OperationUnknown).found(spec.operation.clone()))
             })?;
-            let kernel = RemoteKernel::new(Arc::clone(&self.shared), number, &spec.id);
-            entries.push(KernelEntry::new(spec, kernel).of(info));
+            entries.push(self.kernel(spec, info));
         }
         Ok(entries)
     }
 
+    /// A kernel that the worker has, or will have once it is started, by a spec that the host knows.
+    pub fn kernel(&self, mut spec: KernelSpec, info: &'static OperationInfo) -> KernelEntry {
+        spec.runs_in = Some(self.shared.options.runs_in.clone());
+        let kernel = RemoteKernel::new(Arc::clone(&self.shared), &spec);
+        KernelEntry::new(spec, kernel).of(info)
+    }
+
     /// A tensor in the shared memory: what lies there crosses without a copy. `None` if there is no room.
-    pub fn allocate(&self, shape: &[i64], dtype: lz_core::DType) -> Option<crate::remote::SharedTensor> {
-        crate::remote::SharedTensor::new(Arc::clone(&self.shared), shape, dtype)
+    pub fn allocate(&self, shape: &[i64], dtype: lz_core::DType) -> Option<crate::tensor::SharedTensor> {
+        crate::tensor::SharedTensor::new(Arc::clone(&self.shared), shape, dtype)
     }
 
     /// The number of its process, while it runs.
@@ -179,7 +195,7 @@ impl Shared {
     }
 
     /// The process, started again if it has ended and the pause is over.
-    fn running(&self) -> Result<Arc<Running>, Reason> {
+    pub(crate) fn running(&self) -> Result<Arc<Running>, Reason> {
         let mut state = self.state();
         if let Some(running) = &state.running
             && running.process.ending().is_none()
@@ -244,54 +260,15 @@ impl Shared {
         Ok(Running { channel, process, greeting })
     }
 
-    /// Makes one call. The error says whether the worker is gone; then nobody writes to the memory any more.
-    pub(crate) fn call(&self, request: &Request) -> Result<(), KernelError> {
-        let running = self
-            .running()
-            .map_err(|reason| KernelError::because(reason).severity(Severity::Backend).before_writing())?;
-        let channel = &running.channel;
-        let message = request.write();
-        let busy = |message: &str| KernelError::failed(message.to_owned()).before_writing();
-        let number = channel.claim().ok_or_else(|| busy("the worker has no room for another call"))?;
-        if !channel.write(number, &message) {
-            channel.slot(number).state.store(protocol::FREE, Ordering::Release);
-            return Err(busy("the call has too many arguments to cross"));
-        }
-        channel.submit(number);
-        let until = Instant::now() + self.options.deadline;
-        while !channel.await_answer(number, LOOK.min(until.saturating_duration_since(Instant::now()))) {
-            if let Some(ending) = running.process.ending() {
-                // It may have answered with its last breath.
-                if channel.slot(number).state.load(Ordering::Acquire) == protocol::DONE {
-                    break;
-                }
-                return Err(self.lost(ended(ending)));
-            }
-            if Instant::now() >= until {
-                running.process.kill();
-                let reason = Reason::new(ReasonCode::WorkerHung)
-                    .required(format!("an answer within {:?}", self.options.deadline))
-                    .found("none; the worker was stopped");
-                return Err(self.lost(reason));
-            }
-        }
-        let answer = Answer::read(&channel.read(number));
-        channel.slot(number).state.store(protocol::FREE, Ordering::Release);
-        let Some(answer) = answer else {
-            running.process.kill();
-            return Err(
-                self.lost(garbage("the worker's answer cannot be understood; it was stopped".to_owned()))
-            );
-        };
+    /// The worker answered, so what happened before no longer counts.
+    pub(crate) fn works(&self) {
         let mut state = self.state();
         state.failures = 0;
         state.not_before = None;
-        drop(state);
-        answer.into_result()
     }
 
     /// After the worker was lost in the middle of a call.
-    fn lost(&self, reason: Reason) -> KernelError {
+    pub(crate) fn lost(&self, reason: Reason) -> KernelError {
         self.state().failed();
         tracing::warn!(program = %self.options.program.display(), why = %reason, "a worker was lost");
         KernelError::because(reason)
@@ -323,17 +300,16 @@ fn unavailable(message: String) -> Reason {
     Reason::new(ReasonCode::WorkerUnavailable).message(message)
 }
 
-fn garbage(message: String) -> Reason {
+pub(crate) fn garbage(message: String) -> Reason {
     Reason::new(ReasonCode::WorkerGarbage).message(message)
 }
 
-fn ended(ending: &Ending) -> Reason {
-    match ending {
-        Ending::OutOfMemory => Reason::new(ReasonCode::WorkerOom)
-            .message("the worker was out of memory in the middle of the call"),
-        other => Reason::new(ReasonCode::WorkerCrashed)
-            .message(format!("the worker ended in the middle of the call: {}", how(other))),
-    }
+pub(crate) fn ended(ending: &Ending) -> Reason {
+    let code = match ending {
+        Ending::KilledForMemory | Ending::AboveLimit { .. } => ReasonCode::WorkerOom,
+        Ending::Exited(_) | Ending::Signalled(_) => ReasonCode::WorkerCrashed,
+    };
+    Reason::new(code).message(format!("the worker ended in the middle of the call: {}", how(ending)))
 }
 
 fn how(ending: &Ending) -> String {
@@ -343,6 +319,11 @@ fn how(ending: &Ending) -> String {
         Ending::Signalled(libc::SIGABRT) => "signal 6 (SIGABRT)".to_owned(),
         Ending::Signalled(libc::SIGKILL) => "signal 9 (SIGKILL)".to_owned(),
         Ending::Signalled(signal) => format!("signal {signal}"),
-        Ending::OutOfMemory => "out of memory".to_owned(),
+        Ending::KilledForMemory => "killed by the system, which was out of memory for it".to_owned(),
+        Ending::AboveLimit { bytes, limit } => format!(
+            "stopped with {} MiB of memory of its own, more than its limit of {} MiB",
+            bytes >> 20,
+            limit >> 20
+        ),
     }
 }

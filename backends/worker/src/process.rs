@@ -1,8 +1,11 @@
 //! A worker's process: started with its memory, watched until it ends, and how it ended.
 
+use std::ffi::CString;
 use std::io;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -16,6 +19,9 @@ pub const CONTROL_VARIABLE: &str = "LAYERZERO_WORKER_CONTROL";
 /// The variable that tells a worker the descriptor behind which tensors lie.
 pub const ARENA_VARIABLE: &str = "LAYERZERO_WORKER_ARENA";
 
+/// How often the memory of a worker with a limit is looked at. A process that touches 10 GB/s gains 50 MB in between.
+const LOOK_AT_MEMORY: Duration = Duration::from_millis(5);
+
 /// How a process ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Ending {
@@ -23,8 +29,15 @@ pub enum Ending {
     Exited(i32),
     /// By a signal.
     Signalled(i32),
-    /// For want of memory.
-    OutOfMemory,
+    /// The system killed it for want of memory.
+    KilledForMemory,
+    /// We killed it: it had this many bytes of its own, above its limit.
+    AboveLimit {
+        /// What it had.
+        bytes: u64,
+        /// What it may have.
+        limit: u64,
+    },
 }
 
 /// A process that is watched.
@@ -43,13 +56,20 @@ impl Process {
         arena: RawFd,
         ended: impl FnOnce() + Send + 'static,
     ) -> io::Result<Arc<Process>> {
-        let kills_before = kernel_kills();
+        let watch = Watch {
+            limit: options.memory_limit,
+            cgroup: options.cgroup.clone(),
+            kills: kernel_kills(options.cgroup.as_deref()),
+        };
         let mut command = Command::new(&options.program);
         command.args(&options.arguments).envs(options.environment.iter().map(|(name, value)| (name, value)));
         command.env(CONTROL_VARIABLE, control.to_string()).env(ARENA_VARIABLE, arena.to_string());
         command.stdin(Stdio::null());
-        let limit = options.memory_limit;
-        // SAFETY: only calls that are safe between fork and exec: descriptors, a limit, a signal.
+        let group = match &options.cgroup {
+            Some(folder) => Some(CString::new(folder.join("cgroup.procs").as_os_str().as_bytes())?),
+            None => None,
+        };
+        // SAFETY: only calls that are safe between fork and exec: descriptors, files, a signal.
         unsafe {
             command.pre_exec(move || {
                 for descriptor in [control, arena] {
@@ -57,12 +77,11 @@ impl Process {
                         return Err(io::Error::last_os_error());
                     }
                 }
-                if let Some(bytes) = limit {
-                    let limit = libc::rlimit { rlim_cur: bytes, rlim_max: bytes };
-                    if libc::setrlimit(libc::RLIMIT_AS, &raw const limit) != 0 {
-                        return Err(io::Error::last_os_error());
-                    }
+                if let Some(group) = &group {
+                    write_to(group, b"0")?;
                 }
+                // When the system runs out of memory, it takes the worker before its host.
+                write_to(c"/proc/self/oom_score_adj", b"1000").ok();
                 // A worker does not outlive its host.
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 Ok(())
@@ -73,9 +92,9 @@ impl Process {
         let process = Arc::new(Process { id, killed: AtomicBool::new(false), ending: OnceLock::new() });
         let watched = Arc::clone(&process);
         thread::Builder::new().name("lz-worker-watch".to_owned()).spawn(move || {
-            // `child` is not waited for by std: its resource usage says whether memory was the problem.
+            // `child` is not waited for by std: whoever waits must also look at its memory.
             let _child = child;
-            let ending = wait(watched.id, limit, kills_before, &watched.killed);
+            let ending = watch.until_it_ends(watched.id, &watched.killed);
             watched.ending.set(ending).ok();
             ended();
         })?;
@@ -96,8 +115,7 @@ impl Process {
     pub fn kill(&self) {
         if self.ending.get().is_none() {
             self.killed.store(true, Ordering::SeqCst);
-            // SAFETY: our child, not yet waited for, so the number is still its own.
-            unsafe { libc::kill(self.id, libc::SIGKILL) };
+            kill(self.id);
         }
         let patience = Instant::now();
         while self.ending.get().is_none() && patience.elapsed() < Duration::from_secs(5) {
@@ -106,37 +124,108 @@ impl Process {
     }
 }
 
-fn wait(id: i32, limit: Option<u64>, kills_before: u64, killed: &AtomicBool) -> Ending {
-    let mut status = 0;
-    // SAFETY: zeroes are a value of this structure, and the call fills it in.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: our child; both places are ours.
-        let waited = unsafe { libc::wait4(id, &raw mut status, 0, &raw mut usage) };
-        if waited == id {
-            break;
+/// Writes a few bytes to a file, with nothing but system calls.
+fn write_to(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
+    // SAFETY: a terminated path and bytes that are there; the descriptor is closed by its owner.
+    unsafe {
+        let descriptor = libc::open(path.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
         }
-        if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-            return Ending::Exited(-1);
-        }
+        let descriptor = OwnedFd::from_raw_fd(descriptor);
+        let written = libc::write(descriptor.as_raw_fd(), bytes.as_ptr().cast(), bytes.len());
+        if written < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
-    let peak = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
-    let near_limit = limit.is_some_and(|limit| peak > limit / 10 * 7);
-    if libc::WIFSIGNALED(status) {
-        let signal = libc::WTERMSIG(status);
-        let by_kernel =
-            signal == libc::SIGKILL && !killed.load(Ordering::SeqCst) && kernel_kills() > kills_before;
-        if by_kernel || (near_limit && !killed.load(Ordering::SeqCst)) {
-            return Ending::OutOfMemory;
-        }
-        return Ending::Signalled(signal);
-    }
-    if near_limit { Ending::OutOfMemory } else { Ending::Exited(libc::WEXITSTATUS(status)) }
 }
 
-/// How many processes the system has killed for want of memory.
-fn kernel_kills() -> u64 {
-    let text = std::fs::read_to_string("/proc/vmstat").unwrap_or_default();
+fn kill(id: i32) {
+    // SAFETY: our child, not yet waited for, so the number is still its own.
+    unsafe { libc::kill(id, libc::SIGKILL) };
+}
+
+/// What is known of a process before it runs.
+#[derive(Debug)]
+struct Watch {
+    limit: Option<u64>,
+    cgroup: Option<std::path::PathBuf>,
+    /// How many processes the system had killed for want of memory when it started.
+    kills: u64,
+}
+
+impl Watch {
+    /// Waits for the end, and brings it about when the process has more memory than it may.
+    fn until_it_ends(&self, id: i32, killed: &AtomicBool) -> Ending {
+        let above = self.limit.and_then(|limit| Some(Ending::AboveLimit { bytes: outgrown(id, limit)?, limit }));
+        if above.is_some() {
+            kill(id);
+        }
+        let mut status = 0;
+        loop {
+            // SAFETY: our child; the place is ours.
+            let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
+            if waited == id {
+                break;
+            }
+            if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
+                return Ending::Exited(-1);
+            }
+        }
+        if let Some(above) = above {
+            return above;
+        }
+        if !libc::WIFSIGNALED(status) {
+            return Ending::Exited(libc::WEXITSTATUS(status));
+        }
+        match libc::WTERMSIG(status) {
+            libc::SIGKILL
+                if !killed.load(Ordering::SeqCst) && kernel_kills(self.cgroup.as_deref()) > self.kills =>
+            {
+                Ending::KilledForMemory
+            }
+            signal => Ending::Signalled(signal),
+        }
+    }
+}
+
+/// Looks at a process until it ends (`None`) or has more than `limit` bytes of its own.
+fn outgrown(id: i32, limit: u64) -> Option<u64> {
+    // SAFETY: it takes numbers and gives a descriptor or -1.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, id, 0) };
+    let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0)?;
+    // SAFETY: just made, and owned by nobody else.
+    let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+    let time = i32::try_from(LOOK_AT_MEMORY.as_millis()).unwrap_or(1);
+    loop {
+        let mut waits = libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one structure, which is there.
+        if unsafe { libc::poll(&raw mut waits, 1, time) } > 0 {
+            return None;
+        }
+        let bytes = own_memory(id)?;
+        if bytes > limit {
+            return Some(bytes);
+        }
+    }
+}
+
+/// Resident memory that nobody shares with the process: neither files nor the memory that tensors cross through.
+fn own_memory(id: i32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{id}/statm")).ok()?;
+    let mut pages = text.split_whitespace().skip(1).map(|number| number.parse::<u64>().unwrap_or(0));
+    let (resident, shared) = (pages.next()?, pages.next()?);
+    // SAFETY: it only returns a number.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    Some(resident.saturating_sub(shared) * u64::try_from(page).unwrap_or(4096))
+}
+
+/// How many processes the system has killed for want of memory: in a control group if there is one, otherwise at all.
+fn kernel_kills(cgroup: Option<&Path>) -> u64 {
+    let files = match cgroup {
+        // The two versions of control groups.
+        Some(folder) => vec![folder.join("memory.events"), folder.join("memory.oom_control")],
+        None => vec!["/proc/vmstat".into()],
+    };
+    let text = files.iter().find_map(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
     line.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }

@@ -1,29 +1,31 @@
-//! A kernel that runs in a worker, as the registry holds it, and tensors that both processes see.
+//! A kernel that runs in a worker, as the registry holds it.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use lz_core::tensor::{Indices, Layout, Place};
-use lz_core::{Arg, DType, Kernel, KernelError, OutArg, Run, TensorMut, TensorView};
+use lz_core::{
+    Arg, Kernel, KernelError, KernelSpec, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut,
+    TensorView,
+};
+use lz_ops::tokenizer::Tokenizer;
 
 use crate::host::Shared;
-use crate::message::{Placed, Request, SentArg, SentOut};
+use crate::message::{Answer, Block, Call, HeldOut, Placed, Request, SentArg, SentOut};
+use crate::slot::Held;
+use crate::wire::{pack_texts, unpack_texts};
 
 /// A kernel of a worker.
 #[derive(Debug)]
 pub struct RemoteKernel {
     shared: Arc<Shared>,
-    number: usize,
     id: String,
+    operation: String,
 }
 
 impl RemoteKernel {
-    pub(crate) fn new(shared: Arc<Shared>, number: usize, id: &str) -> RemoteKernel {
-        RemoteKernel { shared, number, id: id.to_owned() }
-    }
-
-    fn declined(&self, what: &str) -> KernelError {
-        KernelError::failed(format!("{} runs in a worker, and {what} do not cross", self.id)).before_writing()
+    pub(crate) fn new(shared: Arc<Shared>, spec: &KernelSpec) -> RemoteKernel {
+        RemoteKernel { shared, id: spec.id.clone(), operation: spec.operation.clone() }
     }
 }
 
@@ -42,22 +44,49 @@ impl Drop for Blocks<'_> {
 }
 
 impl Blocks<'_> {
+    /// Room for bytes.
+    fn take(&mut self, bytes: usize) -> Result<Block, KernelError> {
+        let Some(offset) = self.shared.arena.take(bytes) else { return Err(full()) };
+        self.taken.push((offset, bytes));
+        Ok(Block { offset: offset as u64, bytes: bytes as u64 })
+    }
+
     /// Room for a dense tensor with the sizes of `layout`.
     fn place(&mut self, layout: &Layout) -> Result<Placed, KernelError> {
         let dense = Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
         let bytes = dense.elements().and_then(|elements| elements.checked_mul(dense.dtype.size() as i64));
-        let block = bytes.and_then(|bytes| {
-            let bytes = usize::try_from(bytes).ok()?;
-            Some((self.shared.arena.take(bytes)?, bytes))
-        });
-        let Some((offset, bytes)) = block else {
-            let message = "the worker's shared memory is full; give it more, or pass smaller tensors";
-            let reason = lz_core::Reason::new(lz_core::ReasonCode::OutOfMemory).message(message);
-            return Err(KernelError::because(reason).before_writing());
-        };
-        self.taken.push((offset, bytes));
-        Ok(Placed { offset: offset as u64, layout: dense })
+        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(full)?;
+        Ok(Placed { offset: self.take(bytes)?.offset, layout: dense })
     }
+
+    /// Bytes, copied.
+    fn put(&mut self, bytes: &[u8]) -> Result<Block, KernelError> {
+        let block = self.take(bytes.len())?;
+        if let Some(to) = self.shared.memory.at(block.offset as usize, bytes.len()) {
+            // SAFETY: a block of its own, which nobody else knows yet.
+            unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        }
+        Ok(block)
+    }
+
+    /// A copy of the bytes of a block.
+    fn get(&self, block: Block) -> Vec<u8> {
+        let bytes = block.bytes as usize;
+        let mut copy = vec![0; bytes];
+        if let Some(from) = self.shared.memory.at(block.offset as usize, bytes) {
+            // SAFETY: inside the memory; the worker has answered and writes it no more, and bytes are bytes.
+            unsafe { std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), bytes) };
+        }
+        copy
+    }
+}
+
+#[cold]
+fn full() -> KernelError {
+    let message =
+        "the worker's shared memory is full; give it more (`worker.arena_mb`), or pass smaller tensors";
+    let reason = Reason::new(ReasonCode::OutOfMemory).message(message);
+    KernelError::because(reason).before_writing()
 }
 
 /// Where a tensor lies in the shared memory already; `None` if it lies elsewhere.
@@ -107,15 +136,15 @@ impl Kernel for RemoteKernel {
     ) -> Result<(), KernelError> {
         let shared = &*self.shared;
         let mut blocks = Blocks { shared, taken: Vec::new() };
-        let mut request = Request {
-            kernel: self.number as u32,
+        let mut call = Call {
+            kernel: 0,
             workspace: run.declared_workspace(),
             args: Vec::with_capacity(args.len()),
             outputs: Vec::with_capacity(outputs.len()),
         };
         let mut written_in_place = false;
         for arg in args.iter() {
-            request.args.push(match arg {
+            call.args.push(match arg {
                 Arg::Absent => SentArg::Absent,
                 Arg::Value(value) => SentArg::Value(*value),
                 Arg::Tensor(view) => SentArg::Tensor(send(shared, &mut blocks, view)?),
@@ -124,12 +153,12 @@ impl Kernel for RemoteKernel {
                     written_in_place |= inside(shared, &view).is_some();
                     SentArg::Written(send(shared, &mut blocks, &view)?)
                 }
-                Arg::Text(_) => return Err(self.declined("texts")),
-                Arg::Handle(_) => return Err(self.declined("tokenizers")),
+                Arg::Text(texts) => SentArg::Texts(blocks.put(&pack_texts(texts))?),
+                Arg::Handle(handle) => SentArg::Tokenizer(handle.digest(), None),
             });
         }
         for output in outputs.iter() {
-            request.outputs.push(match output {
+            call.outputs.push(match output {
                 OutArg::Absent => SentOut::Absent,
                 OutArg::Tensor(tensor) => {
                     let view = tensor.as_view();
@@ -137,28 +166,104 @@ impl Kernel for RemoteKernel {
                     let placed = inside(shared, &view).map_or_else(|| blocks.place(view.layout()), Ok)?;
                     SentOut::Tensor(placed)
                 }
-                OutArg::Dynamic(_) | OutArg::Text(_) => {
-                    return Err(self.declined("results whose size is not known before"));
-                }
+                OutArg::Dynamic(_) => SentOut::Dynamic,
+                OutArg::Text(_) => SentOut::Texts,
             });
         }
-        let outcome = shared.call(&request);
-        if let Err(error) = outcome {
+        let slot = Held::claim(shared)?;
+        call.kernel = slot.kernel(&self.id, &self.operation)?;
+        let made = perform(&slot, &mut blocks, &mut call, args).map_err(|error| {
             // What was copied is as it was: only tensors that lie in the shared memory can have been changed.
-            return Err(if written_in_place { error } else { error.before_writing() });
-        }
-        for (arg, sent) in args.iter_mut().zip(&request.args) {
+            if written_in_place { error } else { error.before_writing() }
+        })?;
+        for (arg, sent) in args.iter_mut().zip(&call.args) {
             if let (Arg::TensorMut(tensor), SentArg::Written(placed)) = (arg, sent) {
                 fetch(shared, placed, tensor);
             }
         }
-        for (output, sent) in outputs.iter_mut().zip(&request.outputs) {
-            if let (OutArg::Tensor(tensor), SentOut::Tensor(placed)) = (output, sent) {
-                fetch(shared, placed, tensor);
+        let mut made = made.into_iter();
+        for (output, sent) in outputs.iter_mut().zip(&call.outputs) {
+            match (output, sent) {
+                (OutArg::Tensor(tensor), SentOut::Tensor(placed)) => fetch(shared, placed, tensor),
+                (OutArg::Dynamic(place), SentOut::Dynamic) => match made.next() {
+                    Some(Made::Tensor(tensor)) => **place = Some(tensor),
+                    _ => return Err(slot.nonsense()),
+                },
+                (OutArg::Text(place), SentOut::Texts) => match made.next() {
+                    Some(Made::Texts(texts)) => **place = Some(texts),
+                    _ => return Err(slot.nonsense()),
+                },
+                _ => {}
             }
         }
         Ok(())
     }
+}
+
+/// A result whose size was not known before.
+enum Made {
+    Tensor(Tensor),
+    Texts(Vec<String>),
+}
+
+/// Asks until the call is done: the worker may want the definition of a tokenizer first, and results whose size it found out
+/// are fetched afterwards.
+fn perform(
+    slot: &Held<'_>,
+    blocks: &mut Blocks<'_>,
+    call: &mut Call,
+    args: &[Arg<'_>],
+) -> Result<Vec<Made>, KernelError> {
+    let mut answer = slot.ask(&Request::Call(call.clone()))?;
+    // Once for each tokenizer; a worker that asks again and again is not taken at its word.
+    for _ in 0..args.len() {
+        let Answer::Unknown(wanted) = answer else { break };
+        for (arg, sent) in args.iter().zip(&mut call.args) {
+            if let (Arg::Handle(handle), SentArg::Tokenizer(digest, json)) = (arg, sent)
+                && *digest == wanted
+            {
+                *json = Some(blocks.put(Tokenizer::from_handle(*handle)?.json())?);
+            }
+        }
+        answer = slot.ask(&Request::Call(call.clone()))?;
+    }
+    let held = match answer {
+        Answer::Done => return Ok(Vec::new()),
+        Answer::Held(held) => held,
+        other => return Err(other.into_error()),
+    };
+    let mut placed = Vec::with_capacity(held.len());
+    for output in &held {
+        placed.push(match output {
+            HeldOut::Tensor(dtype, shape) => {
+                let layout = Layout::contiguous(shape, *dtype).map_err(|_| slot.nonsense())?;
+                let bytes = layout.elements().and_then(|count| count.checked_mul(dtype.size() as i64));
+                let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(full)?;
+                blocks.take(bytes)?
+            }
+            HeldOut::Texts(bytes) => blocks.take(usize::try_from(*bytes).map_err(|_| full())?)?,
+        });
+    }
+    match slot.ask(&Request::Fetch(placed.clone()))? {
+        Answer::Done => {}
+        other => return Err(other.into_error()),
+    }
+    let mut made = Vec::with_capacity(held.len());
+    for (output, block) in held.iter().zip(placed) {
+        let bytes = blocks.get(block);
+        made.push(match output {
+            HeldOut::Texts(_) => Made::Texts(unpack_texts(&bytes).ok_or_else(|| slot.nonsense())?),
+            HeldOut::Tensor(dtype, shape) => {
+                let mut tensor = Tensor::zeros(shape, *dtype).map_err(|_| full())?;
+                match tensor.bytes_mut() {
+                    place if place.len() == bytes.len() => place.copy_from_slice(&bytes),
+                    _ => return Err(slot.nonsense()),
+                }
+                Made::Tensor(tensor)
+            }
+        });
+    }
+    Ok(made)
 }
 
 fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
@@ -190,44 +295,5 @@ fn fetch(shared: &Shared, placed: &Placed, to: &mut TensorMut<'_>) {
         && from.address() != to.address()
     {
         copy(&from.as_view(), to);
-    }
-}
-
-/// A tensor in the shared memory.
-#[derive(Debug)]
-pub struct SharedTensor {
-    shared: Arc<Shared>,
-    placed: Placed,
-    bytes: usize,
-}
-
-impl SharedTensor {
-    pub(crate) fn new(shared: Arc<Shared>, shape: &[i64], dtype: DType) -> Option<SharedTensor> {
-        let layout = Layout::contiguous(shape, dtype).ok()?;
-        let bytes = usize::try_from(layout.elements()?.checked_mul(dtype.size() as i64)?).ok()?;
-        let offset = shared.arena.take(bytes)?;
-        Some(SharedTensor { shared, placed: Placed { offset: offset as u64, layout }, bytes })
-    }
-
-    /// To read.
-    pub fn view(&self) -> TensorView<'_> {
-        let data = self.shared.memory.at(self.placed.offset as usize, self.bytes);
-        let data = data.unwrap_or(std::ptr::null_mut());
-        // SAFETY: a block of our own, which lives as long as we do.
-        unsafe { TensorView::from_raw(data, self.placed.layout) }
-    }
-
-    /// To write.
-    pub fn view_mut(&mut self) -> TensorMut<'_> {
-        let data = self.shared.memory.at(self.placed.offset as usize, self.bytes);
-        let data = data.unwrap_or(std::ptr::null_mut());
-        // SAFETY: as above, and the borrow is exclusive.
-        unsafe { TensorMut::from_raw(data, self.placed.layout) }
-    }
-}
-
-impl Drop for SharedTensor {
-    fn drop(&mut self) {
-        self.shared.arena.give_back(self.placed.offset as usize, self.bytes);
     }
 }

@@ -39,6 +39,8 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
         let opened = builder.open()?;
         opened.register(lz_ops::reference_kernels::kernels())?;
         opened.register(lz_cpu::kernels())?;
+        // SAFETY: the operator lists what is loaded and says what may be. Whether each was is in the audit log.
+        unsafe { lz_worker::plugins::load_all(&opened) };
         engine.inner = opened;
         Ok(())
     })
@@ -126,6 +128,18 @@ pub fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mu
 /// Reads a policy file; a wrong one changes nothing.
 pub fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure {
     guarded(|| engine.inner.load_config(Path::new(path)))
+}
+
+/// Loads a plugin that the operator trusts, into this process or into a worker.
+pub fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut ffi::PluginInfo) -> *mut Failure {
+    guarded(|| {
+        // SAFETY: the operator's settings say what may be loaded, and the caller asks for it.
+        let loaded = unsafe { lz_worker::plugins::load(&engine.inner, Path::new(path)) }?;
+        plugin.backend = loaded.backend;
+        plugin.kernels = loaded.kernels;
+        plugin.runs_in = loaded.runs_in.unwrap_or_default();
+        Ok(())
+    })
 }
 
 /// Locks an operation or alias to a kernel.

@@ -247,6 +247,10 @@ impl<'a, 'py> Frame<'a, 'py> {
             if self.stopped {
                 return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
             }
+            if entry.spec.runs_in.is_some() {
+                // Another process does the work, and however little it is, this one must not wait with the lock.
+                self.elements = i64::MAX;
+            }
             run_one(self, entry, run)
         });
         match outcome {

@@ -69,6 +69,16 @@ impl Hosted {
         entry.kernel.as_any().downcast_ref()
     }
 
+    /// The function.
+    pub fn function(&self, py: Python<'_>) -> Py<PyAny> {
+        self.function.clone_ref(py)
+    }
+
+    /// Whether it can write into places that the caller gives.
+    pub fn takes_out(&self) -> bool {
+        self.takes_out
+    }
+
     /// Runs it: inputs by position, params by name with their values filled in, `out=` if it was given and can be taken.
     pub fn run<'py>(
         &self,

@@ -20,6 +20,7 @@ mod register;
 mod runtime;
 mod tensor;
 mod text;
+mod worker;
 
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
@@ -44,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;
+    worker::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     let ops = PyModule::new(module.py(), "ops")?;
     generated::add(&ops)?;

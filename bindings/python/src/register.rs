@@ -12,6 +12,7 @@ use crate::engine::engine;
 use crate::error::raise;
 use crate::hosted::Hosted;
 use crate::inspect::operation;
+use crate::worker;
 
 /// What a decorated function is: read out of the decorator's keywords.
 #[derive(FromPyObject)]
@@ -78,6 +79,10 @@ fn register_kernel(
     spec.cuda_graph_safe = said.cuda_graph_safe;
     spec.reduced_precision = said.reduced_precision;
     spec.writes_into_output = said.writes_into_output;
+    if worker::is_isolated(py, &spec.backend)? {
+        let entry = worker::remote(function, spec, info)?;
+        return engine().register([entry]).map_err(|error| raise(py, &error));
+    }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
     let hosted = Hosted::new(function, said.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
@@ -88,6 +93,7 @@ fn register_kernel(
 #[pyfunction]
 fn unregister_backend(backend: &str) {
     engine().unregister_backend(backend);
+    worker::forget(backend);
 }
 
 /// What a kernel of an operation is called with: inputs by position, params by name, and whether it can be given `out`.
@@ -144,6 +150,7 @@ fn kernels<'py>(
         one.set_item("cuda_graph_safe", spec.cuda_graph_safe)?;
         one.set_item("jit", spec.jit)?;
         one.set_item("hosted", Hosted::of(entry).is_some())?;
+        one.set_item("runs_in", &spec.runs_in)?;
         all.append(one)?;
     }
     Ok(all)

@@ -65,15 +65,26 @@ impl PyTokenizer {
     /// From the text of a `tokenizer.json`.
     #[staticmethod]
     fn from_json(text: &str) -> PyResult<PyTokenizer> {
-        let handle = Tokenizer::from_json(text.as_bytes())
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
-        Ok(PyTokenizer { handle: Arc::new(handle) })
+        PyTokenizer::from_bytes(text.as_bytes())
     }
 
     /// SHA-256 of everything that can change tokens, in hex.
     #[getter]
     fn digest(&self) -> String {
         self.handle.digest().iter().map(|byte| format!("{byte:02x}")).collect()
+    }
+}
+
+impl PyTokenizer {
+    /// From the bytes of a `tokenizer.json`.
+    pub fn from_bytes(json: &[u8]) -> PyResult<PyTokenizer> {
+        let handle = Tokenizer::from_json(json).map_err(|error| PyValueError::new_err(error.to_string()))?;
+        Ok(PyTokenizer { handle: Arc::new(handle) })
+    }
+
+    /// Whether it is the tokenizer with this digest.
+    pub fn is(&self, digest: [u8; 32]) -> bool {
+        self.handle.digest() == digest
     }
 }
 

@@ -1,7 +1,7 @@
 //! C++ that calls every operation on drawn cases and holds the results to what the reference gave in Rust.
 //!
-//! Each operation is called three ways: into new memory, into given tensors, and through a kernel written in C++ that hands
-//! the call on to the reference, so that both directions of the ABI are walked.
+//! Each operation is called three ways: into new memory, into given tensors where that can be, and through a kernel written
+//! in C++ that hands the call on to the reference, so that both directions of the ABI are walked.
 
 use std::fmt::Write as _;
 
@@ -23,13 +23,7 @@ pub fn file(operations: &[Operation]) -> String {
     }
     text.push_str("} // namespace\n\nconst std::vector<Check> &all_checks() {\n    static const std::vector<Check> checks = {\n");
     for operation in operations {
-        let _ = writeln!(
-            text,
-            "        {{\"{}\", check_{}, {}}},",
-            operation.name,
-            operation.flat_name(),
-            takes_out(operation)
-        );
+        let _ = writeln!(text, "        {{\"{}\", check_{}}},", operation.name, operation.flat_name());
     }
     text.push_str("    };\n    return checks;\n}\n");
     text
@@ -67,39 +61,66 @@ fn one(text: &mut String, operation: &Operation) {
         initialisers.push(format!("        .{name} = {value},"));
     }
     let _ = writeln!(text, "    const lz::ops::{stem} args{{\n{}\n    }};", initialisers.join("\n"));
-    text.push_str("    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {\n        drawn.restore();\n");
-    if operation.outputs.is_empty() {
-        let _ = writeln!(text, "        lz::ops::{flat}(*engine, args);");
-    } else {
-        let _ = writeln!(text, "        const auto result = lz::ops::{flat}(*engine, args);");
-    }
-    for output in &operation.outputs {
-        let _ = writeln!(
-            text,
-            "        drawn.expect(\"{0}\", result.{0}, engine == &engines.reference);",
-            output.name
-        );
-    }
-    text.push_str("        drawn.expect_written(engine == &engines.reference);\n    }\n");
+    text.push_str("    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {\n");
+    anew(text, operation, "*engine", "engine == &engines.reference");
+    text.push_str("    }\n");
     if takes_out(operation) {
         into(text, operation, "engines.reference");
-        let _ = writeln!(text, "    {{");
-        let _ = writeln!(text, "        const lz::Engine engine = lz::Engine::reference();");
-        let _ = writeln!(
-            text,
-            "        engine.register_backend(R\"({})\", {{lz::ops::{flat}_kernel(\"echo.{}\",\n            \
-             [reference = engines.reference](const lz::ops::{stem} &call, const lz::ops::{stem}Out &out, lz::Run &) {{\n                \
-             lz::ops::{flat}_into(reference, call, out);\n            }})}});",
-            descriptor(operation),
-            operation.name
-        );
-        let _ = writeln!(text, "        engine.lock(\"{0}\", \"echo.{0}\");", operation.name);
-        // A descriptor cannot claim every stride; what it leaves out is another kernel's.
-        text.push_str("        if (!engine.explain(args).plan) {\n            return;\n        }\n        drawn.echoed = true;\n");
+    }
+    let _ = writeln!(text, "    const lz::Engine engine = lz::Engine::reference();");
+    let _ = writeln!(
+        text,
+        "    engine.register_backend(R\"({})\", {{lz::ops::{flat}_kernel(\"echo.{}\",\n        \
+         [reference = engines.reference]([[maybe_unused]] const lz::ops::{stem} &call, [[maybe_unused]] const lz::ops::{stem}Out &out,\n            \
+         [[maybe_unused]] lz::Run &run) {{\n{}        }})}});",
+        descriptor(operation),
+        operation.name,
+        handed_on(operation),
+    );
+    let _ = writeln!(text, "    engine.lock(\"{0}\", \"echo.{0}\");", operation.name);
+    // A descriptor cannot claim every stride; what it leaves out is another kernel's.
+    text.push_str(
+        "    if (!engine.explain(args).plan) {\n        return;\n    }\n    drawn.echoed = true;\n",
+    );
+    if takes_out(operation) {
         into(text, operation, "engine");
+    } else {
+        text.push_str("    {\n");
+        anew(text, operation, "engine", "true");
         text.push_str("    }\n");
     }
     text.push_str("}\n\n");
+}
+
+/// What a kernel in C++ does to hand its call on to the reference.
+fn handed_on(operation: &Operation) -> String {
+    let flat = operation.flat_name();
+    if takes_out(operation) {
+        return format!("            lz::ops::{flat}_into(reference, call, out);\n");
+    }
+    if operation.outputs.is_empty() {
+        return format!("            lz::ops::{flat}(reference, call);\n");
+    }
+    let mut text = format!("            const auto made = lz::ops::{flat}(reference, call);\n");
+    for output in &operation.outputs {
+        let _ = writeln!(text, "            hand_over(out.{0}, made.{0}, run);", output.name);
+    }
+    text
+}
+
+/// A call whose results are made.
+fn anew(text: &mut String, operation: &Operation, engine: &str, exact: &str) {
+    let flat = operation.flat_name();
+    text.push_str("        drawn.restore();\n");
+    if operation.outputs.is_empty() {
+        let _ = writeln!(text, "        lz::ops::{flat}({engine}, args);");
+    } else {
+        let _ = writeln!(text, "        const auto result = lz::ops::{flat}({engine}, args);");
+    }
+    for output in &operation.outputs {
+        let _ = writeln!(text, "        drawn.expect(\"{0}\", result.{0}, {exact});", output.name);
+    }
+    let _ = writeln!(text, "        drawn.expect_written({exact});");
 }
 
 fn into(text: &mut String, operation: &Operation, engine: &str) {

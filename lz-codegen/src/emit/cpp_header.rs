@@ -91,7 +91,8 @@ fn enumeration(operation: &Operation, param: &Param) -> String {
     format!("{}{}", camel(&operation.name), camel(&param.name))
 }
 
-fn input_type(input: &Input) -> &'static str {
+/// How C++ holds an input.
+pub(super) fn input_type(input: &Input) -> &'static str {
     match (input.kind, input.read_write) {
         (Kind::Tensor, false) => "TensorView",
         (Kind::Tensor, true) => "TensorMut",
@@ -100,7 +101,8 @@ fn input_type(input: &Input) -> &'static str {
     }
 }
 
-fn param_type(operation: &Operation, param: &Param) -> String {
+/// How C++ holds a param.
+pub(super) fn param_type(operation: &Operation, param: &Param) -> String {
     match &param.ty {
         ParamType::Int => "std::int64_t".to_owned(),
         ParamType::F32 => "float".to_owned(),
@@ -156,11 +158,13 @@ fn arguments(text: &mut String, operation: &Operation) {
     );
 }
 
-fn result_type(output: &Output) -> &'static str {
+/// How C++ gets a result.
+pub(super) fn result_type(output: &Output) -> &'static str {
     if output.kind == Kind::Text { "std::vector<std::string>" } else { "Tensor" }
 }
 
-fn place_type(operation: &Operation, output: &Output) -> &'static str {
+/// How a kernel in C++ gets the place of a result.
+pub(super) fn place_type(operation: &Operation, output: &Output) -> &'static str {
     match (output.kind, output.is_dynamic(operation)) {
         (Kind::Text, _) => "TextsOutput",
         (_, true) => "DynamicOutput",

@@ -176,7 +176,7 @@ pub fn index(operations: &[Operation]) -> String {
 }
 
 /// Text that may stand in a table's cell.
-fn cell(text: &str) -> String {
+pub fn cell(text: &str) -> String {
     text.trim().replace('\n', " ").replace('|', "\\|")
 }
 

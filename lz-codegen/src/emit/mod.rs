@@ -7,6 +7,7 @@ pub mod contracts;
 pub mod cpp;
 pub mod cpp_bridge;
 pub mod cpp_checks;
+pub mod cpp_docs;
 pub mod cpp_header;
 pub mod docs;
 pub mod expressions;

@@ -541,7 +541,7 @@ pub(super) fn run_admitted(
     let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
     match &outcome {
         None => permit.succeeded(),
-        Some(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() }),
+        Some(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.to_string() }),
     }
     outcome
 }
@@ -555,7 +555,7 @@ fn forget_memory(world: &World, error: &KernelError) {
 
 fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
     if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
-        permit.failed(Failure { kind: kind(error), message: &error.reason.sentence() });
+        permit.failed(Failure { kind: kind(error), message: &error.reason.to_string() });
     }
 }
 

@@ -152,6 +152,10 @@ pub struct Candidate {
     pub workspace_bytes: Option<u64>,
     /// What policy did to its score.
     pub policy: Vec<PolicyLine>,
+    /// Where it runs when that is not this process, and who said so.
+    pub runs_in: Option<String>,
+    /// What its last failure on such calls said, while that still weighs on it.
+    pub last_failure: Option<String>,
 }
 
 /// One reason as data.
@@ -443,5 +447,7 @@ fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings:
         transforms: ranked.transforms,
         workspace_bytes: filter::workspace(kernel, &call.values),
         policy,
+        runs_in: spec.runs_in.clone(),
+        last_failure: call.world.health.last_failure(&call.subject(kernel)),
     }
 }

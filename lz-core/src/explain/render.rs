@@ -150,9 +150,13 @@ fn signed(points: f64) -> String {
 
 fn whys(one: &Candidate) -> Vec<String> {
     if !one.reasons.is_empty() {
-        return one.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.sentence)).collect();
+        let reasons = one.reasons.iter().map(|reason| format!("{}: {}", reason.code, reason.sentence));
+        return reasons.chain(one.runs_in.clone().map(|place| format!("runs in {place}"))).collect();
     }
     let mut parts = Vec::new();
+    if let Some(place) = &one.runs_in {
+        parts.push(format!("runs in {place}"));
+    }
     if let Some(measured) = &one.evidence {
         parts.push(evidence(measured));
     }
@@ -165,7 +169,10 @@ fn whys(one: &Candidate) -> Vec<String> {
     if parts.is_empty() && one.reference {
         parts.push("always valid".to_owned());
     }
-    vec![parts.join(", ")]
+    let mut lines = vec![parts.join(", ")];
+    lines.extend(one.last_failure.iter().map(|why| format!("last failure: {why}")));
+    lines.retain(|line| !line.is_empty());
+    lines
 }
 
 fn evidence(measured: &Measured) -> String {

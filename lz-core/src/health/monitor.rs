@@ -225,6 +225,14 @@ impl Health {
         self.view.load().penalty(subject, &self.config.load().penalty)
     }
 
+    /// What the last failure of a kernel on such calls said, while it is remembered; otherwise its backend's.
+    pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
+        if self.is_spotless() {
+            return None;
+        }
+        self.view.load().last_failure(subject)
+    }
+
     /// Asks whether a call may be made, and claims a probe where the outcome decides.
     pub fn admit<'h>(&'h self, subject: Subject<'h>) -> Result<Permit<'h>, Refusal> {
         if self.all_closed() {

@@ -110,6 +110,14 @@ impl View {
         self.kernel(subject).is_some() || self.backends.contains_key(subject.backend)
     }
 
+    /// What the last failure said that is held against this call.
+    pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
+        let backend =
+            self.backends.get(subject.backend).filter(|gate| gate.version == subject.backend_version);
+        let gates = [self.kernel(subject), backend].into_iter().flatten();
+        gates.map(|gate| gate.last_error.clone()).find(|error| !error.is_empty())
+    }
+
     fn kernel(&self, subject: &Subject<'_>) -> Option<&Gate> {
         let gate = self.kernels.get(subject.kernel)?.get(subject.bucket)?;
         (gate.version == subject.kernel_version).then_some(gate)

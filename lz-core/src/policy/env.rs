@@ -1,12 +1,12 @@
 //! The environment as a layer: `LAYERZERO_DISABLED`, `_LOCK_*`, `_PREFER`, `_AVOID`, `_VERBOSE`, `_DETERMINISTIC`, `_DEBUG`,
-//! `_CONFIG`, `_PROFILE`.
+//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`.
 //!
 //! The variables are given, not looked up, so that a test needs no environment of its own.
 
 use std::sync::Arc;
 
 use lz_schema::diagnostics::{Code, Diagnostic, Report, Sink, nearest};
-use lz_schema::policy::{List, SettingValue};
+use lz_schema::policy::{List, Setting, SettingValue};
 use lz_schema::source::{Source, Span, Spanned};
 
 use super::file::Vocabulary;
@@ -23,8 +23,18 @@ const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DEBUG", "debug", true),
 ];
 
-const OTHERS: [&str; 5] =
-    ["LAYERZERO_PREFER", "LAYERZERO_AVOID", "LAYERZERO_CONFIG", "LAYERZERO_PROFILE", "LAYERZERO_LOCK_"];
+const OTHERS: [&str; 6] = [
+    "LAYERZERO_PREFER",
+    "LAYERZERO_AVOID",
+    "LAYERZERO_CONFIG",
+    "LAYERZERO_PROFILE",
+    "LAYERZERO_LOCK_",
+    ISOLATION,
+];
+
+const ISOLATION: &str = "LAYERZERO_BACKEND_ISOLATION";
+/// What a host tells a worker process; not for selection.
+const WORKER_PREFIX: &str = "LAYERZERO_WORKER_";
 
 /// What the environment says.
 #[derive(Debug, Clone, Default)]
@@ -103,6 +113,8 @@ impl Reader<'_> {
                 let value = SettingValue::Text(value.trim().to_owned());
                 self.environment.layer.settings.insert("profile", Sourced::new(value, name));
             }
+            ISOLATION => self.isolation(value, place),
+            _ if name.starts_with(WORKER_PREFIX) => {}
             _ => match name.strip_prefix("LAYERZERO_LOCK_") {
                 Some(operation) => self.lock(name, operation, value.trim(), name_place, place),
                 None => self.unknown(name, name_place),
@@ -117,6 +129,22 @@ impl Reader<'_> {
             rules::check_pattern(name, place, &mut self.sink);
         }
         self.environment.layer.list(list, &names, name);
+    }
+
+    /// `subprocess`, or `torch: subprocess, default: in_process`.
+    fn isolation(&mut self, value: &str, place: Span) {
+        let Some(setting) = Setting::find("backend_isolation") else { return };
+        match setting.parse(value.trim()) {
+            Some(value) => {
+                self.environment.layer.settings.insert(setting.key, Sourced::new(value, ISOLATION));
+            }
+            None => {
+                let message = format!("`{ISOLATION}` needs {}", setting.needs());
+                self.sink
+                    .error(Code::BadVariable, place, message)
+                    .note("as in `torch: subprocess, default: in_process`");
+            }
+        }
     }
 
     /// `LAYERZERO_LOCK_NORM_RMS` locks `norm.rms`; `LAYERZERO_LOCK_ATTENTION` locks every operation below `attention`.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use lz_schema::policy::{List, Setting, SettingValue};
+use lz_schema::policy::{Kind, List, Setting, SettingValue};
 
 use super::{Listed, Lock, Pattern, Provenance, Rule, Sourced};
 
@@ -94,6 +94,11 @@ impl Layer {
             Given::Int(value) => value.to_string(),
             Given::Float(value) => format!("{value:?}"),
             Given::Text(value) => value.clone(),
+            Given::Texts(values) if matches!(setting.kind, Kind::Texts) => {
+                let value = SettingValue::Texts(values.clone());
+                self.settings.insert(setting.key, Sourced::new(value, source));
+                return Ok(());
+            }
             Given::Texts(_) => return Err(not(key, format!("`{key}` needs {}", setting.needs()))),
         };
         match setting.parse(&text) {

@@ -140,6 +140,16 @@ fn of_setting(setting: &Setting) -> Value {
             json!({ "type": "number", "minimum": least, "maximum": most, "default": default })
         }
         Kind::Word { default, words } => json!({ "enum": words, "default": default }),
+        Kind::WordByName { default, words } => json!({
+            "anyOf": [
+                { "enum": words },
+                { "type": "object", "additionalProperties": { "enum": words } },
+            ],
+            "default": default,
+        }),
+        Kind::Texts => {
+            json!({ "type": "array", "items": { "type": "string", "minLength": 1 }, "default": [] })
+        }
         Kind::Text { default } => json!({ "type": "string", "minLength": 1, "default": default }),
         Kind::Ints { default } => {
             json!({ "type": "array", "items": { "type": "integer", "minimum": 0 }, "default": default })

@@ -137,6 +137,10 @@ impl Reader<'_> {
         }
         let value = match setting.kind {
             Kind::Ints { .. } => self.ints(setting, node),
+            Kind::Texts => Some(SettingValue::Texts(
+                self.texts(node).into_iter().map(|text| text.value).collect(),
+            )),
+            Kind::WordByName { .. } => self.words(setting, node),
             Kind::NumberTable => self.numbers(setting, node),
             Kind::RangeTable => self.ranges(setting, node),
             _ => self.single(setting, node),
@@ -149,7 +153,8 @@ impl Reader<'_> {
             self.refuse(setting, node);
             return None;
         };
-        let quoted_number = !scalar.plain && !matches!(setting.kind, Kind::Text { .. } | Kind::Word { .. });
+        let takes_text = matches!(setting.kind, Kind::Text { .. } | Kind::Word { .. } | Kind::WordByName { .. });
+        let quoted_number = !scalar.plain && !takes_text;
         let value = if quoted_number { None } else { setting.parse(&scalar.text) };
         if value.is_none() {
             self.refuse(setting, node);
@@ -160,7 +165,7 @@ impl Reader<'_> {
     fn refuse(&mut self, setting: &Setting, node: &Node) {
         let (code, near) = match (setting.kind, single(node)) {
             (_, None) => (Code::WrongForm, None),
-            (Kind::Word { words, .. }, Some(scalar)) => {
+            (Kind::Word { words, .. } | Kind::WordByName { words, .. }, Some(scalar)) => {
                 (Code::UnknownWord, nearest(&scalar.text, words.iter().copied()))
             }
             (Kind::Bool { .. }, Some(scalar)) => {
@@ -194,6 +199,23 @@ impl Reader<'_> {
             }
         }
         Some(SettingValue::Ints(values))
+    }
+
+    /// One word for all, or a mapping of names to words.
+    fn words(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
+        if single(node).is_some() {
+            return self.single(setting, node);
+        }
+        let mut parts = Vec::new();
+        for (name, value) in self.entries(node, &format!("`{}`", setting.key))? {
+            match single(value) {
+                Some(scalar) if setting.parse(&scalar.text).is_some() => {
+                    parts.push((name.value, scalar.text.clone()));
+                }
+                _ => self.refuse(setting, value),
+            }
+        }
+        setting.words_by_name(parts.iter().map(|(name, word)| (name.as_str(), word.as_str())))
     }
 
     fn numbers(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {

@@ -41,6 +41,13 @@ pub enum Kind {
     Ints {
         default: &'static [i64],
     },
+    /// A list of texts; empty by default.
+    Texts,
+    /// One of the words for all, and others for those that are named.
+    WordByName {
+        default: &'static str,
+        words: &'static [&'static str],
+    },
     /// Names and whole numbers; empty by default.
     NumberTable,
     /// Ranges of compute capabilities and generations; empty by default, which means the engine's own.
@@ -57,6 +64,9 @@ pub enum SettingValue {
     /// Of a closed list, or free text.
     Text(String),
     Ints(Vec<i64>),
+    Texts(Vec<String>),
+    /// The word for all, then names with words of their own.
+    WordByName(String, Vec<(String, String)>),
     Numbers(Vec<(String, i64)>),
     /// First and last compute capability, and the generation.
     Ranges(Vec<(u32, u32, String)>),
@@ -73,6 +83,11 @@ impl std::fmt::Display for SettingValue {
             SettingValue::Float(value) => write!(f, "{value:?}"),
             SettingValue::Text(value) => f.write_str(value),
             SettingValue::Ints(values) => listed(f, '[', values.iter().map(i64::to_string).collect(), ']'),
+            SettingValue::Texts(values) => listed(f, '[', values.clone(), ']'),
+            SettingValue::WordByName(word, named) => {
+                f.write_str(word)?;
+                named.iter().try_for_each(|(name, word)| write!(f, ", {name}: {word}"))
+            }
             SettingValue::Numbers(table) => {
                 listed(f, '{', table.iter().map(|(name, value)| format!("{name}: {value}")).collect(), '}')
             }
@@ -81,6 +96,14 @@ impl std::fmt::Display for SettingValue {
                 listed(f, '{', rows.collect(), '}')
             }
         }
+    }
+}
+
+impl SettingValue {
+    /// What a named thing gets: its own word, or the one for all. `None` for other kinds of settings.
+    pub fn word_for(&self, name: &str) -> Option<&str> {
+        let SettingValue::WordByName(word, named) = self else { return None };
+        Some(named.iter().find(|(own, _)| own == name).map_or(word, |(_, word)| word))
     }
 }
 
@@ -99,6 +122,8 @@ impl Setting {
             Kind::Float { default, .. } => SettingValue::Float(default),
             Kind::Word { default, .. } | Kind::Text { default } => SettingValue::Text(default.to_owned()),
             Kind::Ints { default } => SettingValue::Ints(default.to_vec()),
+            Kind::Texts => SettingValue::Texts(Vec::new()),
+            Kind::WordByName { default, .. } => SettingValue::WordByName(default.to_owned(), Vec::new()),
             Kind::NumberTable => SettingValue::Numbers(Vec::new()),
             Kind::RangeTable => SettingValue::Ranges(Vec::new()),
         }
@@ -115,7 +140,14 @@ impl Setting {
             Kind::Word { words, .. } => {
                 format!("one of {}", crate::diagnostics::listed(words.iter().copied()))
             }
+            Kind::WordByName { words, .. } => {
+                format!(
+                    "one of {}, or a mapping of names to them with `default` for the others",
+                    crate::diagnostics::listed(words.iter().copied())
+                )
+            }
             Kind::Text { .. } => "a text".to_owned(),
+            Kind::Texts => "a list of texts".to_owned(),
             Kind::Ints { .. } => "a list of whole numbers from 0".to_owned(),
             Kind::NumberTable => "a mapping of names to whole numbers".to_owned(),
             Kind::RangeTable => "a mapping of ranges (`80..88`) to generations".to_owned(),
@@ -144,10 +176,48 @@ impl Setting {
             Kind::Text { .. } => {
                 (!text.trim().is_empty()).then(|| SettingValue::Text(text.trim().to_owned()))
             }
+            Kind::Texts => {
+                let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
+                Some(SettingValue::Texts(parts.map(str::to_owned).collect()))
+            }
+            Kind::WordByName { .. } => {
+                // `subprocess`, or `torch: subprocess, default: in_process`.
+                let parts = text.split(',').map(|part| match part.split_once([':', '=']) {
+                    Some((name, word)) => (name.trim(), word.trim()),
+                    None => (BY_DEFAULT, part.trim()),
+                });
+                self.words_by_name(parts)
+            }
             Kind::Ints { .. } | Kind::NumberTable | Kind::RangeTable => None,
         }
     }
+
+    /// A value from names and words; `None` when one of the words is not known or a name comes twice.
+    pub fn words_by_name<'t>(
+        &self,
+        parts: impl Iterator<Item = (&'t str, &'t str)>,
+    ) -> Option<SettingValue> {
+        let Kind::WordByName { default, words } = self.kind else { return None };
+        let mut general: Option<&str> = None;
+        let mut named: Vec<(String, String)> = Vec::new();
+        for (name, word) in parts {
+            let word = words.iter().find(|known| **known == word)?;
+            if name == BY_DEFAULT {
+                if general.replace(word).is_some() {
+                    return None;
+                }
+            } else if name.is_empty() || named.iter().any(|(own, _)| own == name) {
+                return None;
+            } else {
+                named.push((name.to_owned(), (*word).to_owned()));
+            }
+        }
+        Some(SettingValue::WordByName(general.unwrap_or(default).to_owned(), named))
+    }
 }
+
+/// The name of those that are not named.
+pub const BY_DEFAULT: &str = "default";
 
 /// Other spellings of settings, with the key that they stand for.
 pub const SYNONYMS: &[(&str, &str)] = &[
@@ -210,12 +280,32 @@ pub const SETTINGS: &[Setting] = &[
         "debug",
         "Whether the device is synchronised after each call, so that an error surfaces where it was made.",
     ),
-    word(
-        "backend_isolation",
-        "in_process",
-        &["in_process", "subprocess", "container"],
-        "Where backends run.",
-    ),
+    Setting {
+        key: "backend_isolation",
+        kind: Kind::WordByName {
+            default: "in_process",
+            words: &["in_process", "subprocess", "container"],
+        },
+        doc: "Where plugins and backends in Python run, for all of them or by backend: `{default: in_process, flash_attn: subprocess}`.",
+    },
+    text("worker.program", "lz-worker", "The program that runs plugins of their own process: a path, or a name that is looked for beside this program and in `PATH`."),
+    int("worker.arena_mb", 256, 1, "Shared memory for the tensors of calls to a worker process, in MiB."),
+    float("worker.deadline_seconds", 30.0, 0.001, f64::MAX, "How long a call to a worker process may take; then it is stopped."),
+    float("worker.start_deadline_seconds", 60.0, 0.001, f64::MAX, "How long a worker process may take to start."),
+    int("worker.memory_limit_mb", 0, 0, "The most memory of its own that a worker process may have, in MiB, before it is stopped; 0 for no limit."),
+    text("worker.cgroup", "none", "The folder of a control group that worker processes join, whose limits the system enforces; `none` for none."),
+    Setting { key: "plugins.load", kind: Kind::Texts, doc: "Plugins that are loaded when an engine opens." },
+    Setting {
+        key: "plugins.directories",
+        kind: Kind::Texts,
+        doc: "Folders that plugins may be loaded from, with everything below them; none allows nothing.",
+    },
+    text("plugins.manifest", "none", "A file with the SHA-256 of every plugin, as `sha256sum` writes it; `none` for none."),
+    Setting {
+        key: "plugins.keys",
+        kind: Kind::Texts,
+        doc: "Keys of which one must have signed a plugin, ed25519 in hexadecimal; none asks for no signature.",
+    },
     int("memory_headroom_mb", 1024, 0, "The most scratch memory that a kernel may take, in MiB."),
     text("profile", "none", "The profile that is laid over the rest of this file; `none` for none."),
     yes("perfdb.enabled", "Whether measurements are used."),
@@ -400,7 +490,10 @@ mod tests {
             assert!(setting.key.split('.').count() <= 2, "{}", setting.key);
             assert!(setting.doc.ends_with('.'), "{}", setting.key);
             let default = setting.default_value();
-            if !matches!(setting.kind, Kind::Ints { .. } | Kind::NumberTable | Kind::RangeTable) {
+            if !matches!(
+                setting.kind,
+                Kind::Ints { .. } | Kind::Texts | Kind::NumberTable | Kind::RangeTable
+            ) {
                 assert_eq!(setting.parse(&default.to_string()), Some(default), "{}", setting.key);
             }
         }

@@ -23,24 +23,23 @@ void check_activation_gelu(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu": [{"kernel_id": "echo.activation.gelu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_kernel("echo.activation.gelu",
-            [reference = engines.reference](const lz::ops::ActivationGelu &call, const lz::ops::ActivationGeluOut &out, lz::Run &) {
-                lz::ops::activation_gelu_into(reference, call, out);
-            })});
-        engine.lock("activation.gelu", "echo.activation.gelu");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu": [{"kernel_id": "echo.activation.gelu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_kernel("echo.activation.gelu",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationGelu &call, [[maybe_unused]] const lz::ops::ActivationGeluOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_gelu_into(reference, call, out);
+        })});
+    engine.lock("activation.gelu", "echo.activation.gelu");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_gelu_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -63,24 +62,23 @@ void check_activation_gelu_mul(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu_mul": [{"kernel_id": "echo.activation.gelu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_mul_kernel("echo.activation.gelu_mul",
-            [reference = engines.reference](const lz::ops::ActivationGeluMul &call, const lz::ops::ActivationGeluMulOut &out, lz::Run &) {
-                lz::ops::activation_gelu_mul_into(reference, call, out);
-            })});
-        engine.lock("activation.gelu_mul", "echo.activation.gelu_mul");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.gelu_mul": [{"kernel_id": "echo.activation.gelu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["approximate"], "writes_into_output": true}]}})", {lz::ops::activation_gelu_mul_kernel("echo.activation.gelu_mul",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationGeluMul &call, [[maybe_unused]] const lz::ops::ActivationGeluMulOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_gelu_mul_into(reference, call, out);
+        })});
+    engine.lock("activation.gelu_mul", "echo.activation.gelu_mul");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_gelu_mul_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -101,24 +99,23 @@ void check_activation_relu(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu": [{"kernel_id": "echo.activation.relu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_kernel("echo.activation.relu",
-            [reference = engines.reference](const lz::ops::ActivationRelu &call, const lz::ops::ActivationReluOut &out, lz::Run &) {
-                lz::ops::activation_relu_into(reference, call, out);
-            })});
-        engine.lock("activation.relu", "echo.activation.relu");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu": [{"kernel_id": "echo.activation.relu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_kernel("echo.activation.relu",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationRelu &call, [[maybe_unused]] const lz::ops::ActivationReluOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_relu_into(reference, call, out);
+        })});
+    engine.lock("activation.relu", "echo.activation.relu");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_relu_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -139,24 +136,23 @@ void check_activation_relu_squared(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu_squared": [{"kernel_id": "echo.activation.relu_squared", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_squared_kernel("echo.activation.relu_squared",
-            [reference = engines.reference](const lz::ops::ActivationReluSquared &call, const lz::ops::ActivationReluSquaredOut &out, lz::Run &) {
-                lz::ops::activation_relu_squared_into(reference, call, out);
-            })});
-        engine.lock("activation.relu_squared", "echo.activation.relu_squared");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.relu_squared": [{"kernel_id": "echo.activation.relu_squared", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_relu_squared_kernel("echo.activation.relu_squared",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationReluSquared &call, [[maybe_unused]] const lz::ops::ActivationReluSquaredOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_relu_squared_into(reference, call, out);
+        })});
+    engine.lock("activation.relu_squared", "echo.activation.relu_squared");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_relu_squared_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -178,24 +174,23 @@ void check_activation_silu(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu": [{"kernel_id": "echo.activation.silu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["alpha"], "writes_into_output": true}]}})", {lz::ops::activation_silu_kernel("echo.activation.silu",
-            [reference = engines.reference](const lz::ops::ActivationSilu &call, const lz::ops::ActivationSiluOut &out, lz::Run &) {
-                lz::ops::activation_silu_into(reference, call, out);
-            })});
-        engine.lock("activation.silu", "echo.activation.silu");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu": [{"kernel_id": "echo.activation.silu", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["alpha"], "writes_into_output": true}]}})", {lz::ops::activation_silu_kernel("echo.activation.silu",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationSilu &call, [[maybe_unused]] const lz::ops::ActivationSiluOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_silu_into(reference, call, out);
+        })});
+    engine.lock("activation.silu", "echo.activation.silu");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_silu_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -217,24 +212,23 @@ void check_activation_silu_mul(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu_mul": [{"kernel_id": "echo.activation.silu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_silu_mul_kernel("echo.activation.silu_mul",
-            [reference = engines.reference](const lz::ops::ActivationSiluMul &call, const lz::ops::ActivationSiluMulOut &out, lz::Run &) {
-                lz::ops::activation_silu_mul_into(reference, call, out);
-            })});
-        engine.lock("activation.silu_mul", "echo.activation.silu_mul");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"activation.silu_mul": [{"kernel_id": "echo.activation.silu_mul", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::activation_silu_mul_kernel("echo.activation.silu_mul",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::ActivationSiluMul &call, [[maybe_unused]] const lz::ops::ActivationSiluMulOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::activation_silu_mul_into(reference, call, out);
+        })});
+    engine.lock("activation.silu_mul", "echo.activation.silu_mul");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::activation_silu_mul_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -265,17 +259,17 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.decode": [{"kernel_id": "echo.attention.cross.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_decode_kernel("echo.attention.cross.decode",
-            [reference = engines.reference](const lz::ops::AttentionCrossDecode &call, const lz::ops::AttentionCrossDecodeOut &out, lz::Run &) {
-                lz::ops::attention_cross_decode_into(reference, call, out);
-            })});
-        engine.lock("attention.cross.decode", "echo.attention.cross.decode");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.decode": [{"kernel_id": "echo.attention.cross.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_decode_kernel("echo.attention.cross.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionCrossDecode &call, [[maybe_unused]] const lz::ops::AttentionCrossDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_cross_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.cross.decode", "echo.attention.cross.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -284,7 +278,6 @@ void check_attention_cross_decode(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -315,17 +308,17 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.prefill": [{"kernel_id": "echo.attention.cross.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_prefill_kernel("echo.attention.cross.prefill",
-            [reference = engines.reference](const lz::ops::AttentionCrossPrefill &call, const lz::ops::AttentionCrossPrefillOut &out, lz::Run &) {
-                lz::ops::attention_cross_prefill_into(reference, call, out);
-            })});
-        engine.lock("attention.cross.prefill", "echo.attention.cross.prefill");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.cross.prefill": [{"kernel_id": "echo.attention.cross.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "mask"], "params": ["sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_cross_prefill_kernel("echo.attention.cross.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionCrossPrefill &call, [[maybe_unused]] const lz::ops::AttentionCrossPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_cross_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.cross.prefill", "echo.attention.cross.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -334,7 +327,6 @@ void check_attention_cross_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -367,17 +359,17 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
-            [reference = engines.reference](const lz::ops::AttentionGqaDecode &call, const lz::ops::AttentionGqaDecodeOut &out, lz::Run &) {
-                lz::ops::attention_gqa_decode_into(reference, call, out);
-            })});
-        engine.lock("attention.gqa.decode", "echo.attention.gqa.decode");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode": [{"kernel_id": "echo.attention.gqa.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_kernel("echo.attention.gqa.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecode &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.decode", "echo.attention.gqa.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -386,7 +378,6 @@ void check_attention_gqa_decode(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -421,17 +412,17 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
-            [reference = engines.reference](const lz::ops::AttentionGqaDecodePaged &call, const lz::ops::AttentionGqaDecodePagedOut &out, lz::Run &) {
-                lz::ops::attention_gqa_decode_paged_into(reference, call, out);
-            })});
-        engine.lock("attention.gqa.decode.paged", "echo.attention.gqa.decode.paged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.decode.paged": [{"kernel_id": "echo.attention.gqa.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_decode_paged_kernel("echo.attention.gqa.decode.paged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionGqaDecodePagedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_decode_paged_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.decode.paged", "echo.attention.gqa.decode.paged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -440,7 +431,6 @@ void check_attention_gqa_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -476,17 +466,17 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
-            [reference = engines.reference](const lz::ops::AttentionGqaPrefill &call, const lz::ops::AttentionGqaPrefillOut &out, lz::Run &) {
-                lz::ops::attention_gqa_prefill_into(reference, call, out);
-            })});
-        engine.lock("attention.gqa.prefill", "echo.attention.gqa.prefill");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill": [{"kernel_id": "echo.attention.gqa.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_kernel("echo.attention.gqa.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefill &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.prefill", "echo.attention.gqa.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -495,7 +485,6 @@ void check_attention_gqa_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -533,17 +522,17 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
-            [reference = engines.reference](const lz::ops::AttentionGqaPrefillPaged &call, const lz::ops::AttentionGqaPrefillPagedOut &out, lz::Run &) {
-                lz::ops::attention_gqa_prefill_paged_into(reference, call, out);
-            })});
-        engine.lock("attention.gqa.prefill.paged", "echo.attention.gqa.prefill.paged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.paged": [{"kernel_id": "echo.attention.gqa.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_paged_kernel("echo.attention.gqa.prefill.paged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillPagedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_prefill_paged_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.prefill.paged", "echo.attention.gqa.prefill.paged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -552,7 +541,6 @@ void check_attention_gqa_prefill_paged(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -587,17 +575,17 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
-            [reference = engines.reference](const lz::ops::AttentionGqaPrefillRagged &call, const lz::ops::AttentionGqaPrefillRaggedOut &out, lz::Run &) {
-                lz::ops::attention_gqa_prefill_ragged_into(reference, call, out);
-            })});
-        engine.lock("attention.gqa.prefill.ragged", "echo.attention.gqa.prefill.ragged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.gqa.prefill.ragged": [{"kernel_id": "echo.attention.gqa.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_gqa_prefill_ragged_kernel("echo.attention.gqa.prefill.ragged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionGqaPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionGqaPrefillRaggedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_gqa_prefill_ragged_into(reference, call, out);
+        })});
+    engine.lock("attention.gqa.prefill.ragged", "echo.attention.gqa.prefill.ragged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -606,7 +594,6 @@ void check_attention_gqa_prefill_ragged(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -635,17 +622,17 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode": [{"kernel_id": "echo.attention.mla.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_kernel("echo.attention.mla.decode",
-            [reference = engines.reference](const lz::ops::AttentionMlaDecode &call, const lz::ops::AttentionMlaDecodeOut &out, lz::Run &) {
-                lz::ops::attention_mla_decode_into(reference, call, out);
-            })});
-        engine.lock("attention.mla.decode", "echo.attention.mla.decode");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode": [{"kernel_id": "echo.attention.mla.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_kernel("echo.attention.mla.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionMlaDecode &call, [[maybe_unused]] const lz::ops::AttentionMlaDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_mla_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.mla.decode", "echo.attention.mla.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -654,7 +641,6 @@ void check_attention_mla_decode(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -686,17 +672,17 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode.paged": [{"kernel_id": "echo.attention.mla.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_paged_kernel("echo.attention.mla.decode.paged",
-            [reference = engines.reference](const lz::ops::AttentionMlaDecodePaged &call, const lz::ops::AttentionMlaDecodePagedOut &out, lz::Run &) {
-                lz::ops::attention_mla_decode_paged_into(reference, call, out);
-            })});
-        engine.lock("attention.mla.decode.paged", "echo.attention.mla.decode.paged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.decode.paged": [{"kernel_id": "echo.attention.mla.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_decode_paged_kernel("echo.attention.mla.decode.paged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionMlaDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionMlaDecodePagedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_mla_decode_paged_into(reference, call, out);
+        })});
+    engine.lock("attention.mla.decode.paged", "echo.attention.mla.decode.paged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -705,7 +691,6 @@ void check_attention_mla_decode_paged(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -736,17 +721,17 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.prefill": [{"kernel_id": "echo.attention.mla.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal", "causal_offset", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_prefill_kernel("echo.attention.mla.prefill",
-            [reference = engines.reference](const lz::ops::AttentionMlaPrefill &call, const lz::ops::AttentionMlaPrefillOut &out, lz::Run &) {
-                lz::ops::attention_mla_prefill_into(reference, call, out);
-            })});
-        engine.lock("attention.mla.prefill", "echo.attention.mla.prefill");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.mla.prefill": [{"kernel_id": "echo.attention.mla.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal", "causal_offset", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_mla_prefill_kernel("echo.attention.mla.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionMlaPrefill &call, [[maybe_unused]] const lz::ops::AttentionMlaPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_mla_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.mla.prefill", "echo.attention.mla.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -755,7 +740,6 @@ void check_attention_mla_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -788,17 +772,17 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.block": [{"kernel_id": "echo.attention.sparse.block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_block_kernel("echo.attention.sparse.block",
-            [reference = engines.reference](const lz::ops::AttentionSparseBlock &call, const lz::ops::AttentionSparseBlockOut &out, lz::Run &) {
-                lz::ops::attention_sparse_block_into(reference, call, out);
-            })});
-        engine.lock("attention.sparse.block", "echo.attention.sparse.block");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.block": [{"kernel_id": "echo.attention.sparse.block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_block_kernel("echo.attention.sparse.block",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionSparseBlock &call, [[maybe_unused]] const lz::ops::AttentionSparseBlockOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_sparse_block_into(reference, call, out);
+        })});
+    engine.lock("attention.sparse.block", "echo.attention.sparse.block");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -807,7 +791,6 @@ void check_attention_sparse_block(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -839,17 +822,17 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.variable_block": [{"kernel_id": "echo.attention.sparse.variable_block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_variable_block_kernel("echo.attention.sparse.variable_block",
-            [reference = engines.reference](const lz::ops::AttentionSparseVariableBlock &call, const lz::ops::AttentionSparseVariableBlockOut &out, lz::Run &) {
-                lz::ops::attention_sparse_variable_block_into(reference, call, out);
-            })});
-        engine.lock("attention.sparse.variable_block", "echo.attention.sparse.variable_block");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.sparse.variable_block": [{"kernel_id": "echo.attention.sparse.variable_block", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_sparse_variable_block_kernel("echo.attention.sparse.variable_block",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionSparseVariableBlock &call, [[maybe_unused]] const lz::ops::AttentionSparseVariableBlockOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_sparse_variable_block_into(reference, call, out);
+        })});
+    engine.lock("attention.sparse.variable_block", "echo.attention.sparse.variable_block");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -858,7 +841,6 @@ void check_attention_sparse_variable_block(const Engines &engines, Case &drawn) 
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -891,17 +873,17 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
-            [reference = engines.reference](const lz::ops::AttentionStandardDecode &call, const lz::ops::AttentionStandardDecodeOut &out, lz::Run &) {
-                lz::ops::attention_standard_decode_into(reference, call, out);
-            })});
-        engine.lock("attention.standard.decode", "echo.attention.standard.decode");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode": [{"kernel_id": "echo.attention.standard.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["kv_lens", "alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_kernel("echo.attention.standard.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecode &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_standard_decode_into(reference, call, out);
+        })});
+    engine.lock("attention.standard.decode", "echo.attention.standard.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -910,7 +892,6 @@ void check_attention_standard_decode(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -945,17 +926,17 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
-            [reference = engines.reference](const lz::ops::AttentionStandardDecodePaged &call, const lz::ops::AttentionStandardDecodePagedOut &out, lz::Run &) {
-                lz::ops::attention_standard_decode_paged_into(reference, call, out);
-            })});
-        engine.lock("attention.standard.decode.paged", "echo.attention.standard.decode.paged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.decode.paged": [{"kernel_id": "echo.attention.standard.decode.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["window_left", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_decode_paged_kernel("echo.attention.standard.decode.paged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardDecodePaged &call, [[maybe_unused]] const lz::ops::AttentionStandardDecodePagedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_standard_decode_paged_into(reference, call, out);
+        })});
+    engine.lock("attention.standard.decode.paged", "echo.attention.standard.decode.paged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -964,7 +945,6 @@ void check_attention_standard_decode_paged(const Engines &engines, Case &drawn) 
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1000,17 +980,17 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
-            [reference = engines.reference](const lz::ops::AttentionStandardPrefill &call, const lz::ops::AttentionStandardPrefillOut &out, lz::Run &) {
-                lz::ops::attention_standard_prefill_into(reference, call, out);
-            })});
-        engine.lock("attention.standard.prefill", "echo.attention.standard.prefill");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill": [{"kernel_id": "echo.attention.standard.prefill", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "M": ["bool", "float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["mask", "alibi_slopes"], "params": ["causal", "causal_offset", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_kernel("echo.attention.standard.prefill",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefill &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_standard_prefill_into(reference, call, out);
+        })});
+    engine.lock("attention.standard.prefill", "echo.attention.standard.prefill");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1019,7 +999,6 @@ void check_attention_standard_prefill(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1057,17 +1036,17 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
-            [reference = engines.reference](const lz::ops::AttentionStandardPrefillPaged &call, const lz::ops::AttentionStandardPrefillPagedOut &out, lz::Run &) {
-                lz::ops::attention_standard_prefill_paged_into(reference, call, out);
-            })});
-        engine.lock("attention.standard.prefill.paged", "echo.attention.standard.prefill.paged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.paged": [{"kernel_id": "echo.attention.standard.prefill.paged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_paged_kernel("echo.attention.standard.prefill.paged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillPaged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillPagedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_standard_prefill_paged_into(reference, call, out);
+        })});
+    engine.lock("attention.standard.prefill.paged", "echo.attention.standard.prefill.paged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1076,7 +1055,6 @@ void check_attention_standard_prefill_paged(const Engines &engines, Case &drawn)
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1111,17 +1089,17 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
-            [reference = engines.reference](const lz::ops::AttentionStandardPrefillRagged &call, const lz::ops::AttentionStandardPrefillRaggedOut &out, lz::Run &) {
-                lz::ops::attention_standard_prefill_ragged_into(reference, call, out);
-            })});
-        engine.lock("attention.standard.prefill.ragged", "echo.attention.standard.prefill.ragged");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.standard.prefill.ragged": [{"kernel_id": "echo.attention.standard.prefill.ragged", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["alibi_slopes"], "params": ["causal", "window_left", "window_right", "soft_cap", "sm_scale", "return_lse"], "writes_into_output": true}]}})", {lz::ops::attention_standard_prefill_ragged_kernel("echo.attention.standard.prefill.ragged",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStandardPrefillRagged &call, [[maybe_unused]] const lz::ops::AttentionStandardPrefillRaggedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_standard_prefill_ragged_into(reference, call, out);
+        })});
+    engine.lock("attention.standard.prefill.ragged", "echo.attention.standard.prefill.ragged");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1130,7 +1108,6 @@ void check_attention_standard_prefill_ragged(const Engines &engines, Case &drawn
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1155,17 +1132,17 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.state.merge": [{"kernel_id": "echo.attention.state.merge", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::attention_state_merge_kernel("echo.attention.state.merge",
-            [reference = engines.reference](const lz::ops::AttentionStateMerge &call, const lz::ops::AttentionStateMergeOut &out, lz::Run &) {
-                lz::ops::attention_state_merge_into(reference, call, out);
-            })});
-        engine.lock("attention.state.merge", "echo.attention.state.merge");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"attention.state.merge": [{"kernel_id": "echo.attention.state.merge", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::attention_state_merge_kernel("echo.attention.state.merge",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::AttentionStateMerge &call, [[maybe_unused]] const lz::ops::AttentionStateMergeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::attention_state_merge_into(reference, call, out);
+        })});
+    engine.lock("attention.state.merge", "echo.attention.state.merge");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1174,7 +1151,6 @@ void check_attention_state_merge(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect("lse", place_lse, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1203,24 +1179,23 @@ void check_dequantize(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"dequantize": [{"kernel_id": "echo.dequantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["zero_point", "global_scale"], "params": ["block_size", "inner", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::dequantize_kernel("echo.dequantize",
-            [reference = engines.reference](const lz::ops::Dequantize &call, const lz::ops::DequantizeOut &out, lz::Run &) {
-                lz::ops::dequantize_into(reference, call, out);
-            })});
-        engine.lock("dequantize", "echo.dequantize");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"dequantize": [{"kernel_id": "echo.dequantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["zero_point", "global_scale"], "params": ["block_size", "inner", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::dequantize_kernel("echo.dequantize",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::Dequantize &call, [[maybe_unused]] const lz::ops::DequantizeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::dequantize_into(reference, call, out);
+        })});
+    engine.lock("dequantize", "echo.dequantize");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::dequantize_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1242,24 +1217,23 @@ void check_embedding_lookup(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"embedding.lookup": [{"kernel_id": "echo.embedding.lookup", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "I": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::embedding_lookup_kernel("echo.embedding.lookup",
-            [reference = engines.reference](const lz::ops::EmbeddingLookup &call, const lz::ops::EmbeddingLookupOut &out, lz::Run &) {
-                lz::ops::embedding_lookup_into(reference, call, out);
-            })});
-        engine.lock("embedding.lookup", "echo.embedding.lookup");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"embedding.lookup": [{"kernel_id": "echo.embedding.lookup", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "I": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::embedding_lookup_kernel("echo.embedding.lookup",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::EmbeddingLookup &call, [[maybe_unused]] const lz::ops::EmbeddingLookupOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::embedding_lookup_into(reference, call, out);
+        })});
+    engine.lock("embedding.lookup", "echo.embedding.lookup");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::embedding_lookup_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1277,6 +1251,22 @@ void check_kv_append(const Engines &engines, Case &drawn) {
         lz::ops::kv_append(*engine, args);
         drawn.expect_written(engine == &engines.reference);
     }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"kv.append": [{"kernel_id": "echo.kv.append", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::kv_append_kernel("echo.kv.append",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::KvAppend &call, [[maybe_unused]] const lz::ops::KvAppendOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::kv_append(reference, call);
+        })});
+    engine.lock("kv.append", "echo.kv.append");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        lz::ops::kv_append(engine, args);
+        drawn.expect_written(true);
+    }
 }
 
 void check_kv_compact(const Engines &engines, Case &drawn) {
@@ -1291,6 +1281,22 @@ void check_kv_compact(const Engines &engines, Case &drawn) {
         drawn.restore();
         lz::ops::kv_compact(*engine, args);
         drawn.expect_written(engine == &engines.reference);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"kv.compact": [{"kernel_id": "echo.kv.compact", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"C": ["float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::kv_compact_kernel("echo.kv.compact",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::KvCompact &call, [[maybe_unused]] const lz::ops::KvCompactOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::kv_compact(reference, call);
+        })});
+    engine.lock("kv.compact", "echo.kv.compact");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        lz::ops::kv_compact(engine, args);
+        drawn.expect_written(true);
     }
 }
 
@@ -1315,24 +1321,23 @@ void check_mlp_fused(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.fused": [{"kernel_id": "echo.mlp.fused", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_fused_kernel("echo.mlp.fused",
-            [reference = engines.reference](const lz::ops::MlpFused &call, const lz::ops::MlpFusedOut &out, lz::Run &) {
-                lz::ops::mlp_fused_into(reference, call, out);
-            })});
-        engine.lock("mlp.fused", "echo.mlp.fused");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.fused": [{"kernel_id": "echo.mlp.fused", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_fused_kernel("echo.mlp.fused",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpFused &call, [[maybe_unused]] const lz::ops::MlpFusedOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_fused_into(reference, call, out);
+        })});
+    engine.lock("mlp.fused", "echo.mlp.fused");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::mlp_fused_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1356,24 +1361,23 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear": [{"kernel_id": "echo.mlp.linear", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_kernel("echo.mlp.linear",
-            [reference = engines.reference](const lz::ops::MlpLinear &call, const lz::ops::MlpLinearOut &out, lz::Run &) {
-                lz::ops::mlp_linear_into(reference, call, out);
-            })});
-        engine.lock("mlp.linear", "echo.mlp.linear");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear": [{"kernel_id": "echo.mlp.linear", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["bias"], "params": ["activation"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_kernel("echo.mlp.linear",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinear &call, [[maybe_unused]] const lz::ops::MlpLinearOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear", "echo.mlp.linear");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::mlp_linear_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1404,17 +1408,17 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
         drawn.expect("inv_std", place_inv_std, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.layer": [{"kernel_id": "echo.norm.layer", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps", "return_stats"], "writes_into_output": true}]}})", {lz::ops::norm_layer_kernel("echo.norm.layer",
-            [reference = engines.reference](const lz::ops::NormLayer &call, const lz::ops::NormLayerOut &out, lz::Run &) {
-                lz::ops::norm_layer_into(reference, call, out);
-            })});
-        engine.lock("norm.layer", "echo.norm.layer");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.layer": [{"kernel_id": "echo.norm.layer", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight", "bias"], "params": ["eps", "return_stats"], "writes_into_output": true}]}})", {lz::ops::norm_layer_kernel("echo.norm.layer",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormLayer &call, [[maybe_unused]] const lz::ops::NormLayerOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_layer_into(reference, call, out);
+        })});
+    engine.lock("norm.layer", "echo.norm.layer");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
@@ -1425,7 +1429,6 @@ void check_norm_layer(const Engines &engines, Case &drawn) {
         drawn.expect("mean", place_mean, true);
         drawn.expect("inv_std", place_inv_std, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1449,24 +1452,23 @@ void check_norm_rms(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms": [{"kernel_id": "echo.norm.rms", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_kernel("echo.norm.rms",
-            [reference = engines.reference](const lz::ops::NormRms &call, const lz::ops::NormRmsOut &out, lz::Run &) {
-                lz::ops::norm_rms_into(reference, call, out);
-            })});
-        engine.lock("norm.rms", "echo.norm.rms");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms": [{"kernel_id": "echo.norm.rms", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_kernel("echo.norm.rms",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormRms &call, [[maybe_unused]] const lz::ops::NormRmsOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_rms_into(reference, call, out);
+        })});
+    engine.lock("norm.rms", "echo.norm.rms");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::norm_rms_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1491,24 +1493,23 @@ void check_norm_rms_add(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.add": [{"kernel_id": "echo.norm.rms.add", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_add_kernel("echo.norm.rms.add",
-            [reference = engines.reference](const lz::ops::NormRmsAdd &call, const lz::ops::NormRmsAddOut &out, lz::Run &) {
-                lz::ops::norm_rms_add_into(reference, call, out);
-            })});
-        engine.lock("norm.rms.add", "echo.norm.rms.add");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"norm.rms.add": [{"kernel_id": "echo.norm.rms.add", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "W": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["weight"], "params": ["eps", "weight_offset"], "writes_into_output": true}]}})", {lz::ops::norm_rms_add_kernel("echo.norm.rms.add",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::NormRmsAdd &call, [[maybe_unused]] const lz::ops::NormRmsAddOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::norm_rms_add_into(reference, call, out);
+        })});
+    engine.lock("norm.rms.add", "echo.norm.rms.add");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::norm_rms_add_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1531,24 +1532,23 @@ void check_posenc_alibi(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.alibi": [{"kernel_id": "echo.posenc.alibi", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal_offset"], "writes_into_output": true}]}})", {lz::ops::posenc_alibi_kernel("echo.posenc.alibi",
-            [reference = engines.reference](const lz::ops::PosencAlibi &call, const lz::ops::PosencAlibiOut &out, lz::Run &) {
-                lz::ops::posenc_alibi_into(reference, call, out);
-            })});
-        engine.lock("posenc.alibi", "echo.posenc.alibi");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.alibi": [{"kernel_id": "echo.posenc.alibi", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["causal_offset"], "writes_into_output": true}]}})", {lz::ops::posenc_alibi_kernel("echo.posenc.alibi",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::PosencAlibi &call, [[maybe_unused]] const lz::ops::PosencAlibiOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::posenc_alibi_into(reference, call, out);
+        })});
+    engine.lock("posenc.alibi", "echo.posenc.alibi");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::posenc_alibi_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1574,24 +1574,23 @@ void check_posenc_rope(const Engines &engines, Case &drawn) {
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.rope": [{"kernel_id": "echo.posenc.rope", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float32", "float16", "bfloat16"], "P": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["positions"], "params": ["interleaved"], "writes_into_output": true}]}})", {lz::ops::posenc_rope_kernel("echo.posenc.rope",
-            [reference = engines.reference](const lz::ops::PosencRope &call, const lz::ops::PosencRopeOut &out, lz::Run &) {
-                lz::ops::posenc_rope_into(reference, call, out);
-            })});
-        engine.lock("posenc.rope", "echo.posenc.rope");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"posenc.rope": [{"kernel_id": "echo.posenc.rope", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"], "C": ["float32", "float16", "bfloat16"], "P": ["int32", "int64"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["positions"], "params": ["interleaved"], "writes_into_output": true}]}})", {lz::ops::posenc_rope_kernel("echo.posenc.rope",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::PosencRope &call, [[maybe_unused]] const lz::ops::PosencRopeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::posenc_rope_into(reference, call, out);
+        })});
+    engine.lock("posenc.rope", "echo.posenc.rope");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_output = drawn.place("output");
         lz::ops::posenc_rope_into(engine, args, {.output = mutable_view(place_output)});
         drawn.expect("output", place_output, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1621,17 +1620,17 @@ void check_quantize(const Engines &engines, Case &drawn) {
         drawn.expect("scale_out", place_scale_out, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"quantize": [{"kernel_id": "echo.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["scale", "zero_point", "global_scale"], "params": ["block_size"], "writes_into_output": true}]}})", {lz::ops::quantize_kernel("echo.quantize",
-            [reference = engines.reference](const lz::ops::Quantize &call, const lz::ops::QuantizeOut &out, lz::Run &) {
-                lz::ops::quantize_into(reference, call, out);
-            })});
-        engine.lock("quantize", "echo.quantize");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"quantize": [{"kernel_id": "echo.quantize", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["scale", "zero_point", "global_scale"], "params": ["block_size"], "writes_into_output": true}]}})", {lz::ops::quantize_kernel("echo.quantize",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::Quantize &call, [[maybe_unused]] const lz::ops::QuantizeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::quantize_into(reference, call, out);
+        })});
+    engine.lock("quantize", "echo.quantize");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_quantized = drawn.place("quantized");
@@ -1640,7 +1639,6 @@ void check_quantize(const Engines &engines, Case &drawn) {
         drawn.expect("quantized", place_quantized, true);
         drawn.expect("scale_out", place_scale_out, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1670,17 +1668,17 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
         drawn.expect("accepted", place_accepted, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.speculative": [{"kernel_id": "echo.sampling.speculative", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["seed_tensor", "offset_tensor"], "params": ["seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_speculative_kernel("echo.sampling.speculative",
-            [reference = engines.reference](const lz::ops::SamplingSpeculative &call, const lz::ops::SamplingSpeculativeOut &out, lz::Run &) {
-                lz::ops::sampling_speculative_into(reference, call, out);
-            })});
-        engine.lock("sampling.speculative", "echo.sampling.speculative");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.speculative": [{"kernel_id": "echo.sampling.speculative", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["seed_tensor", "offset_tensor"], "params": ["seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_speculative_kernel("echo.sampling.speculative",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingSpeculative &call, [[maybe_unused]] const lz::ops::SamplingSpeculativeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_speculative_into(reference, call, out);
+        })});
+    engine.lock("sampling.speculative", "echo.sampling.speculative");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
@@ -1689,7 +1687,6 @@ void check_sampling_speculative(const Engines &engines, Case &drawn) {
         drawn.expect("tokens", place_tokens, true);
         drawn.expect("accepted", place_accepted, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1717,24 +1714,23 @@ void check_sampling_topk(const Engines &engines, Case &drawn) {
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topk": [{"kernel_id": "echo.sampling.topk", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["k_tensor", "seed_tensor", "offset_tensor"], "params": ["temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topk_kernel("echo.sampling.topk",
-            [reference = engines.reference](const lz::ops::SamplingTopk &call, const lz::ops::SamplingTopkOut &out, lz::Run &) {
-                lz::ops::sampling_topk_into(reference, call, out);
-            })});
-        engine.lock("sampling.topk", "echo.sampling.topk");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topk": [{"kernel_id": "echo.sampling.topk", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["k_tensor", "seed_tensor", "offset_tensor"], "params": ["temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topk_kernel("echo.sampling.topk",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingTopk &call, [[maybe_unused]] const lz::ops::SamplingTopkOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_topk_into(reference, call, out);
+        })});
+    engine.lock("sampling.topk", "echo.sampling.topk");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
         lz::ops::sampling_topk_into(engine, args, {.tokens = mutable_view(place_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1763,24 +1759,23 @@ void check_sampling_topp(const Engines &engines, Case &drawn) {
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
     }
-    {
-        const lz::Engine engine = lz::Engine::reference();
-        engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topp": [{"kernel_id": "echo.sampling.topp", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["p_tensor", "seed_tensor", "offset_tensor"], "params": ["top_k", "temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topp_kernel("echo.sampling.topp",
-            [reference = engines.reference](const lz::ops::SamplingTopp &call, const lz::ops::SamplingToppOut &out, lz::Run &) {
-                lz::ops::sampling_topp_into(reference, call, out);
-            })});
-        engine.lock("sampling.topp", "echo.sampling.topp");
-        if (!engine.explain(args).plan) {
-            return;
-        }
-        drawn.echoed = true;
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"sampling.topp": [{"kernel_id": "echo.sampling.topp", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["p_tensor", "seed_tensor", "offset_tensor"], "params": ["top_k", "temperature", "seed", "offset"], "writes_into_output": true}]}})", {lz::ops::sampling_topp_kernel("echo.sampling.topp",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::SamplingTopp &call, [[maybe_unused]] const lz::ops::SamplingToppOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::sampling_topp_into(reference, call, out);
+        })});
+    engine.lock("sampling.topp", "echo.sampling.topp");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
     {
         drawn.restore();
         auto place_tokens = drawn.place("tokens");
         lz::ops::sampling_topp_into(engine, args, {.tokens = mutable_view(place_tokens)});
         drawn.expect("tokens", place_tokens, true);
         drawn.expect_written(true);
-    }
     }
 }
 
@@ -1796,6 +1791,24 @@ void check_tokenize_decode(const Engines &engines, Case &drawn) {
         const auto result = lz::ops::tokenize_decode(*engine, args);
         drawn.expect("texts", result.texts, engine == &engines.reference);
         drawn.expect_written(engine == &engines.reference);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"tokenize.decode": [{"kernel_id": "echo.tokenize.decode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["skip_special_tokens"], "writes_into_output": true}]}})", {lz::ops::tokenize_decode_kernel("echo.tokenize.decode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::TokenizeDecode &call, [[maybe_unused]] const lz::ops::TokenizeDecodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            const auto made = lz::ops::tokenize_decode(reference, call);
+            hand_over(out.texts, made.texts, run);
+        })});
+    engine.lock("tokenize.decode", "echo.tokenize.decode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        const auto result = lz::ops::tokenize_decode(engine, args);
+        drawn.expect("texts", result.texts, true);
+        drawn.expect_written(true);
     }
 }
 
@@ -1814,53 +1827,75 @@ void check_tokenize_encode(const Engines &engines, Case &drawn) {
         drawn.expect("offsets", result.offsets, engine == &engines.reference);
         drawn.expect_written(engine == &engines.reference);
     }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"tokenize.encode": [{"kernel_id": "echo.tokenize.encode", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": ["add_special_tokens", "return_offsets"], "writes_into_output": true}]}})", {lz::ops::tokenize_encode_kernel("echo.tokenize.encode",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::TokenizeEncode &call, [[maybe_unused]] const lz::ops::TokenizeEncodeOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            const auto made = lz::ops::tokenize_encode(reference, call);
+            hand_over(out.tokens, made.tokens, run);
+            hand_over(out.indptr, made.indptr, run);
+            hand_over(out.offsets, made.offsets, run);
+        })});
+    engine.lock("tokenize.encode", "echo.tokenize.encode");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        const auto result = lz::ops::tokenize_encode(engine, args);
+        drawn.expect("tokens", result.tokens, true);
+        drawn.expect("indptr", result.indptr, true);
+        drawn.expect("offsets", result.offsets, true);
+        drawn.expect_written(true);
+    }
 }
 
 } // namespace
 
 const std::vector<Check> &all_checks() {
     static const std::vector<Check> checks = {
-        {"activation.gelu", check_activation_gelu, true},
-        {"activation.gelu_mul", check_activation_gelu_mul, true},
-        {"activation.relu", check_activation_relu, true},
-        {"activation.relu_squared", check_activation_relu_squared, true},
-        {"activation.silu", check_activation_silu, true},
-        {"activation.silu_mul", check_activation_silu_mul, true},
-        {"attention.cross.decode", check_attention_cross_decode, true},
-        {"attention.cross.prefill", check_attention_cross_prefill, true},
-        {"attention.gqa.decode", check_attention_gqa_decode, true},
-        {"attention.gqa.decode.paged", check_attention_gqa_decode_paged, true},
-        {"attention.gqa.prefill", check_attention_gqa_prefill, true},
-        {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged, true},
-        {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged, true},
-        {"attention.mla.decode", check_attention_mla_decode, true},
-        {"attention.mla.decode.paged", check_attention_mla_decode_paged, true},
-        {"attention.mla.prefill", check_attention_mla_prefill, true},
-        {"attention.sparse.block", check_attention_sparse_block, true},
-        {"attention.sparse.variable_block", check_attention_sparse_variable_block, true},
-        {"attention.standard.decode", check_attention_standard_decode, true},
-        {"attention.standard.decode.paged", check_attention_standard_decode_paged, true},
-        {"attention.standard.prefill", check_attention_standard_prefill, true},
-        {"attention.standard.prefill.paged", check_attention_standard_prefill_paged, true},
-        {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged, true},
-        {"attention.state.merge", check_attention_state_merge, true},
-        {"dequantize", check_dequantize, true},
-        {"embedding.lookup", check_embedding_lookup, true},
-        {"kv.append", check_kv_append, false},
-        {"kv.compact", check_kv_compact, false},
-        {"mlp.fused", check_mlp_fused, true},
-        {"mlp.linear", check_mlp_linear, true},
-        {"norm.layer", check_norm_layer, true},
-        {"norm.rms", check_norm_rms, true},
-        {"norm.rms.add", check_norm_rms_add, true},
-        {"posenc.alibi", check_posenc_alibi, true},
-        {"posenc.rope", check_posenc_rope, true},
-        {"quantize", check_quantize, true},
-        {"sampling.speculative", check_sampling_speculative, true},
-        {"sampling.topk", check_sampling_topk, true},
-        {"sampling.topp", check_sampling_topp, true},
-        {"tokenize.decode", check_tokenize_decode, false},
-        {"tokenize.encode", check_tokenize_encode, false},
+        {"activation.gelu", check_activation_gelu},
+        {"activation.gelu_mul", check_activation_gelu_mul},
+        {"activation.relu", check_activation_relu},
+        {"activation.relu_squared", check_activation_relu_squared},
+        {"activation.silu", check_activation_silu},
+        {"activation.silu_mul", check_activation_silu_mul},
+        {"attention.cross.decode", check_attention_cross_decode},
+        {"attention.cross.prefill", check_attention_cross_prefill},
+        {"attention.gqa.decode", check_attention_gqa_decode},
+        {"attention.gqa.decode.paged", check_attention_gqa_decode_paged},
+        {"attention.gqa.prefill", check_attention_gqa_prefill},
+        {"attention.gqa.prefill.paged", check_attention_gqa_prefill_paged},
+        {"attention.gqa.prefill.ragged", check_attention_gqa_prefill_ragged},
+        {"attention.mla.decode", check_attention_mla_decode},
+        {"attention.mla.decode.paged", check_attention_mla_decode_paged},
+        {"attention.mla.prefill", check_attention_mla_prefill},
+        {"attention.sparse.block", check_attention_sparse_block},
+        {"attention.sparse.variable_block", check_attention_sparse_variable_block},
+        {"attention.standard.decode", check_attention_standard_decode},
+        {"attention.standard.decode.paged", check_attention_standard_decode_paged},
+        {"attention.standard.prefill", check_attention_standard_prefill},
+        {"attention.standard.prefill.paged", check_attention_standard_prefill_paged},
+        {"attention.standard.prefill.ragged", check_attention_standard_prefill_ragged},
+        {"attention.state.merge", check_attention_state_merge},
+        {"dequantize", check_dequantize},
+        {"embedding.lookup", check_embedding_lookup},
+        {"kv.append", check_kv_append},
+        {"kv.compact", check_kv_compact},
+        {"mlp.fused", check_mlp_fused},
+        {"mlp.linear", check_mlp_linear},
+        {"norm.layer", check_norm_layer},
+        {"norm.rms", check_norm_rms},
+        {"norm.rms.add", check_norm_rms_add},
+        {"posenc.alibi", check_posenc_alibi},
+        {"posenc.rope", check_posenc_rope},
+        {"quantize", check_quantize},
+        {"sampling.speculative", check_sampling_speculative},
+        {"sampling.topk", check_sampling_topk},
+        {"sampling.topp", check_sampling_topp},
+        {"tokenize.decode", check_tokenize_decode},
+        {"tokenize.encode", check_tokenize_encode},
     };
     return checks;
 }

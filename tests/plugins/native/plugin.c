@@ -2,6 +2,7 @@
 #include <layerzero/lz_plugin.h>
 
 #include <math.h>
+#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,7 +11,9 @@
 #define NAME "c"
 #endif
 
-#ifdef FAULT_VERSION
+#ifdef FAULT_NEWER
+const uint32_t lz_plugin_abi = LZ_ABI_VERSION + 1;
+#elif defined(FAULT_VERSION)
 const uint32_t lz_plugin_abi = (LZ_ABI_MAJOR + 1) << 16;
 #else
 const uint32_t lz_plugin_abi = LZ_ABI_VERSION;
@@ -79,13 +82,30 @@ static lz_status run(void *context, const lz_norm_rms_args *args, const lz_norm_
     return LZ_OK;
 }
 
+#ifdef FAULT_NEWER
+/* As a header of a later minor version would have it: the same, and then more. */
+static const struct {
+    lz_norm_rms_kernel known;
+    void *unknown[4];
+} later = {
+    .known = {.size = sizeof(later), .workspace = workspace, .run = run},
+};
+#define TABLE later.known
+#else
+#define TABLE vtable
 static const lz_norm_rms_kernel vtable = {
+#ifdef FAULT_OLDER
+    /* As a header of an earlier version would have it: without what came last. */
+    .size = offsetof(lz_norm_rms_kernel, release),
+#else
     .size = sizeof(vtable),
+#endif
     .workspace = workspace,
 #ifndef FAULT_NO_RUN
     .run = run,
 #endif
 };
+#endif
 
 static const lz_kernel kernels[] = {{
     .size = sizeof(lz_kernel),
@@ -96,7 +116,7 @@ static const lz_kernel kernels[] = {{
 #else
     .operation_version = LZ_NORM_RMS_VERSION,
 #endif
-    .vtable = &vtable,
+    .vtable = &TABLE,
 }};
 
 #ifndef FAULT_SYMBOL

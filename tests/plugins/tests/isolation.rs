@@ -2,36 +2,17 @@
 
 mod support;
 
-use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::time::Duration;
 
 use lz_core::policy::layer::Given;
 use lz_core::{Engine, Error, ReasonCode, TensorMut, TensorView};
 use lz_ops::{NormRms, norm_rms, norm_rms_into};
 use lz_worker::{Worker, WorkerOptions};
-use support::{compile, folder, root};
-
-/// The worker program, built once: it is another package's, so cargo does not hand it to us.
-fn program() -> PathBuf {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT
-        .get_or_init(|| {
-            let built = Command::new(env!("CARGO"))
-                .args(["build", "--quiet", "--package", "lz-worker"])
-                .current_dir(root())
-                .status()
-                .unwrap();
-            assert!(built.success());
-            let tests = std::env::current_exe().unwrap();
-            tests.parent().and_then(Path::parent).unwrap().join("lz-worker")
-        })
-        .clone()
-}
+use support::{compile, folder, worker_program};
 
 fn options(fault: &str) -> WorkerOptions {
-    let mut options = WorkerOptions::new(program())
+    let mut options = WorkerOptions::new(worker_program())
         .argument(compile("plugin.c", fault))
         .argument("--allow")
         .argument(folder());
@@ -132,13 +113,29 @@ fn a_crash_is_survived() {
 }
 
 #[test]
+fn an_exception_that_nobody_catches_is_survived() {
+    let mut options = WorkerOptions::new(worker_program())
+        .argument(compile("plugin.cpp", "RAW_THROW"))
+        .argument("--allow")
+        .argument(folder());
+    options.arena_bytes = 1 << 20;
+    let worker = Worker::start(options).unwrap();
+    let engine = engine_with(&worker);
+    without_fallback(&engine);
+    let error = call(&engine).unwrap_err();
+    assert!(error.has(ReasonCode::WorkerCrashed), "{error}");
+    assert!(error.to_string().contains("SIGABRT"), "{error}");
+}
+
+#[test]
 fn a_hang_is_survived() {
     survives("HANG", ReasonCode::WorkerHung, |options| options.deadline = Duration::from_millis(300));
 }
 
 #[test]
 fn running_out_of_memory_is_survived() {
-    survives("OOM", ReasonCode::WorkerOom, |options| options.memory_limit = Some(1 << 30));
+    // Too slow to outrun whoever looks at its memory every few milliseconds: it is stopped a little above its limit.
+    survives("OOM", ReasonCode::WorkerOom, |options| options.memory_limit = Some(128 << 20));
 }
 
 #[test]

@@ -68,6 +68,12 @@ fn a_plugin_in_c_runs() {
 }
 
 #[test]
+fn plugins_of_other_minor_versions_run() {
+    agrees(&compile("plugin.c", "OLDER"), "c");
+    agrees(&compile("plugin.c", "NEWER"), "c");
+}
+
+#[test]
 fn a_plugin_in_cpp_runs() {
     agrees(&compile("plugin.cpp", ""), "cpp");
 }

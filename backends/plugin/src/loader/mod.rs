@@ -25,6 +25,8 @@ pub struct Loaded {
     pub sha256: String,
     /// Its kernels.
     pub kernels: Vec<String>,
+    /// Where it runs and who said so; `None` for this process.
+    pub runs_in: Option<String>,
 }
 
 /// Loads a plugin and registers its kernels: all or none. Whether it was accepted, or why not, is logged either way.
@@ -35,8 +37,14 @@ pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded
     let mut sha256 = String::new();
     // SAFETY: passed on.
     let outcome = unsafe { try_load(engine, path, trust, &mut sha256) };
+    audit(path, &sha256, outcome.as_ref());
+    outcome
+}
+
+/// One line a try: who, which file, which hash, accepted or why not.
+pub fn audit(path: &Path, sha256: &str, outcome: Result<&Loaded, &Error>) {
     let user = trust::user();
-    match &outcome {
+    match outcome {
         Ok(loaded) => tracing::info!(
             target: "lz::audit",
             plugin = %path.display(),
@@ -44,6 +52,7 @@ pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded
             user,
             backend = loaded.backend,
             kernels = loaded.kernels.len(),
+            runs_in = loaded.runs_in.as_deref().unwrap_or("this process"),
             "plugin accepted"
         ),
         Err(error) => {
@@ -51,7 +60,6 @@ pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded
             tracing::warn!(target: "lz::audit", plugin = %path.display(), sha256, user, why, "plugin refused");
         }
     }
-    outcome
 }
 
 unsafe fn try_load(
@@ -68,10 +76,17 @@ unsafe fn try_load(
     let (descriptor, entries) = unsafe { plugin.kernels(engine, path) }?;
     let kernels = entries.iter().map(|entry| entry.spec.id.clone()).collect();
     engine.register(entries)?;
-    Ok(Loaded { backend: descriptor.backend, version: descriptor.version, sha256: sha256.clone(), kernels })
+    Ok(Loaded {
+        backend: descriptor.backend,
+        version: descriptor.version,
+        sha256: sha256.clone(),
+        kernels,
+        runs_in: None,
+    })
 }
 
-pub(crate) fn refusal(path: &Path, reason: Reason) -> Error {
+/// A plugin that is not loaded, and why.
+pub fn refusal(path: &Path, reason: Reason) -> Error {
     Error::Configuration {
         subject: path.display().to_string(),
         message: reason.sentence(),

@@ -45,6 +45,11 @@ impl Checked {
     }
 }
 
+/// Bytes as people write hashes and keys.
+pub fn hexadecimal(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// The effective user's number.
 pub fn user() -> u32 {
     // SAFETY: it only returns a number.
@@ -65,6 +70,21 @@ impl Trust {
                 Some((name.trim().trim_start_matches('*').to_owned(), hash.to_lowercase()))
             })
             .collect()
+    }
+
+    /// Reads a key: 32 bytes in hexadecimal.
+    pub fn read_key(text: &str) -> Result<VerifyingKey, String> {
+        let text = text.trim();
+        let wrong = || format!("`{text}` is not an ed25519 key: 64 hexadecimal digits");
+        let mut bytes = [0u8; 32];
+        if text.len() != 2 * bytes.len() {
+            return Err(wrong());
+        }
+        for (at, byte) in bytes.iter_mut().enumerate() {
+            let digits = text.get(2 * at..2 * at + 2).ok_or_else(wrong)?;
+            *byte = u8::from_str_radix(digits, 16).map_err(|_| wrong())?;
+        }
+        VerifyingKey::from_bytes(&bytes).map_err(|_| wrong())
     }
 
     /// Checks a file; its hash is written down even where it is refused afterwards.
@@ -97,7 +117,7 @@ impl Trust {
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(|error| unreadable(&real, &error))?;
-        *sha256 = Sha256::digest(&bytes).iter().map(|byte| format!("{byte:02x}")).collect();
+        *sha256 = hexadecimal(&Sha256::digest(&bytes));
         self.check_manifest(&real, sha256)?;
         self.check_signature(&real, &bytes)?;
         Ok(Checked { file })

@@ -56,6 +56,13 @@ struct KernelInfo {
     std::string version;
 };
 
+/// A plugin that was loaded.
+struct Plugin {
+    std::string backend;
+    std::vector<std::string> kernels;
+    std::string runs_in; ///< where it runs and who said so; empty for this process
+};
+
 /// A dispatch table that was loaded.
 struct DispatchTable {
     std::string path;
@@ -81,8 +88,8 @@ class Engine {
             throw Error("the headers and the library of LayerZero are of different releases");
         }
     }
-    /// As its operator set it up: a file, the environment (`LAYERZERO_…`), and what was measured (`perfdb.path`). Without a
-    /// name it is the file that `LAYERZERO_CONFIG` names, or `layerzero.yaml` if it is there.
+    /// As its operator set it up: a file, the environment (`LAYERZERO_…`), what was measured (`perfdb.path`), and the plugins
+    /// of `plugins.load`. Without a name it is the file that `LAYERZERO_CONFIG` names, or `layerzero.yaml` if it is there.
     static Engine open(std::string_view config = {}) {
         rust::Box<bridge::Engine> engine = bridge::engine_reference();
         detail::check(bridge::engine_open(*engine, detail::to_str(config)));
@@ -173,6 +180,13 @@ class Engine {
 
     /// Adds a backend whose kernels are written in C++: what the descriptor describes, all or none.
     void register_backend(std::string_view descriptor, std::vector<Kernel> kernels) const;
+    /// Loads a plugin from one of `plugins.directories`, after its owner, permissions, hash and signature were checked;
+    /// `backend_isolation` says whether it runs in this process or in one of its own.
+    Plugin load_plugin(std::string_view path) const {
+        bridge::PluginInfo plugin{};
+        detail::check(bridge::engine_load_plugin(*engine_, detail::to_str(path), plugin));
+        return {std::string(plugin.backend), to_strings(plugin.kernels), std::string(plugin.runs_in)};
+    }
     /// Takes a backend and its kernels away.
     void unregister_backend(std::string_view name) const {
         bridge::engine_unregister(*engine_, detail::to_str(name));

@@ -988,6 +988,7 @@ namespace lz {
     struct KernelRecord;
     struct ConfigEntry;
     struct TableInfo;
+    struct PluginInfo;
     struct KernelInfo;
     struct Engine;
     struct Failure;
@@ -1080,6 +1081,18 @@ struct TableInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PluginInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$PluginInfo
+// A plugin that was loaded; `runs_in` is empty for this process.
+struct PluginInfo final {
+  ::rust::String backend;
+  ::rust::Vec<::rust::String> kernels;
+  ::rust::String runs_in;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PluginInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$KernelInfo
@@ -1197,6 +1210,8 @@ void lz$bridge$cxxbridge1$205$engine_config(::lz::bridge::Engine const &engine, 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_configure_list(::lz::bridge::Engine const &engine, ::rust::Str key, ::rust::Slice<::rust::Str const> values) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_config(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_lock(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str kernel) noexcept;
 
@@ -1513,6 +1528,10 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::Failure *engine_load_config(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
   return lz$bridge$cxxbridge1$205$engine_load_config(engine, path);
+}
+
+::lz::bridge::Failure *engine_load_plugin(::lz::bridge::Engine const &engine, ::rust::Str path, ::lz::bridge::PluginInfo &plugin) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_load_plugin(engine, path, plugin);
 }
 
 ::lz::bridge::Failure *engine_lock(::lz::bridge::Engine const &engine, ::rust::Str operation, ::rust::Str kernel) noexcept {

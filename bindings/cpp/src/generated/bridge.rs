@@ -102,6 +102,13 @@ pub mod ffi {
         stale: String,
     }
 
+    /// A plugin that was loaded; `runs_in` is empty for this process.
+    struct PluginInfo {
+        backend: String,
+        kernels: Vec<String>,
+        runs_in: String,
+    }
+
     /// A kernel of the registry.
     struct KernelInfo {
         id: String,
@@ -137,6 +144,7 @@ pub mod ffi {
         fn engine_configure(engine: &Engine, key: &str, value: &str) -> *mut Failure;
         fn engine_configure_list(engine: &Engine, key: &str, values: &[&str]) -> *mut Failure;
         fn engine_load_config(engine: &Engine, path: &str) -> *mut Failure;
+        fn engine_load_plugin(engine: &Engine, path: &str, plugin: &mut PluginInfo) -> *mut Failure;
         fn engine_lock(engine: &Engine, operation: &str, kernel: &str) -> *mut Failure;
         fn engine_unlock(engine: &Engine, operation: &str) -> *mut Failure;
         fn scope_new() -> Box<Scope>;

@@ -44,6 +44,7 @@ from layerzero._native import (
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
+from layerzero._worker import Plugin, Worker, load_plugin, workers
 
 __all__ = [
     "Config",
@@ -55,10 +56,12 @@ __all__ = [
     "NoKernelFoundError",
     "Operation",
     "Plan",
+    "Plugin",
     "Reason",
     "Report",
     "Tokenizer",
     "ValidationError",
+    "Worker",
     "__version__",
     "attention",
     "config",
@@ -76,6 +79,7 @@ __all__ = [
     "load_backends",
     "load_config",
     "load_dispatch_table",
+    "load_plugin",
     "lock",
     "ops",
     "paged_attention",
@@ -98,6 +102,7 @@ __all__ = [
     "verify_lockfile",
     "warmup",
     "which",
+    "workers",
 ]
 
 if TYPE_CHECKING:

@@ -43,3 +43,9 @@ pub fn compile(source: &str, fault: &str) -> PathBuf {
     made.push(output.clone());
     output
 }
+
+/// The worker program.
+#[allow(dead_code, reason = "not every test that uses this file starts one")]
+pub fn worker_program() -> PathBuf {
+    env!("CARGO_BIN_EXE_lz-plugin-worker").into()
+}

@@ -1,0 +1,49 @@
+//! What the program `lz-worker` does: serves the kernels of a plugin to the host that started it.
+//!
+//! `lz-worker PLUGIN --allow FOLDER... [--manifest FILE | --pins LINES] [--key HEXADECIMAL]...`
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use lz_plugin::loader::{Plugin, Trust};
+use crate::serve::{Offer, serve};
+
+/// The program.
+pub fn main() -> ExitCode {
+    match serve(offer) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lz-worker: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn offer() -> Result<Offer, String> {
+    let mut arguments = std::env::args_os().skip(1);
+    let plugin = PathBuf::from(arguments.next().ok_or("which plugin is not said")?);
+    let mut trust = Trust::default();
+    while let Some(flag) = arguments.next() {
+        let value = arguments.next().ok_or("a flag has no value")?;
+        match flag.to_str() {
+            Some("--allow") => trust.directories.push(value.into()),
+            Some("--pins") => trust.manifest = Some(Trust::read_manifest(&value.to_string_lossy())),
+            Some("--key") => trust.keys.push(Trust::read_key(&value.to_string_lossy())?),
+            Some("--manifest") => {
+                let text = std::fs::read_to_string(&value).map_err(|error| error.to_string())?;
+                trust.manifest = Some(Trust::read_manifest(&text));
+            }
+            _ => return Err(format!("{} is no flag", flag.to_string_lossy())),
+        }
+    }
+    let engine = lz_ops::reference_engine();
+    let mut sha256 = String::new();
+    let checked = trust.check(&plugin, &mut sha256).map_err(|reason| reason.to_string())?;
+    // SAFETY: this process is there to run it.
+    let opened = unsafe { Plugin::open(&checked) }.map_err(|reason| reason.to_string())?;
+    // SAFETY: as above.
+    let (_, kernels) = unsafe { opened.kernels(&engine, &plugin) }.map_err(|error| error.to_string())?;
+    // SAFETY: as above.
+    let descriptor = unsafe { opened.descriptor() }.ok_or("the plugin has no descriptor")?.to_owned();
+    Ok(Offer { descriptor, kernels })
+}

@@ -1,0 +1,89 @@
+//! What an operator sets about worker processes: `backend_isolation` and the section `worker`.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lz_core::policy::Sourced;
+use lz_core::{Engine, Reason, ReasonCode};
+use lz_schema::policy::SettingValue;
+
+use crate::host::WorkerOptions;
+use crate::process::CONTROL_VARIABLE;
+
+/// The setting that says where backends run.
+pub const ISOLATION: &str = "backend_isolation";
+
+/// Where a backend runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Isolation {
+    /// In this process.
+    InProcess,
+    /// In a process of its own.
+    Subprocess,
+}
+
+/// Whether this process is a worker itself. A worker starts no workers.
+pub fn is_worker() -> bool {
+    std::env::var_os(CONTROL_VARIABLE).is_some()
+}
+
+/// Where a backend runs, and who said so. `container` is declined: a worker process is as far as isolation goes.
+pub fn isolation(engine: &Engine, backend: &str) -> Result<Sourced<Isolation>, Reason> {
+    let set = engine.setting(ISOLATION);
+    let word = set.as_ref().and_then(|set| set.value.word_for(backend)).unwrap_or("in_process");
+    let source = set.as_ref().map_or_else(|| "default".to_owned(), |set| set.source.to_string());
+    match word {
+        _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "a worker runs its own kernels")),
+        "in_process" => Ok(Sourced::new(Isolation::InProcess, source)),
+        "subprocess" => Ok(Sourced::new(Isolation::Subprocess, source)),
+        other => Err(Reason::new(ReasonCode::PolicyInvalid).message(format!(
+            "`{ISOLATION}: {other}` for `{backend}` ({source}) is not there yet; `subprocess` runs it in a process of its own, \
+             which may itself be started in a container (`worker.program`)"
+        ))),
+    }
+}
+
+/// Whether any backend is to run in a process of its own.
+pub fn any_isolated(engine: &Engine) -> bool {
+    match engine.setting(ISOLATION).map(|set| set.value) {
+        Some(SettingValue::WordByName(word, named)) if !is_worker() => {
+            word != "in_process" || named.iter().any(|(_, word)| word != "in_process")
+        }
+        _ => false,
+    }
+}
+
+/// A worker as the operator wants them; `program` where it is not the one of `worker.program`.
+pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> WorkerOptions {
+    let text = |key: &str| engine.setting(key).map(|set| set.value.to_string()).unwrap_or_default();
+    let seconds = |key: &str| match engine.setting(key).map(|set| set.value) {
+        Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).ok(),
+        _ => None,
+    };
+    let mebibytes = |key: &str| match engine.setting(key).map(|set| set.value) {
+        Some(SettingValue::Int(count)) => u64::try_from(count).ok().and_then(|count| count.checked_mul(1 << 20)),
+        _ => None,
+    };
+    let mut options =
+        WorkerOptions::new(program.unwrap_or_else(|| found(Path::new(&text("worker.program")))));
+    if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
+        options.arena_bytes = bytes;
+    }
+    options.deadline = seconds("worker.deadline_seconds").unwrap_or(options.deadline);
+    options.start_deadline = seconds("worker.start_deadline_seconds").unwrap_or(options.start_deadline);
+    options.memory_limit = mebibytes("worker.memory_limit_mb").filter(|bytes| *bytes > 0);
+    let cgroup = text("worker.cgroup");
+    options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
+    let source = isolation(engine, backend).map(|set| set.source.to_string()).unwrap_or_default();
+    options.runs_in = format!("a worker process ({ISOLATION}: {source})");
+    options
+}
+
+/// A program by its path, or by its name beside this one; otherwise the system looks for it in `PATH`.
+fn found(program: &Path) -> PathBuf {
+    if program.components().count() > 1 {
+        return program.to_owned();
+    }
+    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(program)));
+    beside.filter(|path| path.is_file()).unwrap_or_else(|| program.to_owned())
+}

@@ -1,0 +1,143 @@
+//! Numbers, texts and places as bytes, little-endian. What is read is checked; what does not fit is `None`.
+
+use lz_core::DType;
+use lz_core::tensor::{Dims, Layout, Place};
+
+use crate::message::{Block, Placed};
+
+/// Bytes as they are written.
+#[derive(Debug, Default)]
+pub(crate) struct Writer {
+    pub bytes: Vec<u8>,
+}
+
+impl Writer {
+    pub fn byte(&mut self, byte: u8) {
+        self.bytes.push(byte);
+    }
+
+    pub fn word(&mut self, word: u64) {
+        self.bytes.extend(word.to_le_bytes());
+    }
+
+    pub fn tagged(&mut self, tag: u8, word: u64) {
+        self.byte(tag);
+        self.word(word);
+    }
+
+    pub fn text(&mut self, text: &str) {
+        self.bytes.extend((text.len() as u32).to_le_bytes());
+        self.bytes.extend(text.as_bytes());
+    }
+
+    pub fn block(&mut self, block: Block) {
+        self.word(block.offset);
+        self.word(block.bytes);
+    }
+
+    pub fn placed(&mut self, tag: u8, tensor: &Placed) {
+        self.tagged(tag, tensor.offset);
+        self.byte(tensor.layout.dtype as u8);
+        self.byte(tensor.layout.shape.len() as u8);
+        for value in tensor.layout.shape.iter().chain(tensor.layout.strides.iter()) {
+            self.word(*value as u64);
+        }
+    }
+}
+
+/// Bytes that are still to be read.
+#[derive(Debug)]
+pub(crate) struct Reader<'a> {
+    pub bytes: &'a [u8],
+}
+
+impl Reader<'_> {
+    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (first, rest) = self.bytes.split_first_chunk::<N>()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    pub fn byte(&mut self) -> Option<u8> {
+        self.array::<1>().map(|[byte]| byte)
+    }
+
+    pub fn word(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    pub fn text(&mut self) -> Option<String> {
+        let size = u32::from_le_bytes(self.array()?) as usize;
+        let (text, rest) = self.bytes.split_at_checked(size)?;
+        self.bytes = rest;
+        String::from_utf8(text.to_vec()).ok()
+    }
+
+    pub fn block(&mut self) -> Option<Block> {
+        Some(Block { offset: self.word()?, bytes: self.word()? })
+    }
+
+    pub fn dims(&mut self, rank: u8) -> Option<Dims> {
+        let mut dims = Dims::EMPTY;
+        for _ in 0..rank {
+            if !dims.push(self.word()? as i64) {
+                return None;
+            }
+        }
+        Some(dims)
+    }
+
+    pub fn placed(&mut self) -> Option<Placed> {
+        let offset = self.word()?;
+        let dtype = DType::from_number(self.byte()?)?;
+        let rank = self.byte()?;
+        let (shape, strides) = (self.dims(rank)?, self.dims(rank)?);
+        Some(Placed { offset, layout: Layout { shape, strides, dtype, place: Place::HOST } })
+    }
+}
+
+/// A batch of strings in one piece: how many, the size of each, then the bytes of all.
+pub fn pack_texts<T: AsRef<str>>(texts: &[T]) -> Vec<u8> {
+    let mut writer = Writer::default();
+    writer.word(texts.len() as u64);
+    texts.iter().for_each(|text| writer.word(text.as_ref().len() as u64));
+    texts.iter().for_each(|text| writer.bytes.extend(text.as_ref().as_bytes()));
+    writer.bytes
+}
+
+/// The strings of a batch; `None` if the bytes are none.
+pub fn unpack_texts(bytes: &[u8]) -> Option<Vec<String>> {
+    let mut reader = Reader { bytes };
+    let count = usize::try_from(reader.word()?).ok()?;
+    // Each size takes eight bytes, so a count that was made up ends here and not in an allocation.
+    let mut sizes = Vec::with_capacity(count.min(reader.bytes.len() / 8));
+    for _ in 0..count {
+        sizes.push(usize::try_from(reader.word()?).ok()?);
+    }
+    let mut rest = reader.bytes;
+    let mut texts = Vec::with_capacity(sizes.len());
+    for size in sizes {
+        let (text, after) = rest.split_at_checked(size)?;
+        texts.push(String::from_utf8(text.to_vec()).ok()?);
+        rest = after;
+    }
+    rest.is_empty().then_some(texts)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn texts_come_back_as_they_went() {
+        for texts in [vec![], vec![""], vec!["a", "", "äöü 🙂"]] {
+            let bytes = pack_texts(&texts);
+            assert_eq!(unpack_texts(&bytes).unwrap(), texts);
+            for end in 0..bytes.len() {
+                assert_eq!(unpack_texts(&bytes[..end]), None, "half a batch is none");
+            }
+        }
+        assert_eq!(unpack_texts(&[255; 8]), None, "as many texts as there cannot be");
+        assert_eq!(unpack_texts(&[1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0xff]), None, "not UTF-8");
+    }
+}

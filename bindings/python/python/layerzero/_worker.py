@@ -1,0 +1,131 @@
+"""Kernels in a process of their own.
+
+``python -m layerzero._worker MODULE...`` is that process. A host starts it for backends that ``backend_isolation`` puts
+there; it imports the modules, which register kernels as they do in the host, and serves them. Tensors lie in memory that
+both processes see, so none is copied on the way to a kernel.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from layerzero import _native
+
+
+@dataclass(frozen=True)
+class Worker:
+    """A process that runs kernels of one module."""
+
+    backend: str
+    module: str
+    #: The number of its process; ``None`` before the first call and after its end.
+    process_id: int | None
+    #: How often it was started.
+    starts: int
+
+
+def workers() -> list[Worker]:
+    """The worker processes of this one. They are started by the first call that needs them."""
+    return [Worker(*told) for told in _native.list_workers()]
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A native plugin that was loaded."""
+
+    backend: str
+    kernels: list[str]
+    #: Where it runs and who said so, if that is not this process.
+    runs_in: str | None
+
+
+def load_plugin(path: str | os.PathLike[str]) -> Plugin:
+    """Loads a native plugin (``.so``) from one of ``plugins.directories``, and registers its kernels.
+
+    Its owner and permissions, and its hash and signature where ``plugins.manifest`` and ``plugins.keys`` ask for them, are
+    checked before any of its code runs. ``backend_isolation`` says whether it runs in this process.
+    """
+    return Plugin(*_native.load_plugin(path))
+
+
+_Described = tuple[memoryview, str, tuple[int, ...], tuple[int, ...], int]
+
+
+def _torch_tensor(described: _Described) -> Any:
+    import torch
+
+    memory, name, shape, strides, first = described
+    dtype = getattr(torch, name)
+    if memory.nbytes == 0:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides, first)
+
+
+def _numpy_array(described: _Described) -> Any:
+    import numpy
+    from numpy.lib.stride_tricks import as_strided
+
+    memory, name, shape, strides, first = described
+    if not hasattr(numpy, name) and name != "bool":
+        import ml_dtypes  # the dtypes that numpy does not have itself
+
+        dtype = numpy.dtype(getattr(ml_dtypes, name))
+    else:
+        dtype = numpy.dtype(name)
+    if memory.nbytes == 0:
+        return numpy.empty(shape, dtype)
+    flat = numpy.frombuffer(memory, dtype)
+    return as_strided(flat[first:], shape, tuple(step * dtype.itemsize for step in strides))
+
+
+def _invoke(
+    function: Callable[..., Any],
+    inputs: Sequence[Any],
+    params: dict[str, Any],
+    places: Sequence[_Described | None],
+    wanted: Sequence[bool],
+    takes_out: bool,
+) -> list[Any]:
+    """Calls a kernel with torch's tensors where torch was imported, otherwise numpy's, and fills the places."""
+    make = _torch_tensor if "torch" in sys.modules else _numpy_array
+    arguments = [make(one) if isinstance(one, tuple) else one for one in inputs]
+    targets = [None if place is None else make(place) for place in places]
+    asked = [at for at, one in enumerate(wanted) if one]
+    if takes_out and all(targets[at] is not None for at in asked):
+        out = [targets[at] for at in asked]
+        function(*arguments, **params, out=out[0] if len(out) == 1 else tuple(out))
+        return []
+    result = function(*arguments, **params)
+    results = list(result) if isinstance(result, tuple) else [result]
+    if asked and len(results) != len(asked):
+        message = f"the kernel returned {len(results)} results, and the call has {len(asked)}"
+        raise ValueError(message)
+    made: list[Any] = [None] * len(targets)
+    for at, one in zip(asked, results, strict=False):
+        target = targets[at]
+        if target is None:
+            made[at] = one
+        elif hasattr(target, "copy_"):
+            target.copy_(one)
+        else:
+            target[...] = one
+    return made
+
+
+def main(modules: Sequence[str]) -> None:
+    """Serves the kernels of the modules until the host is gone."""
+
+    def load() -> None:
+        for module in modules:
+            importlib.import_module(module)
+
+    _native.serve_worker(load, _invoke)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,317 @@
+//! Kernels in Python that run in a process of their own. The host ([`remote`]) knows a kernel's spec, and that process the
+//! function: it imports the same module (`python -m layerzero._worker MODULE`) and serves what the module registers.
+
+use std::any::Any;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use lz_core::expr::Value;
+use lz_core::{
+    Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run, Tensor,
+    TensorView,
+};
+use lz_ops::tokenizer::Tokenizer;
+use lz_schema::model::ParamType;
+use lz_worker::Worker;
+use lz_worker::serve::{Offer, serve};
+use lz_worker::settings::{self, Isolation};
+use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError};
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
+
+use crate::arguments::signature_order;
+use crate::engine::engine;
+use crate::error::raise;
+use crate::hosted::Hosted;
+use crate::tensor::{Import, Problem};
+use crate::text::PyTokenizer;
+
+/// A worker that this process has set up.
+struct Known {
+    backend: String,
+    module: String,
+    worker: Worker,
+}
+
+/// All of them, also those that were not started yet.
+static WORKERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+
+fn workers() -> MutexGuard<'static, Vec<Known>> {
+    WORKERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
+    let error = lz_core::Error::Configuration {
+        subject: subject.to_owned(),
+        message: reason.sentence(),
+        reasons: vec![reason],
+    };
+    raise(py, &error)
+}
+
+/// Whether a backend runs in a process of its own, as the operator says.
+pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
+    match settings::isolation(engine(), backend) {
+        Ok(place) => Ok(place.value == Isolation::Subprocess),
+        Err(reason) => Err(configuration(py, backend, reason)),
+    }
+}
+
+/// A function as a kernel that runs in a worker, which is started by the first call.
+pub fn remote(
+    function: &Bound<'_, PyAny>,
+    spec: KernelSpec,
+    info: &'static OperationInfo,
+) -> PyResult<KernelEntry> {
+    let py = function.py();
+    let module: Option<String> = function.getattr("__module__").and_then(|module| module.extract()).ok();
+    let Some(module) = module.filter(|module| module != "__main__") else {
+        let message = format!(
+            "{} is to run in a worker process (backend_isolation), which imports the module that registers it; \
+             a function of `__main__` cannot be imported: move it to a module",
+            spec.id
+        );
+        return Err(configuration(py, &spec.id, Reason::new(ReasonCode::PolicyInvalid).message(message)));
+    };
+    let mut all = workers();
+    if let Some(known) = all.iter().find(|known| known.backend == spec.backend && known.module == module) {
+        return Ok(known.worker.kernel(spec, info));
+    }
+    let backend = spec.backend.clone();
+    let worker = start(py, &backend, &module)?;
+    let entry = worker.kernel(spec, info);
+    all.push(Known { backend, module, worker });
+    Ok(entry)
+}
+
+fn start(py: Python<'_>, backend: &str, module: &str) -> PyResult<Worker> {
+    let sys = py.import("sys")?;
+    let program: PathBuf = sys.getattr("executable")?.extract()?;
+    let path: Vec<OsString> = sys.getattr("path")?.extract()?;
+    let mut options = settings::options(engine(), backend, Some(program));
+    for argument in ["-m", "layerzero._worker", module] {
+        options = options.argument(argument);
+    }
+    // What this process can import, the worker can.
+    let path = std::env::join_paths(path.iter().filter(|folder| !folder.is_empty()))
+        .map_err(|error| PyRuntimeError::new_err(format!("sys.path cannot be handed on: {error}")))?;
+    options.environment.push(("PYTHONPATH".into(), path));
+    Worker::on_demand(options).map_err(|reason| configuration(py, backend, reason))
+}
+
+/// Every worker of this process: backend, module, the number of its process while it runs, and how often it was started.
+#[pyfunction]
+fn list_workers() -> Vec<(String, String, Option<i32>, u64)> {
+    let all = workers();
+    let told = all.iter().map(|known| {
+        let worker = &known.worker;
+        (known.backend.clone(), known.module.clone(), worker.process_id(), worker.starts())
+    });
+    told.collect()
+}
+
+/// Forgets the workers of a backend; they end with their last kernel.
+pub fn forget(backend: &str) {
+    workers().retain(|known| known.backend != backend);
+}
+
+/// Loads a native plugin that the operator trusts: its kernels, and where it runs if that is not here.
+#[pyfunction]
+fn load_plugin(py: Python<'_>, path: PathBuf) -> PyResult<(String, Vec<String>, Option<String>)> {
+    // SAFETY: the operator's settings say what may be loaded, and the caller asks for it.
+    let loaded = py.detach(|| unsafe { lz_worker::plugins::load(engine(), &path) });
+    let loaded = loaded.map_err(|error| raise(py, &error))?;
+    Ok((loaded.backend, loaded.kernels, loaded.runs_in))
+}
+
+/// Serves the kernels that `load` registers, in a process that a host has started; `invoke` calls a function with tensors that
+/// are described. Does not return while the host lives.
+#[pyfunction]
+fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<()> {
+    let offer = move || {
+        Python::attach(|py| {
+            load.call0(py).map_err(|error| error.to_string())?;
+            let registry = engine().registry();
+            let mut kernels = Vec::new();
+            for entry in registry.kernels() {
+                let (Some(hosted), Some(info)) = (Hosted::of(entry), registry.operation(&entry.spec.operation))
+                else {
+                    continue;
+                };
+                let kernel = Served {
+                    function: hosted.function(py),
+                    invoke: invoke.clone_ref(py),
+                    takes_out: hosted.takes_out(),
+                    info,
+                    tokenizers: Mutex::default(),
+                };
+                kernels.push(KernelEntry::new((*entry.spec).clone(), kernel).of(info));
+            }
+            Ok(Offer { descriptor: String::new(), kernels })
+        })
+    };
+    py.detach(|| serve(offer)).map_err(PyErr::from)
+}
+
+/// A function that serves calls of a host.
+struct Served {
+    function: Py<PyAny>,
+    invoke: Py<PyAny>,
+    takes_out: bool,
+    info: &'static OperationInfo,
+    /// The last tokenizer, as Python has it.
+    tokenizers: Mutex<Option<Py<PyTokenizer>>>,
+}
+
+impl Kernel for Served {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn run(
+        &self,
+        args: &mut [Arg<'_>],
+        outputs: &mut [OutArg<'_>],
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        Python::attach(|py| self.call(py, args, outputs).map_err(|error| failure(py, &error)))
+    }
+}
+
+/// An exception as a failure of the call.
+fn failure(py: Python<'_>, error: &PyErr) -> KernelError {
+    let message = error.to_string();
+    if error.is_instance_of::<PyNotImplementedError>(py) {
+        return KernelError::failed(message).before_writing();
+    }
+    if error.is_instance_of::<PyMemoryError>(py) {
+        return KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message));
+    }
+    KernelError::failed(message)
+}
+
+impl Served {
+    fn call(&self, py: Python<'_>, args: &mut [Arg<'_>], outputs: &mut [OutArg<'_>]) -> PyResult<()> {
+        let schema = self.info.schema();
+        let inputs = PyList::empty(py);
+        for at in signature_order(schema) {
+            inputs.append(self.input(py, args.get(at).unwrap_or(&Arg::Absent))?)?;
+        }
+        let params = PyDict::new(py);
+        for (param, arg) in schema.params.iter().zip(args.iter().skip(schema.inputs.len())) {
+            let Arg::Value(value) = arg else { continue };
+            match (value, &param.ty) {
+                (Value::Int(value), _) => params.set_item(&param.name, value)?,
+                (Value::Float(value), _) => params.set_item(&param.name, value)?,
+                (Value::Bool(value), _) => params.set_item(&param.name, value)?,
+                (Value::Enum(case), ParamType::Enum(cases)) => {
+                    params.set_item(&param.name, cases.get(*case as usize))?;
+                }
+                (Value::Enum(_), _) => {}
+            }
+        }
+        let places = PyList::empty(py);
+        for output in outputs.iter() {
+            match output {
+                OutArg::Tensor(tensor) => places.append(described(py, &tensor.as_view())?)?,
+                OutArg::Absent | OutArg::Dynamic(_) | OutArg::Text(_) => places.append(py.None())?,
+            }
+        }
+        let wanted: Vec<bool> = outputs.iter().map(|output| !matches!(output, OutArg::Absent)).collect();
+        let made = self.invoke.bind(py).call1((
+            &self.function,
+            inputs,
+            params,
+            places,
+            wanted,
+            self.takes_out,
+        ))?;
+        for (output, made) in outputs.iter_mut().zip(made.try_iter()?) {
+            let made = made?;
+            match output {
+                OutArg::Dynamic(place) => **place = Some(owned(&made)?),
+                OutArg::Text(place) => **place = Some(made.extract()?),
+                OutArg::Absent | OutArg::Tensor(_) => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn input<'py>(&self, py: Python<'py>, arg: &Arg<'_>) -> PyResult<Bound<'py, PyAny>> {
+        match arg {
+            Arg::Tensor(view) => Ok(described(py, view)?.into_any()),
+            Arg::TensorMut(tensor) => Ok(described(py, &tensor.as_view())?.into_any()),
+            Arg::Text(texts) => Ok(PyList::new(py, *texts)?.into_any()),
+            Arg::Handle(handle) => {
+                let mut last = self.tokenizers.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(known) = last.as_ref().filter(|known| known.get().is(handle.digest())) {
+                    return Ok(known.bind(py).clone().into_any());
+                }
+                let json = Tokenizer::from_handle(*handle)
+                    .map_err(|error| PyRuntimeError::new_err(error.to_string()))?
+                    .json();
+                let made = Py::new(py, PyTokenizer::from_bytes(json)?)?;
+                Ok(last.insert(made).bind(py).clone().into_any())
+            }
+            Arg::Absent | Arg::Value(_) => Ok(py.None().into_bound(py)),
+        }
+    }
+}
+
+/// A tensor as Python makes one of it without a copy: its memory, dtype, sizes, strides, and the place of index 0 in it, the
+/// last two in elements.
+fn described<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<Bound<'py, PyTuple>> {
+    let layout = view.layout();
+    let (lowest, highest) = layout.reach().unwrap_or((0, -1));
+    let size = layout.dtype.size();
+    let count = usize::try_from(highest - lowest + 1).unwrap_or(0);
+    let data = view.as_ptr().wrapping_offset(lowest as isize * size as isize);
+    // SAFETY: the memory is there until the call is answered; the objects that are made of it do not outlive the call, or
+    // break their owner's contract as they would in the host.
+    let memory = unsafe {
+        let memory = ffi::PyMemoryView_FromMemory(
+            data.cast_mut().cast(),
+            (count * size) as ffi::Py_ssize_t,
+            ffi::PyBUF_WRITE,
+        );
+        Bound::from_owned_ptr_or_err(py, memory)?.cast_into::<PyMemoryView>()?
+    };
+    let (shape, strides) = (PyTuple::new(py, layout.shape.iter())?, PyTuple::new(py, layout.strides.iter())?);
+    PyTuple::new(
+        py,
+        [
+            memory.into_any(),
+            layout.dtype.long_name().into_pyobject(py)?.into_any(),
+            shape.into_any(),
+            strides.into_any(),
+            (-lowest).into_pyobject(py)?.into_any(),
+        ],
+    )
+}
+
+/// A tensor that a function made, as one of our own.
+fn owned(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+    let wrong = |text: String| PyRuntimeError::new_err(text);
+    let import = Import::new(object.as_borrowed()).map_err(|problem| match problem {
+        Problem::Python(error) => error,
+        Problem::Reason(reason) => wrong(reason.to_string()),
+    })?;
+    let view = import.view();
+    let mut tensor =
+        Tensor::zeros(view.shape(), view.dtype()).map_err(|reason| wrong(reason.to_string()))?;
+    let mut to = tensor.view_mut();
+    let (bits, mut written) = (view.bits(), to.bits_mut());
+    for index in lz_core::tensor::Indices::new(view.shape()) {
+        written.set_int(&index, bits.int_at(&index));
+    }
+    Ok(tensor)
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(list_workers, module)?)?;
+    module.add_function(wrap_pyfunction!(load_plugin, module)?)?;
+    module.add_function(wrap_pyfunction!(serve_worker, module)?)
+}

@@ -1,0 +1,184 @@
+//! What an operator sets about plugins, and what comes of it: where they run, what may be loaded, and the audit log.
+
+mod support;
+
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lz_core::policy::layer::Given;
+use lz_core::{Engine, Error, ReasonCode, TensorView};
+use lz_ops::{NormRms, norm_rms};
+use lz_plugin::loader::Loaded;
+use lz_worker::plugins;
+use support::{compile, folder, worker_program};
+
+/// An engine as a file and the environment say.
+fn opened(yaml: &str, variables: &[(&str, &str)]) -> Result<Engine, Error> {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let file = folder().join(format!("layerzero-{}.yaml", COUNT.fetch_add(1, Ordering::Relaxed)));
+    let yaml = yaml
+        .replace("FOLDER", &folder().display().to_string())
+        .replace("PROGRAM", &worker_program().display().to_string());
+    std::fs::write(&file, yaml).unwrap();
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    Engine::builder()
+        .config(&file)
+        .variables(variables.iter().map(owned))
+        .operations(lz_ops::OPERATIONS.iter().copied())
+        .open()
+}
+
+const GROUND: &str = "plugins: {directories: [FOLDER]}\nworker: {program: PROGRAM, arena_mb: 1}\n";
+
+fn load(engine: &Engine, path: &Path) -> Result<Loaded, Error> {
+    // SAFETY: the plugins of this repository.
+    unsafe { plugins::load(engine, path) }
+}
+
+fn explained(engine: &Engine) -> String {
+    let x = vec![1f32; 24];
+    let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
+    engine.lock("norm.rms", "c.norm.rms").unwrap();
+    norm_rms(engine, args.clone()).unwrap();
+    let call = args.check().unwrap();
+    engine.explain(&lz_ops::NORM_RMS, &call.context()).to_string()
+}
+
+#[test]
+fn a_file_isolates_every_plugin() {
+    let engine = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+    let loaded = load(&engine, &compile("plugin.c", "")).unwrap();
+    let runs_in = loaded.runs_in.unwrap();
+    assert!(runs_in.starts_with("a worker process (backend_isolation: "), "{runs_in}");
+    let text = explained(&engine);
+    assert!(text.contains("runs in a worker process (backend_isolation: "), "{text}");
+    assert!(text.contains(".yaml:3)"), "with its place: {text}");
+    // One that would take the process with it is survived.
+    let engine = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+    load(&engine, &compile("plugin.c", "CRASH")).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    let x = vec![1f32; 24];
+    let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
+    let error = norm_rms(&engine, args.clone()).unwrap_err();
+    assert!(error.has(ReasonCode::WorkerCrashed), "{error}");
+    let text = engine.explain(&lz_ops::NORM_RMS, &args.check().unwrap().context()).to_string();
+    assert!(text.contains("last failure: [WORKER_CRASHED]"), "{text}");
+    assert!(text.contains("SIGSEGV"), "{text}");
+}
+
+#[test]
+fn a_backend_is_isolated_by_its_name() {
+    let named = "backend_isolation: {default: in_process, c: subprocess}\n";
+    let engine = opened(&format!("{GROUND}{named}"), &[]).unwrap();
+    assert!(load(&engine, &compile("plugin.c", "")).unwrap().runs_in.is_some());
+    assert_eq!(load(&engine, &compile("plugin.cpp", "")).unwrap().runs_in, None);
+}
+
+#[test]
+fn the_environment_and_calls_beat_the_file() {
+    let variables = [("LAYERZERO_BACKEND_ISOLATION", "c: subprocess")];
+    let engine = opened(GROUND, &variables).unwrap();
+    let loaded = load(&engine, &compile("plugin.c", "")).unwrap();
+    assert!(loaded.runs_in.unwrap().contains("LAYERZERO_BACKEND_ISOLATION"));
+    let engine = opened(GROUND, &variables).unwrap();
+    let here = Given::Text("in_process".to_owned());
+    engine.configure([("backend_isolation".to_owned(), here)]).unwrap();
+    assert_eq!(load(&engine, &compile("plugin.c", "")).unwrap().runs_in, None);
+    let wrong = opened(GROUND, &[("LAYERZERO_BACKEND_ISOLATION", "sub_process")]).unwrap_err();
+    assert!(wrong.to_string().contains("LAYERZERO_BACKEND_ISOLATION"), "{wrong}");
+}
+
+#[test]
+fn a_container_is_declined_with_a_reason() {
+    let engine = opened(&format!("{GROUND}backend_isolation: container\n"), &[]).unwrap();
+    let error = load(&engine, &compile("plugin.c", "")).unwrap_err();
+    assert!(error.has(ReasonCode::PolicyInvalid), "{error}");
+}
+
+#[test]
+fn an_engine_loads_what_its_file_lists() {
+    let plugin = compile("plugin.c", "").display().to_string();
+    let yaml = format!(
+        "plugins: {{directories: [FOLDER], load: [{plugin}, /no/such/plugin.so]}}\n\
+         backend_isolation: in_process\n"
+    );
+    let engine = opened(&yaml, &[]).unwrap();
+    // SAFETY: the plugins of this repository.
+    let outcomes = unsafe { plugins::load_all(&engine) };
+    assert_eq!(outcomes[0].1.as_ref().unwrap().kernels, ["c.norm.rms"]);
+    assert!(outcomes[1].1.as_ref().unwrap_err().has(ReasonCode::PluginPermission));
+}
+
+#[test]
+fn what_may_be_loaded_is_set_too() {
+    let plugin = compile("plugin.c", "");
+    let refused = |yaml: &str| load(&opened(yaml, &[]).unwrap(), &plugin).unwrap_err();
+    assert!(refused("verbose: false\n").has(ReasonCode::PluginPathNotAllowed));
+    let key = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a";
+    for isolation in ["in_process", "subprocess"] {
+        let yaml = format!(
+            "plugins: {{directories: [FOLDER], keys: [{key}]}}\nbackend_isolation: {isolation}\n\
+             worker: {{program: PROGRAM}}\n"
+        );
+        assert!(refused(&yaml).has(ReasonCode::PluginSignatureInvalid));
+    }
+    let error = refused("plugins: {directories: [FOLDER], keys: [abc]}\n");
+    assert!(error.has(ReasonCode::PolicyInvalid), "{error}");
+    let error = refused("plugins: {directories: [FOLDER], manifest: /no/such/manifest}\n");
+    assert!(error.to_string().contains("/no/such/manifest"), "{error}");
+}
+
+/// Remembers what the audit log says.
+struct Recorder {
+    lines: Arc<Mutex<Vec<String>>>,
+}
+
+impl tracing::Subscriber for Recorder {
+    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+        metadata.target() == "lz::audit"
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, event: &tracing::Event<'_>) {
+        struct Line(String);
+        impl tracing::field::Visit for Line {
+            fn record_debug(&mut self, field: &tracing::field::Field, value: &dyn std::fmt::Debug) {
+                self.0 += &format!("{field}={value:?} ");
+            }
+        }
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        self.lines.lock().unwrap().push(line.0);
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[test]
+fn every_try_leaves_a_line_in_the_audit_log() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let recorder = Recorder { lines: Arc::clone(&lines) };
+    let (plugin, broken) = (compile("plugin.c", ""), compile("plugin.c", "VERSION"));
+    let hash = tracing::subscriber::with_default(recorder, || {
+        let engine = opened(GROUND, &[]).unwrap();
+        let hash = load(&engine, &plugin).unwrap().sha256;
+        load(&engine, &broken).unwrap_err();
+        let isolated = opened(&format!("{GROUND}backend_isolation: subprocess\n"), &[]).unwrap();
+        load(&isolated, &plugin).unwrap();
+        load(&isolated, &broken).unwrap_err();
+        hash
+    });
+    let lines = lines.lock().unwrap();
+    assert_eq!(lines.len(), 4, "{lines:?}");
+    let says = |at: usize, words: &[&str]| {
+        assert!(words.iter().all(|word| lines[at].contains(word)), "{words:?} in {}", lines[at]);
+    };
+    says(0, &["plugin accepted", &hash, "user=", "backend=\"c\"", "this process"]);
+    says(1, &["plugin refused", "sha256=", "user=", "PLUGIN_VERSION_MISMATCH"]);
+    says(2, &["plugin accepted", &hash, "a worker process"]);
+    says(3, &["plugin refused", "version 2.0"]);
+}
