@@ -90,7 +90,9 @@ impl Build<'_> {
         std::thread::scope(|scope| {
             let running: Vec<_> =
                 sources.iter().map(|source| scope.spawn(move || compile_one(source))).collect();
-            running.into_iter().try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a compiler panicked")))
+            running
+                .into_iter()
+                .try_for_each(|one| one.join().unwrap_or_else(|_| bail!("a compiler panicked")))
         })
     }
 
@@ -179,9 +181,11 @@ fn install(root: &Path, folder: &Path) -> Result<()> {
     for program in ["decode_step_shared", "decode_step_static"] {
         command::run(root, &text(&Path::new(&example).join(program)), &[])?;
     }
-    let (plugin, worker) = (text(&Path::new(&example).join("libvendor.so")), text(&prefix.join("bin/lz-worker")));
+    let (plugin, worker) =
+        (text(&Path::new(&example).join("libvendor.so")), text(&prefix.join("bin/lz-worker")));
     let isolated = text(&Path::new(&example).join("isolated"));
-    command::run(root, &isolated, &[&example, &plugin, &worker]).context("a plugin in a process of its own")?;
+    command::run(root, &isolated, &[&example, &plugin, &worker])
+        .context("a plugin in a process of its own")?;
     let pkg_config = fs::read_dir(&prefix)?
         .filter_map(|entry| Some(entry.ok()?.path().join("pkgconfig/layerzero.pc")))
         .find(|path| path.is_file());

@@ -196,7 +196,8 @@ impl Answer {
                 if untouched { error.before_writing() } else { error }
             }
             _ => KernelError::because(
-                Reason::new(ReasonCode::WorkerGarbage).message("the worker's answer was for another question"),
+                Reason::new(ReasonCode::WorkerGarbage)
+                    .message("the worker's answer was for another question"),
             ),
         }
     }
@@ -350,7 +351,8 @@ mod tests {
             code: ReasonCode::KernelFailed,
             message: "it failed".to_owned(),
         };
-        let held = Answer::Held(vec![HeldOut::Tensor(DType::I32, Dims::new(&[5]).unwrap()), HeldOut::Texts(12)]);
+        let held =
+            Answer::Held(vec![HeldOut::Tensor(DType::I32, Dims::new(&[5]).unwrap()), HeldOut::Texts(12)]);
         for answer in [Answer::Done, failed, held, Answer::Unknown([9; 32])] {
             assert_eq!(Answer::read(&answer.write()), Some(answer));
         }

@@ -66,7 +66,9 @@ pub unsafe fn load_all(engine: &Engine) -> Vec<(PathBuf, Result<Loaded, Error>)>
 fn load_isolated(engine: &Engine, path: &Path, trust: &Trust) -> Result<Option<Loaded>, Error> {
     let mut sha256 = String::new();
     let outcome = try_isolated(engine, path, trust, &mut sha256);
-    if let Some(outcome) = outcome.as_ref().map_or_else(|error| Some(Err(error)), |loaded| loaded.as_ref().map(Ok)) {
+    if let Some(outcome) =
+        outcome.as_ref().map_or_else(|error| Some(Err(error)), |loaded| loaded.as_ref().map(Ok))
+    {
         loader::audit(path, &sha256, outcome);
     }
     outcome

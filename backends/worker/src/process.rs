@@ -155,7 +155,8 @@ struct Watch {
 impl Watch {
     /// Waits for the end, and brings it about when the process has more memory than it may.
     fn until_it_ends(&self, id: i32, killed: &AtomicBool) -> Ending {
-        let above = self.limit.and_then(|limit| Some(Ending::AboveLimit { bytes: outgrown(id, limit)?, limit }));
+        let above =
+            self.limit.and_then(|limit| Some(Ending::AboveLimit { bytes: outgrown(id, limit)?, limit }));
         if above.is_some() {
             kill(id);
         }

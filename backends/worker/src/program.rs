@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use lz_plugin::loader::{Plugin, Trust};
 use crate::serve::{Offer, serve};
+use lz_plugin::loader::{Plugin, Trust};
 
 /// The program.
 pub fn main() -> ExitCode {

@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use lz_core::tensor::{Indices, Layout, Place};
 use lz_core::{
-    Arg, Kernel, KernelError, KernelSpec, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut,
-    TensorView,
+    Arg, Kernel, KernelError, KernelSpec, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut, TensorView,
 };
 use lz_ops::tokenizer::Tokenizer;
 

@@ -270,7 +270,9 @@ impl Made {
     /// What the host is told of it; `None` if the kernel did not make it.
     fn settle(&mut self) -> Option<HeldOut> {
         match self {
-            Made::Tensor(Some(tensor)) => Some(HeldOut::Tensor(tensor.view().dtype(), tensor.view().layout().shape)),
+            Made::Tensor(Some(tensor)) => {
+                Some(HeldOut::Tensor(tensor.view().dtype(), tensor.view().layout().shape))
+            }
             Made::Texts(Some(texts)) => {
                 let packed = pack_texts(texts);
                 let bytes = packed.len() as u64;

@@ -61,7 +61,9 @@ pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Work
         _ => None,
     };
     let mebibytes = |key: &str| match engine.setting(key).map(|set| set.value) {
-        Some(SettingValue::Int(count)) => u64::try_from(count).ok().and_then(|count| count.checked_mul(1 << 20)),
+        Some(SettingValue::Int(count)) => {
+            u64::try_from(count).ok().and_then(|count| count.checked_mul(1 << 20))
+        }
         _ => None,
     };
     let mut options =

@@ -8,8 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use lz_core::expr::Value;
 use lz_core::{
-    Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run, Tensor,
-    TensorView,
+    Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run,
+    Tensor, TensorView,
 };
 use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::ParamType;
@@ -136,7 +136,8 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
             let registry = engine().registry();
             let mut kernels = Vec::new();
             for entry in registry.kernels() {
-                let (Some(hosted), Some(info)) = (Hosted::of(entry), registry.operation(&entry.spec.operation))
+                let (Some(hosted), Some(info)) =
+                    (Hosted::of(entry), registry.operation(&entry.spec.operation))
                 else {
                     continue;
                 };
@@ -220,14 +221,8 @@ impl Served {
             }
         }
         let wanted: Vec<bool> = outputs.iter().map(|output| !matches!(output, OutArg::Absent)).collect();
-        let made = self.invoke.bind(py).call1((
-            &self.function,
-            inputs,
-            params,
-            places,
-            wanted,
-            self.takes_out,
-        ))?;
+        let made =
+            self.invoke.bind(py).call1((&self.function, inputs, params, places, wanted, self.takes_out))?;
         for (output, made) in outputs.iter_mut().zip(made.try_iter()?) {
             let made = made?;
             match output {
@@ -299,8 +294,7 @@ fn owned(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         Problem::Reason(reason) => wrong(reason.to_string()),
     })?;
     let view = import.view();
-    let mut tensor =
-        Tensor::zeros(view.shape(), view.dtype()).map_err(|reason| wrong(reason.to_string()))?;
+    let mut tensor = Tensor::zeros(view.shape(), view.dtype()).map_err(|reason| wrong(reason.to_string()))?;
     let mut to = tensor.view_mut();
     let (bits, mut written) = (view.bits(), to.bits_mut());
     for index in lz_core::tensor::Indices::new(view.shape()) {

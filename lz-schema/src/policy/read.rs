@@ -137,9 +137,9 @@ impl Reader<'_> {
         }
         let value = match setting.kind {
             Kind::Ints { .. } => self.ints(setting, node),
-            Kind::Texts => Some(SettingValue::Texts(
-                self.texts(node).into_iter().map(|text| text.value).collect(),
-            )),
+            Kind::Texts => {
+                Some(SettingValue::Texts(self.texts(node).into_iter().map(|text| text.value).collect()))
+            }
             Kind::WordByName { .. } => self.words(setting, node),
             Kind::NumberTable => self.numbers(setting, node),
             Kind::RangeTable => self.ranges(setting, node),
@@ -153,7 +153,8 @@ impl Reader<'_> {
             self.refuse(setting, node);
             return None;
         };
-        let takes_text = matches!(setting.kind, Kind::Text { .. } | Kind::Word { .. } | Kind::WordByName { .. });
+        let takes_text =
+            matches!(setting.kind, Kind::Text { .. } | Kind::Word { .. } | Kind::WordByName { .. });
         let quoted_number = !scalar.plain && !takes_text;
         let value = if quoted_number { None } else { setting.parse(&scalar.text) };
         if value.is_none() {

@@ -193,10 +193,7 @@ impl Setting {
     }
 
     /// A value from names and words; `None` when one of the words is not known or a name comes twice.
-    pub fn words_by_name<'t>(
-        &self,
-        parts: impl Iterator<Item = (&'t str, &'t str)>,
-    ) -> Option<SettingValue> {
+    pub fn words_by_name<'t>(&self, parts: impl Iterator<Item = (&'t str, &'t str)>) -> Option<SettingValue> {
         let Kind::WordByName { default, words } = self.kind else { return None };
         let mut general: Option<&str> = None;
         let mut named: Vec<(String, String)> = Vec::new();
@@ -282,25 +279,51 @@ pub const SETTINGS: &[Setting] = &[
     ),
     Setting {
         key: "backend_isolation",
-        kind: Kind::WordByName {
-            default: "in_process",
-            words: &["in_process", "subprocess", "container"],
-        },
+        kind: Kind::WordByName { default: "in_process", words: &["in_process", "subprocess", "container"] },
         doc: "Where plugins and backends in Python run, for all of them or by backend: `{default: in_process, flash_attn: subprocess}`.",
     },
-    text("worker.program", "lz-worker", "The program that runs plugins of their own process: a path, or a name that is looked for beside this program and in `PATH`."),
+    text(
+        "worker.program",
+        "lz-worker",
+        "The program that runs plugins of their own process: a path, or a name that is looked for beside this program and in `PATH`.",
+    ),
     int("worker.arena_mb", 256, 1, "Shared memory for the tensors of calls to a worker process, in MiB."),
-    float("worker.deadline_seconds", 30.0, 0.001, f64::MAX, "How long a call to a worker process may take; then it is stopped."),
-    float("worker.start_deadline_seconds", 60.0, 0.001, f64::MAX, "How long a worker process may take to start."),
-    int("worker.memory_limit_mb", 0, 0, "The most memory of its own that a worker process may have, in MiB, before it is stopped; 0 for no limit."),
-    text("worker.cgroup", "none", "The folder of a control group that worker processes join, whose limits the system enforces; `none` for none."),
+    float(
+        "worker.deadline_seconds",
+        30.0,
+        0.001,
+        f64::MAX,
+        "How long a call to a worker process may take; then it is stopped.",
+    ),
+    float(
+        "worker.start_deadline_seconds",
+        60.0,
+        0.001,
+        f64::MAX,
+        "How long a worker process may take to start.",
+    ),
+    int(
+        "worker.memory_limit_mb",
+        0,
+        0,
+        "The most memory of its own that a worker process may have, in MiB, before it is stopped; 0 for no limit.",
+    ),
+    text(
+        "worker.cgroup",
+        "none",
+        "The folder of a control group that worker processes join, whose limits the system enforces; `none` for none.",
+    ),
     Setting { key: "plugins.load", kind: Kind::Texts, doc: "Plugins that are loaded when an engine opens." },
     Setting {
         key: "plugins.directories",
         kind: Kind::Texts,
         doc: "Folders that plugins may be loaded from, with everything below them; none allows nothing.",
     },
-    text("plugins.manifest", "none", "A file with the SHA-256 of every plugin, as `sha256sum` writes it; `none` for none."),
+    text(
+        "plugins.manifest",
+        "none",
+        "A file with the SHA-256 of every plugin, as `sha256sum` writes it; `none` for none.",
+    ),
     Setting {
         key: "plugins.keys",
         kind: Kind::Texts,
@@ -490,10 +513,8 @@ mod tests {
             assert!(setting.key.split('.').count() <= 2, "{}", setting.key);
             assert!(setting.doc.ends_with('.'), "{}", setting.key);
             let default = setting.default_value();
-            if !matches!(
-                setting.kind,
-                Kind::Ints { .. } | Kind::Texts | Kind::NumberTable | Kind::RangeTable
-            ) {
+            if !matches!(setting.kind, Kind::Ints { .. } | Kind::Texts | Kind::NumberTable | Kind::RangeTable)
+            {
                 assert_eq!(setting.parse(&default.to_string()), Some(default), "{}", setting.key);
             }
         }

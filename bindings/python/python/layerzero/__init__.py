@@ -30,6 +30,7 @@ from layerzero._inspect import (
     validate,
     which,
 )
+from layerzero._isolation import Plugin, Worker, load_plugin, workers
 from layerzero._native import (
     ConfigurationError,
     CudaGraphUnsafeError,
@@ -44,7 +45,6 @@ from layerzero._native import (
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
-from layerzero._worker import Plugin, Worker, load_plugin, workers
 
 __all__ = [
     "Config",

@@ -53,10 +53,14 @@ def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
     plan = data.get("plan") or {}
     rows = []
     for candidate in data["candidates"]:
-        why = "; ".join(f"{reason['code']}: {reason['sentence']}" for reason in candidate["reasons"])
-        rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], why or None))
+        why = [f"{reason['code']}: {reason['sentence']}" for reason in candidate["reasons"]]
+        if candidate["runs_in"]:
+            why.append(f"runs in {candidate['runs_in']}")
+        if candidate["last_failure"]:
+            why.append(f"last failure: {candidate['last_failure']}")
+        rows.append((candidate["kernel"], candidate["chosen"], candidate["total"], "; ".join(why) or None))
     title = f"{operation}: {plan.get('kernel') or 'no kernel can run this call'}"
-    return Explanation((table(title, ("kernel", "chosen", "score", "against it"), rows),), data)
+    return Explanation((table(title, ("kernel", "chosen", "score", "why"), rows),), data)
 
 
 def list_operations() -> list[str]:

@@ -8,49 +8,11 @@ both processes see, so none is copied on the way to a kernel.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from layerzero import _native
-
-
-@dataclass(frozen=True)
-class Worker:
-    """A process that runs kernels of one module."""
-
-    backend: str
-    module: str
-    #: The number of its process; ``None`` before the first call and after its end.
-    process_id: int | None
-    #: How often it was started.
-    starts: int
-
-
-def workers() -> list[Worker]:
-    """The worker processes of this one. They are started by the first call that needs them."""
-    return [Worker(*told) for told in _native.list_workers()]
-
-
-@dataclass(frozen=True)
-class Plugin:
-    """A native plugin that was loaded."""
-
-    backend: str
-    kernels: list[str]
-    #: Where it runs and who said so, if that is not this process.
-    runs_in: str | None
-
-
-def load_plugin(path: str | os.PathLike[str]) -> Plugin:
-    """Loads a native plugin (``.so``) from one of ``plugins.directories``, and registers its kernels.
-
-    Its owner and permissions, and its hash and signature where ``plugins.manifest`` and ``plugins.keys`` ask for them, are
-    checked before any of its code runs. ``backend_isolation`` says whether it runs in this process.
-    """
-    return Plugin(*_native.load_plugin(path))
 
 
 _Described = tuple[memoryview, str, tuple[int, ...], tuple[int, ...], int]

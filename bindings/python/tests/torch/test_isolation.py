@@ -23,11 +23,12 @@ X = torch.arange(24, dtype=torch.float32).reshape(3, 8) - 7.5
 
 @pytest.fixture(scope="module")
 def backend():
-    before = {entry.key: entry.value for entry in lz.config()}
+    threshold = lz.config()["circuit_breaker.failure_threshold"].value
     lz.configure(
         backend_isolation="isolated: subprocess",
         **{
-            "worker.deadline_seconds": 20.0,
+            "worker.deadline_seconds": 10.0,
+            "worker.start_deadline_seconds": 300.0,  # importing torch on a busy machine takes its time
             "worker.arena_mb": 16,
             "worker.memory_limit_mb": MEMORY_LIMIT_MB,
             "circuit_breaker.failure_threshold": 100,
@@ -42,7 +43,7 @@ def backend():
     lz.configure(
         backend_isolation="in_process",
         fallback_enabled=True,
-        **{"circuit_breaker.failure_threshold": int(before["circuit_breaker.failure_threshold"])},
+        **{"circuit_breaker.failure_threshold": int(threshold)},
     )
 
 
@@ -86,8 +87,9 @@ def fails(eps: float) -> lz.Reason:
     return caught.value.reasons[0]
 
 
-def explained(word: str) -> None:
-    text = str(lz.explain("norm.rms", X))
+def explained(word: str, eps: float) -> None:
+    """Asked about such a call, the engine says where it runs and what became of the last one."""
+    text = str(lz.explain("norm.rms", X, eps=eps))
     assert f"last failure: [{word}]" in text, text
     assert "runs in a worker process (backend_isolation: lz.configure)" in text, text
 
@@ -120,7 +122,7 @@ def test_killed_in_the_middle_of_a_call(backend):
     reason = fails(backend.WORK_LONG)
     killer.join()
     assert reason.code == "WORKER_CRASHED" and "SIGKILL" in reason.message, reason
-    explained("WORKER_CRASHED")
+    explained("WORKER_CRASHED", backend.WORK_LONG)
     works()
     assert process_id() != victim
 
@@ -129,7 +131,7 @@ def test_crashed_in_the_middle_of_a_call(backend):
     works()
     reason = fails(backend.CRASH)
     assert reason.code == "WORKER_CRASHED" and "SIGSEGV" in reason.message, reason
-    explained("WORKER_CRASHED")
+    explained("WORKER_CRASHED", backend.CRASH)
     works()
 
 
@@ -146,7 +148,7 @@ def test_hung_in_the_middle_of_a_call(backend):
     reason = fails(backend.HANG)
     assert threads, "the interpreter was free while the call waited"
     assert reason.code == "WORKER_HUNG", reason
-    explained("WORKER_HUNG")
+    explained("WORKER_HUNG", backend.HANG)
     works()
     assert process_id() != victim
     with pytest.raises(ProcessLookupError):
@@ -157,7 +159,7 @@ def test_out_of_memory_in_the_middle_of_a_call(backend):
     works()
     reason = fails(backend.EAT_MEMORY)
     assert reason.code == "WORKER_OOM" and f"its limit of {MEMORY_LIMIT_MB} MiB" in reason.message, reason
-    explained("WORKER_OOM")
+    explained("WORKER_OOM", backend.EAT_MEMORY)
     works()
 
 
@@ -167,7 +169,7 @@ def test_another_kernel_does_the_work(backend):
     lz.configure(fallback_enabled=True)
     result = lz.ops.norm_rms(X, eps=backend.CRASH)
     torch.testing.assert_close(result, torch.nn.functional.rms_norm(X, (8,), eps=backend.CRASH))
-    explained("WORKER_CRASHED")
+    explained("WORKER_CRASHED", backend.CRASH)
 
 
 def test_the_breaker_opens_and_says_why(backend):
@@ -180,7 +182,7 @@ def test_the_breaker_opens_and_says_why(backend):
         time.sleep(0.3)
         with pytest.raises(lz.LayerZeroError):
             lz.ops.norm_rms(x, eps=backend.CRASH)
-        text = str(lz.explain("norm.rms", x))
+        text = str(lz.explain("norm.rms", x, eps=backend.CRASH))
         assert "CIRCUIT_OPEN" in text and "WORKER_CRASHED" in text, text
         until = time.monotonic() + 60
         while True:
@@ -228,7 +230,7 @@ def test_killed_by_the_system_for_memory():
         pytest.skip("no control group for memory can be made here")
     script = f"""
 import sys, layerzero as lz, torch
-lz.configure(backend_isolation="subprocess", fallback_enabled=False, **{{"worker.cgroup": {str(group)!r}}})
+lz.configure(backend_isolation="subprocess", fallback_enabled=False, **{{"worker.cgroup": {str(group)!r}, "worker.start_deadline_seconds": 300.0}})
 sys.path.insert(0, {str(BACKENDS)!r})
 import isolated_torch
 x = torch.ones(3, 8)
@@ -238,7 +240,7 @@ try:
     lz.ops.norm_rms(x, eps=isolated_torch.EAT_MEMORY)
 except lz.KernelExecutionError as error:
     print(error.reasons[0].code, error.reasons[0].message)
-print("last failure: [WORKER_OOM]" in str(lz.explain("norm.rms", x)))
+print("last failure: [WORKER_OOM]" in str(lz.explain("norm.rms", x, eps=isolated_torch.EAT_MEMORY)))
 print(lz.ops.norm_rms(x).sum().item())
 """
     try:
@@ -253,4 +255,4 @@ print(lz.ops.norm_rms(x).sum().item())
     lines = ran.stdout.splitlines()
     assert ran.returncode == 0, ran.stderr
     assert lines[0].startswith("WORKER_OOM") and "killed by the system" in lines[0], lines
-    assert lines[1:] == ["True", "24.0"] or lines[1] == "True", lines
+    assert lines[1] == "True" and abs(float(lines[2]) - 24.0) < 1e-3, lines
