@@ -9,6 +9,7 @@ use crate::engine::engine;
 use crate::error::raise;
 use crate::hosted::Hosted;
 use crate::inspect::operation;
+use crate::worker;
 
 /// Registers the kernels of a backend, all or none: `functions` has one a kernel id, and a descriptor that names another
 /// kernel is wrong. Gives id and operation of each.
@@ -33,6 +34,14 @@ fn register_descriptor(
             return Err(raise(py, &Error::Configuration { subject, message, reasons: vec![reason] }));
         };
         let info = operation(&spec.operation)?;
+        if worker::is_isolated(py, &spec.backend)? {
+            // Kernels of a device have nothing to do where no tensor of one can come.
+            if worker::crosses(&spec) {
+                registered.push((spec.id.clone(), spec.operation.clone()));
+                entries.push(worker::remote_backend(py, spec, info)?);
+            }
+            continue;
+        }
         let params = info.schema().params.iter().map(|param| param.name.as_str());
         let hosted = Hosted::new(&function, spec.writes_into_output, params)?;
         registered.push((spec.id.clone(), spec.operation.clone()));

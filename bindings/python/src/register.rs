@@ -80,7 +80,7 @@ fn register_kernel(
     spec.reduced_precision = said.reduced_precision;
     spec.writes_into_output = said.writes_into_output;
     if worker::is_isolated(py, &spec.backend)? {
-        let entry = worker::remote(function, spec, info)?;
+        let entry = worker::remote_function(function, spec, info)?;
         return engine().register([entry]).map_err(|error| raise(py, &error));
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());

@@ -1,11 +1,12 @@
-//! Kernels in Python that run in a process of their own. The host ([`remote`]) knows a kernel's spec, and that process the
-//! function: it imports the same module (`python -m layerzero._worker MODULE`) and serves what the module registers.
+//! Kernels in Python that run in a process of their own. The host ([`remote_function`], [`remote_backend`]) knows a kernel's spec, and that process the
+//! function: it loads the same module or backend (`python -m layerzero._worker SOURCE`) and serves what that registers.
 
 use std::any::Any;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use lz_core::device::Platform;
 use lz_core::expr::Value;
 use lz_core::{
     Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run,
@@ -31,7 +32,8 @@ use crate::text::PyTokenizer;
 /// A worker that this process has set up.
 struct Known {
     backend: String,
-    module: String,
+    /// A module that registers kernels, or `backend:<name>` for one of the installed backends.
+    source: String,
     worker: Worker,
 }
 
@@ -59,39 +61,72 @@ pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
     }
 }
 
-/// A function as a kernel that runs in a worker, which is started by the first call.
-pub fn remote(
+/// A function as a kernel that runs in a worker, which imports the function's module.
+pub fn remote_function(
     function: &Bound<'_, PyAny>,
     spec: KernelSpec,
     info: &'static OperationInfo,
 ) -> PyResult<KernelEntry> {
     let py = function.py();
     let module: Option<String> = function.getattr("__module__").and_then(|module| module.extract()).ok();
-    let Some(module) = module.filter(|module| module != "__main__") else {
-        let message = format!(
+    let refuse = |message: String| {
+        Err(configuration(py, &spec.id, Reason::new(ReasonCode::PolicyInvalid).message(message)))
+    };
+    if !crosses(&spec) {
+        return refuse(format!(
+            "{} is to run in a worker process (backend_isolation), and tensors of {} do not cross to one",
+            spec.id, spec.platform
+        ));
+    }
+    match module {
+        Some(module) if module != "__main__" => remote(py, &module, spec, info),
+        _ => refuse(format!(
             "{} is to run in a worker process (backend_isolation), which imports the module that registers it; \
              a function of `__main__` cannot be imported: move it to a module",
             spec.id
-        );
-        return Err(configuration(py, &spec.id, Reason::new(ReasonCode::PolicyInvalid).message(message)));
-    };
+        )),
+    }
+}
+
+/// A kernel of a backend that is installed, in a worker that loads this backend.
+pub fn remote_backend(
+    py: Python<'_>,
+    spec: KernelSpec,
+    info: &'static OperationInfo,
+) -> PyResult<KernelEntry> {
+    let source = format!("backend:{}", spec.backend);
+    remote(py, &source, spec, info)
+}
+
+/// Whether the tensors of a kernel can cross to a worker.
+pub fn crosses(spec: &KernelSpec) -> bool {
+    spec.platform == Platform::Cpu
+}
+
+/// A kernel in a worker that loads `source`; the first call starts it.
+fn remote(
+    py: Python<'_>,
+    source: &str,
+    spec: KernelSpec,
+    info: &'static OperationInfo,
+) -> PyResult<KernelEntry> {
     let mut all = workers();
-    if let Some(known) = all.iter().find(|known| known.backend == spec.backend && known.module == module) {
+    if let Some(known) = all.iter().find(|known| known.backend == spec.backend && known.source == source) {
         return Ok(known.worker.kernel(spec, info));
     }
     let backend = spec.backend.clone();
-    let worker = start(py, &backend, &module)?;
+    let worker = start(py, &backend, source)?;
     let entry = worker.kernel(spec, info);
-    all.push(Known { backend, module, worker });
+    all.push(Known { backend, source: source.to_owned(), worker });
     Ok(entry)
 }
 
-fn start(py: Python<'_>, backend: &str, module: &str) -> PyResult<Worker> {
+fn start(py: Python<'_>, backend: &str, source: &str) -> PyResult<Worker> {
     let sys = py.import("sys")?;
     let program: PathBuf = sys.getattr("executable")?.extract()?;
     let path: Vec<OsString> = sys.getattr("path")?.extract()?;
     let mut options = settings::options(engine(), backend, Some(program));
-    for argument in ["-m", "layerzero._worker", module] {
+    for argument in ["-m", "layerzero._worker", source] {
         options = options.argument(argument);
     }
     // What this process can import, the worker can.
@@ -101,13 +136,13 @@ fn start(py: Python<'_>, backend: &str, module: &str) -> PyResult<Worker> {
     Worker::on_demand(options).map_err(|reason| configuration(py, backend, reason))
 }
 
-/// Every worker of this process: backend, module, the number of its process while it runs, and how often it was started.
+/// Every worker of this process: backend, what it loads, the number of its process while it runs, and how often it was started.
 #[pyfunction]
 fn list_workers() -> Vec<(String, String, Option<i32>, u64)> {
     let all = workers();
     let told = all.iter().map(|known| {
         let worker = &known.worker;
-        (known.backend.clone(), known.module.clone(), worker.process_id(), worker.starts())
+        (known.backend.clone(), known.source.clone(), worker.process_id(), worker.starts())
     });
     told.collect()
 }

@@ -10,10 +10,11 @@ from layerzero import _native
 
 @dataclass(frozen=True)
 class Worker:
-    """A process that runs kernels of one module."""
+    """A process that runs kernels of one backend."""
 
     backend: str
-    module: str
+    #: The module that registers its kernels, or ``backend:<name>`` for a backend that is installed.
+    source: str
     #: The number of its process; ``None`` before the first call and after its end.
     process_id: int | None
     #: How often it was started.

@@ -1,8 +1,8 @@
 """Kernels in a process of their own.
 
-``python -m layerzero._worker MODULE...`` is that process. A host starts it for backends that ``backend_isolation`` puts
-there; it imports the modules, which register kernels as they do in the host, and serves them. Tensors lie in memory that
-both processes see, so none is copied on the way to a kernel.
+``python -m layerzero._worker SOURCE...`` is that process. A host starts it for backends that ``backend_isolation`` puts
+there; a source is a module that registers kernels when it is imported, as in the host, or ``backend:NAME`` for a backend
+that is installed. Tensors lie in memory that both processes see, so none is copied on the way to a kernel.
 """
 
 from __future__ import annotations
@@ -79,12 +79,28 @@ def _invoke(
     return made
 
 
-def main(modules: Sequence[str]) -> None:
-    """Serves the kernels of the modules until the host is gone."""
+def _load(source: str) -> None:
+    """Registers the kernels of a module or of an installed backend."""
+    name = source.removeprefix("backend:")
+    if name == source:
+        importlib.import_module(source)
+        return
+    from layerzero import backends
+
+    for backend in backends.BACKENDS:
+        if backend.name == name:
+            importlib.import_module(backend.module)
+    for state in backends.load(name):
+        if state.name == name and state.state != "ok":
+            raise RuntimeError(f"the backend {name} cannot be loaded: {state.reason}")
+
+
+def main(sources: Sequence[str]) -> None:
+    """Serves the kernels of the sources until the host is gone."""
 
     def load() -> None:
-        for module in modules:
-            importlib.import_module(module)
+        for source in sources:
+            _load(source)
 
     _native.serve_worker(load, _invoke)
 

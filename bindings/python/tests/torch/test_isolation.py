@@ -196,6 +196,23 @@ def test_the_breaker_opens_and_says_why(backend):
         lz.configure(**{"circuit_breaker.failure_threshold": 100, "circuit_breaker.timeout_ms": 30_000})
 
 
+def test_an_installed_backend_is_isolated_by_its_name():
+    script = """
+import layerzero as lz
+lz.configure(backend_isolation="torch: subprocess", **{"worker.start_deadline_seconds": 300.0})
+import torch
+kernels = lz.list_kernels("activation.silu", backend="torch")
+assert kernels and all("backend_isolation" in kernel["runs_in"] for kernel in kernels), kernels
+lz.lock("activation.silu", kernels[0]["id"])
+x = torch.linspace(-3, 3, 64)
+torch.testing.assert_close(lz.ops.activation_silu(x), torch.nn.functional.silu(x))
+print([(worker.backend, worker.source) for worker in lz.workers()])
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip() == "[('torch', 'backend:torch')]", ran.stdout
+
+
 def test_a_function_that_cannot_be_imported_is_refused():
     script = (
         "import layerzero as lz\n"
