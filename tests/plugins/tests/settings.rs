@@ -40,7 +40,7 @@ fn explained(engine: &Engine) -> String {
     let x = vec![1f32; 24];
     let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
     engine.lock("norm.rms", "c.norm.rms").unwrap();
-    norm_rms(engine, args.clone()).unwrap();
+    norm_rms(engine, args).unwrap();
     let call = args.check().unwrap();
     engine.explain(&lz_ops::NORM_RMS, &call.context()).to_string()
 }
@@ -60,7 +60,7 @@ fn a_file_isolates_every_plugin() {
     engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
     let x = vec![1f32; 24];
     let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
-    let error = norm_rms(&engine, args.clone()).unwrap_err();
+    let error = norm_rms(&engine, args).unwrap_err();
     assert!(error.has(ReasonCode::WorkerCrashed), "{error}");
     let text = engine.explain(&lz_ops::NORM_RMS, &args.check().unwrap().context()).to_string();
     assert!(text.contains("last failure: [WORKER_CRASHED]"), "{text}");
