@@ -541,7 +541,7 @@ pub(super) fn run_admitted(
     let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
     match &outcome {
         None => permit.succeeded(),
-        Some(error) => permit.failed(Failure { kind: kind(error), message: &error.reason.to_string() }),
+        Some(error) => permit.failed(Failure { kind: kind(error), message: &told(error) }),
     }
     outcome
 }
@@ -555,7 +555,15 @@ fn forget_memory(world: &World, error: &KernelError) {
 
 fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
     if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
-        permit.failed(Failure { kind: kind(error), message: &error.reason.to_string() });
+        permit.failed(Failure { kind: kind(error), message: &told(error) });
+    }
+}
+
+/// What is remembered of a failure: its sentence, with a code that says more than that it failed.
+pub(super) fn told(error: &KernelError) -> String {
+    match error.reason.code {
+        ReasonCode::KernelFailed => error.reason.sentence(),
+        _ => error.reason.to_string(),
     }
 }
 

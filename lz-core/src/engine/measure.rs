@@ -107,7 +107,7 @@ impl Engine {
                 Severity::Backend => FailureKind::BackendFatal,
                 Severity::Device => FailureKind::DeviceLost,
             };
-            permit.failed(Failure { kind, message: &error.reason.to_string() });
+            permit.failed(Failure { kind, message: &super::dispatch::told(error) });
         }
     }
 }
