@@ -3,7 +3,7 @@
 #include <layerzero/plugin.hpp>
 
 #include <algorithm>
-#include <csignal>
+#include <cstdlib>
 
 namespace {
 
@@ -17,7 +17,7 @@ void relu(const lz::ops::ActivationRelu &call, const lz::ops::ActivationReluOut 
     const auto from = call.x.as<float>();
     const auto to = out.output.as<float>();
     if (!from.empty() && from[0] == 13.0F) {
-        std::raise(SIGSEGV);
+        std::abort();
     }
     std::transform(from.begin(), from.end(), to.begin(), [](float value) { return std::max(value, 0.0F); });
 }

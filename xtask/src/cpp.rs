@@ -71,10 +71,11 @@ impl Build<'_> {
     /// Compiles sources, all at once; the headers of LayerZero once for all of them.
     fn compile(&self, sources: &[&str]) -> Result<()> {
         let headers = self.folder.join(self.name);
-        fs::create_dir_all(headers.join("layerzero"))?;
-        let all = "layerzero/layerzero.hpp";
-        let precompiled = text(&headers.join(format!("{all}.gch")));
-        let source = format!("bindings/cpp/include/{all}");
+        fs::create_dir_all(&headers)?;
+        let all = "all.hpp";
+        let source = text(&headers.join(all));
+        fs::write(&source, "#include <layerzero/layerzero.hpp>\n")?;
+        let precompiled = format!("{source}.gch");
         let mut arguments = self.arguments();
         arguments.extend(["-x", "c++-header", &source, "-o", &precompiled]);
         command::run(self.root, "g++", &arguments)?;

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from layerzero import _native
 
 
-@dataclass(frozen=True)
-class Worker:
+class Worker(NamedTuple):
     """A process that runs kernels of one backend."""
 
     backend: str
@@ -26,8 +25,7 @@ def workers() -> list[Worker]:
     return [Worker(*told) for told in _native.list_workers()]
 
 
-@dataclass(frozen=True)
-class Plugin:
+class Plugin(NamedTuple):
     """A native plugin that was loaded."""
 
     backend: str
