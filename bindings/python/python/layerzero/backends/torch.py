@@ -195,18 +195,38 @@ def _takes_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
         if isinstance(arguments[0], torch.Tensor):
             return function(*arguments, **keywords)
         result = function(*map(_view, arguments), **keywords)
-        return tuple(one.numpy() for one in result) if isinstance(result, tuple) else result.numpy()
+        return tuple(map(_array, result)) if isinstance(result, tuple) else _array(result)
 
     return call
+
+
+# Dtypes that torch has and numpy itself has not: each side looks at the other's as bits.
+_BITS = {
+    "bfloat16": (torch.bfloat16, torch.uint16),
+    "float8_e4m3fn": (torch.float8_e4m3fn, torch.uint8),
+    "float8_e5m2": (torch.float8_e5m2, torch.uint8),
+}
+_NAMES = {dtype: (name, bits) for name, (dtype, bits) in _BITS.items()}
 
 
 def _view(value: Any) -> Any:
     if value is None:
         return None
+    if known := _BITS.get(value.dtype.name):
+        dtype, bits = known
+        return torch.from_numpy(value.view(str(bits).removeprefix("torch."))).view(dtype)
     try:
         return torch.from_numpy(value)
     except TypeError as error:
         raise NotImplementedError(f"torch cannot look at it as a tensor: {error}") from None
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    if known := _NAMES.get(tensor.dtype):
+        name, bits = known
+        # The caller's own arrays have such a dtype, so numpy knows its name.
+        return tensor.view(bits).numpy().view(name)
+    return tensor.numpy()
 
 
 _INNER = {

@@ -1,0 +1,210 @@
+"""Kernels that ONNX Runtime wrote for language models, on random shapes, against every kernel of ours that claims them."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("onnxruntime")
+import onnx  # noqa: E402
+import onnxruntime  # noqa: E402
+from every_kernel import assert_near, hold  # noqa: E402
+from onnx import helper  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+
+# Two implementations in single precision, over at most some hundred terms.
+TOLERANCE = {"float32": (2e-4, 2e-5)}
+SEEDS = range(6)
+
+
+def run(
+    operator: str,
+    inputs: list[Any],
+    outputs: int = 1,
+    *,
+    domain: str = "com.microsoft",
+    dtype: Any = np.float32,
+    **attributes: Any,
+) -> list[Any]:
+    """One node by ONNX Runtime, whose outputs have one dtype; an absent input is None."""
+    names = [f"i{place}" if value is not None else "" for place, value in enumerate(inputs)]
+    results = [f"o{place}" for place in range(outputs)]
+    node = helper.make_node(operator, names, results, domain=domain, **attributes)
+    given = {name: value for name, value in zip(names, inputs, strict=True) if name}
+    kinds = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+        for name, value in given.items()
+    ]
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    graph = helper.make_graph(
+        [node], operator, kinds, [helper.make_tensor_value_info(name, kind, None) for name in results]
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    return list(session.run(None, given))
+
+
+def held(operation: str, expected: list[Any], **arguments: Any) -> None:
+    """Every kernel that claims the call gives what is expected."""
+
+    def make() -> dict[str, Any]:
+        return {
+            name: value.copy() if isinstance(value, np.ndarray) else value
+            for name, value in arguments.items()
+            if value is not None
+        }
+
+    def check(who: str, results: list[Any], _: dict[str, Any]) -> None:
+        for found, wanted in zip(results, expected, strict=False):
+            assert_near(np.asarray(found).reshape(wanted.shape), wanted, TOLERANCE, f"{operation} by {who}")
+
+    assert hold(operation, make, check) >= 2, "the reference alone claims it"
+
+
+def draw(random: np.random.Generator, *shape: int) -> Any:
+    return random.standard_normal(shape, np.float32)
+
+
+def side_by_side(value: Any) -> Any:
+    """Batch rows, places, and all heads in the last dimension."""
+    return value.reshape(*value.shape[:2], -1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("window", [None, 3])
+@pytest.mark.parametrize("cap", [None, 2.0])
+def test_group_query_attention_with_a_past(seed: int, window: int | None, cap: float | None) -> None:
+    random = np.random.default_rng(seed)
+    batch, groups, kv_heads = (int(random.integers(1, 4)) for _ in range(3))
+    heads, size = groups * kv_heads, int(random.choice([16, 32, 64]))
+    past, new = int(random.integers(0, 20)), 1 if seed % 2 else int(random.integers(2, 9))
+    q = draw(random, batch, new, heads, size)
+    k, v = draw(random, batch, new, kv_heads, size), draw(random, batch, new, kv_heads, size)
+    if new > 1:
+        # A prefill of several tokens begins at the beginning there.
+        past = 0
+    past_k, past_v = (draw(random, batch, kv_heads, past, size) for _ in range(2))
+    total = past + new
+    more = {} if window is None else {"local_window_size": window}
+    more |= {} if cap is None else {"softcap": cap}
+    output, present_k, present_v = run(
+        "GroupQueryAttention",
+        [*map(side_by_side, (q, k, v)), past_k, past_v, np.full(batch, total - 1, np.int32), np.array(total, np.int32)],
+        3,
+        num_heads=heads,
+        kv_num_heads=kv_heads,
+        **more,
+    )
+    expected = output.reshape(batch, new, heads, size)
+    keys, values = (np.ascontiguousarray(one.transpose(0, 2, 1, 3)) for one in (present_k, present_v))
+    # Their window counts the token itself.
+    ours: dict[str, Any] = {"soft_cap": cap, "window_left": None if window is None else window - 1}
+    held("attention.gqa.prefill", [expected], q=q, k=keys, v=values, causal=True, **ours)
+    if new == 1:
+        held("attention.gqa.decode", [expected[:, 0]], q=q[:, 0], k=keys, v=values, **ours)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("kind", ["plain", "bias", "causal", "lengths"])
+def test_multi_head_attention(seed: int, kind: str) -> None:
+    random = np.random.default_rng(100 + seed)
+    batch, heads, size = int(random.integers(1, 4)), int(random.integers(1, 5)), int(random.choice([8, 32, 64]))
+    queries, keys = int(random.integers(1, 40)), int(random.integers(1, 90))
+    if kind == "causal":
+        keys = queries
+    q, k, v = draw(random, batch, queries, heads, size), *(draw(random, batch, keys, heads, size) for _ in range(2))
+    lengths = random.integers(1, keys + 1, batch).astype(np.int32) if kind == "lengths" else None
+    bias = draw(random, batch, heads, queries, keys) if kind == "bias" else None
+    (output,) = run(
+        "MultiHeadAttention",
+        [*map(side_by_side, (q, k, v)), None, lengths, bias],
+        num_heads=heads,
+        unidirectional=int(kind == "causal"),
+    )
+    expected = output.reshape(q.shape)
+    if kind != "lengths":
+        held("attention.standard.prefill", [expected], q=q, k=k, v=v, mask=bias, causal=kind == "causal")
+    if kind != "causal":
+        held("attention.cross.prefill", [expected], q=q, k=k, v=v, mask=bias, kv_lens=lengths)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_norms_with_a_residual(seed: int) -> None:
+    random = np.random.default_rng(200 + seed)
+    rows, hidden = int(random.integers(1, 9)), int(random.integers(1, 400))
+    x, skip, weight, bias = draw(random, rows, hidden), draw(random, rows, hidden), draw(random, hidden), draw(random, hidden)
+    output, _, _, total = run("SkipSimplifiedLayerNormalization", [x, skip, weight], 4, epsilon=1e-5)
+    held("norm.rms.add", [output], x=x, residual=skip, weight=weight, eps=1e-5)
+    residual = skip.copy()
+    lz.ops.norm_rms_add(x, residual, weight, eps=1e-5)
+    assert_near(residual, total, TOLERANCE, "the residual")
+    (plain,) = run("SimplifiedLayerNormalization", [x, weight], domain="", epsilon=1e-6)
+    held("norm.rms", [plain], x=x, weight=weight, eps=1e-6)
+    (layer,) = run("SkipLayerNormalization", [x, skip, weight, bias], epsilon=1e-5)
+    held("norm.layer", [layer], x=x + skip, weight=weight, bias=bias, eps=1e-5)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("interleaved", [False, True])
+def test_rotary_embedding(seed: int, interleaved: bool) -> None:
+    random = np.random.default_rng(300 + seed)
+    batch, heads, length, half = int(random.integers(1, 4)), int(random.integers(1, 5)), int(random.integers(1, 9)), 8
+    x = draw(random, batch, heads, length, 2 * half)
+    angles = random.uniform(0, 6, (32, half)).astype(np.float32)
+    cos, sin = np.cos(angles), np.sin(angles)
+    positions = random.integers(0, 32, (batch, length))
+    (output,) = run("RotaryEmbedding", [x, positions, cos, sin], interleaved=int(interleaved))
+    held(
+        "posenc.rope", [output],
+        x=x, cos=cos, sin=sin, positions=positions, interleaved=interleaved, layout="BHSD",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_activations(seed: int) -> None:
+    random = np.random.default_rng(400 + seed)
+    x = 4 * draw(random, int(random.integers(1, 5)), int(random.integers(1, 300)))
+    held("activation.gelu", run("Gelu", [x]), x=x)
+    held("activation.gelu", run("FastGelu", [x]), x=x, approximate="tanh")
+    held("activation.silu", run("QuickGelu", [x], alpha=1.702), x=x, alpha=1.702)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_products_with_four_bit_weights(seed: int) -> None:
+    random = np.random.default_rng(500 + seed)
+    rows, columns = int(random.integers(1, 7)), int(random.integers(1, 40))
+    block = int(random.choice([16, 32, 64]))
+    inner = block * int(random.integers(1, 5))
+    x, weight = draw(random, rows, inner), draw(random, columns, inner)
+    codes, scale = lz.ops.quantize(weight, format="int4", granularity="block", block_size=block)
+    # Theirs are unsigned with the zero in the middle: the highest bit of each half byte the other way round.
+    theirs = (codes ^ 0x88).reshape(columns, inner // block, block // 2)
+    (output,) = run(
+        "MatMulNBits", [x, theirs, scale.reshape(-1)], K=inner, N=columns, bits=4, block_size=block, accuracy_level=1
+    )
+    restored = lz.ops.dequantize(codes, scale, format="int4", granularity="block", block_size=block)
+    held("mlp.linear", [output], x=x, weight=restored)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_blocks_of_four_and_eight_bits(seed: int) -> None:
+    random = np.random.default_rng(600 + seed)
+    rows, blocks, block = int(random.integers(1, 7)), int(random.integers(1, 5)), int(random.choice([16, 32]))
+    x = draw(random, rows, blocks * block)
+    codes, scale = lz.ops.quantize(x, format="int8", granularity="block", block_size=block)
+    zeros = np.zeros(scale.shape, np.int8)
+    theirs = run("QuantizeLinear", [x, scale, zeros], domain="", dtype=np.int8, axis=1, block_size=block)
+    np.testing.assert_array_equal(codes, theirs[0])
+    back = run("DequantizeLinear", [codes, scale], domain="", axis=1, block_size=block)
+    held("dequantize", back, quantized=codes, scale=scale, format="int8", granularity="block", block_size=block)
+
+
+def test_versions_are_the_ones_that_the_answers_come_from() -> None:
+    assert onnx.__version__.startswith("1.23.")
+    assert onnxruntime.__version__.startswith("1.31.")
