@@ -2,62 +2,49 @@
 
 use std::sync::OnceLock;
 
-use lz_core::{Engine, Error, Reason, ReasonCode};
+use lz_core::{Engine, EngineBuilder};
 use pyo3::prelude::*;
+use pyo3::sync::OnceLockExt;
 
-/// The engine of this process; made on first use.
-pub fn engine() -> &'static Engine {
-    static ENGINE: OnceLock<Engine> = OnceLock::new();
-    ENGINE.get_or_init(|| {
-        let engine = lz_ops::reference_engine();
-        // The lists of our own backends are tested to register; should one not, the references remain.
-        if let Err(error) = engine.register(lz_cpu::kernels()) {
-            eprintln!("layerzero: the cpu backend is off: {error}");
-        }
-        if let Err(error) = follow_environment(&engine) {
-            eprintln!("layerzero: {error}");
-            PROBLEMS.get_or_init(|| error.to_string());
-        }
-        engine
-    })
-}
-
-/// Where measurements are kept, if they are.
-pub fn database_path() -> Option<std::path::PathBuf> {
-    let on = engine().setting("perfdb.enabled").map(|setting| setting.value.to_string());
-    let path = engine().setting("perfdb.path").map(|setting| setting.value.to_string())?;
-    if on.as_deref() != Some("true") {
-        return None;
-    }
-    Some(match (path.strip_prefix("~/"), std::env::home_dir()) {
-        (Some(rest), Some(home)) => home.join(rest),
-        _ => path.into(),
-    })
-}
+static ENGINE: OnceLock<Engine> = OnceLock::new();
 
 /// What was wrong with the environment when the engine was made.
 static PROBLEMS: OnceLock<String> = OnceLock::new();
 
-/// Reads `LAYERZERO_*`, and the file that it names. An engine with a wrong environment works, and says what is wrong.
-fn follow_environment(engine: &Engine) -> Result<(), Error> {
-    if !std::env::vars_os().any(|(name, _)| name.to_string_lossy().starts_with("LAYERZERO_")) {
-        return Ok(());
+/// The engine of this process; made on first use.
+pub fn engine() -> &'static Engine {
+    match ENGINE.get() {
+        Some(engine) => engine,
+        // Making it asks Python, which may let another thread run; that one must not wait here with the interpreter held.
+        None => Python::attach(|py| ENGINE.get_or_init_py_attached(py, || make(py))),
     }
-    let text = |part: std::ffi::OsString| part.to_string_lossy().into_owned();
-    let variables = std::env::vars_os().map(|(name, value)| (text(name), text(value)));
-    let environment = lz_core::policy::env::read(variables, &engine.vocabulary()).map_err(|report| {
-        let reason = Reason::new(ReasonCode::PolicyInvalid).message(report.to_string());
-        Error::Configuration {
-            subject: "environment".to_owned(),
-            message: report.to_string(),
-            reasons: vec![reason],
+}
+
+/// As the environment and `layerzero.yaml` say. With a wrong environment it is made without, works, and says what is wrong.
+fn make(py: Python<'_>) -> Engine {
+    let torch = torch_version(py);
+    let builder = || EngineBuilder::new().operations(lz_ops::OPERATIONS).torch(&torch);
+    let engine = builder().from_environment().open().unwrap_or_else(|error| {
+        eprintln!("layerzero: {error}");
+        PROBLEMS.get_or_init(|| error.to_string());
+        builder().open().unwrap_or_default()
+    });
+    // The lists of our own backends are tested to register; should one not, the others remain.
+    for (backend, kernels) in
+        [("reference", lz_ops::reference_kernels::kernels()), ("cpu", lz_cpu::kernels())]
+    {
+        if let Err(error) = engine.register(kernels) {
+            eprintln!("layerzero: the {backend} backend is off: {error}");
         }
-    })?;
-    engine.settings().set_environment(&environment);
-    match &environment.config {
-        Some(path) => engine.load_config(std::path::Path::new(path)),
-        None => Ok(()),
     }
+    engine
+}
+
+/// The version of torch, without importing it: measurements depend on it.
+fn torch_version(py: Python<'_>) -> String {
+    let version =
+        || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
+    version().unwrap_or_default()
 }
 
 /// Names of all operations.

@@ -10,27 +10,14 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::engine::{database_path, engine};
+use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::operation;
 use crate::runtime::perform;
 
-/// The database of measurements, opened where settings say if the engine has none yet.
-fn database(py: Python<'_>) -> PyResult<Arc<PerfDb>> {
-    if let Some(db) = engine().perfdb() {
-        return Ok(db);
-    }
-    let path = database_path().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))?;
-    let db = Arc::new(PerfDb::open(path).db);
-    engine().attach_perfdb(Arc::clone(&db), &torch_version(py));
-    Ok(engine().perfdb().unwrap_or(db))
-}
-
-/// The version of torch, without importing it: measurements depend on it.
-fn torch_version(py: Python<'_>) -> String {
-    let version =
-        || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
-    version().unwrap_or_default()
+/// The database of measurements.
+fn database() -> PyResult<Arc<PerfDb>> {
+    engine().perfdb().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))
 }
 
 /// Measures every kernel that could run a call; `told` hears of each sample. Ctrl-C ends it, and what was measured is kept.
@@ -45,7 +32,7 @@ fn tune<'py>(
     told: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
-    database(py)?;
+    database()?;
     let options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, info, arguments, Some(keywords), |frame, context, run_one| {
         let mut tell = |progress: &Progress<'_>| {
@@ -110,14 +97,9 @@ type Row = (String, String, String, f64, f64, u64, bool);
 /// Measurements that are kept.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, kernel = None, limit = 1000))]
-fn perfdb_show(
-    py: Python<'_>,
-    operation_name: Option<String>,
-    kernel: Option<String>,
-    limit: usize,
-) -> PyResult<Vec<Row>> {
+fn perfdb_show(operation_name: Option<String>, kernel: Option<String>, limit: usize) -> PyResult<Vec<Row>> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
-    let rows = database(py)?.show(&filter, limit);
+    let rows = database()?.show(&filter, limit);
     Ok(rows
         .into_iter()
         .map(|row| {
@@ -138,17 +120,17 @@ fn perfdb_show(
 
 /// Writes measurements to a file, one JSON object a line; says how many.
 #[pyfunction]
-fn perfdb_export(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+fn perfdb_export(path: PathBuf) -> PyResult<u64> {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
-    let done = database(py)?.export(&Filter::default(), &mut file);
+    let done = database()?.export(&Filter::default(), &mut file);
     done.map(|exported| exported.measurements as u64).map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
 /// Reads measurements from a file; says how many were taken.
 #[pyfunction]
-fn perfdb_import(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
+fn perfdb_import(path: PathBuf) -> PyResult<u64> {
     let file = std::io::BufReader::new(std::fs::File::open(path)?);
-    let report = database(py)?.import(file).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    let report = database()?.import(file).map_err(|error| PyOSError::new_err(error.to_string()))?;
     engine().refresh_evidence();
     Ok(report.stored as u64)
 }
@@ -156,9 +138,9 @@ fn perfdb_import(py: Python<'_>, path: PathBuf) -> PyResult<u64> {
 /// Deletes measurements; says how many.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, kernel = None))]
-fn perfdb_prune(py: Python<'_>, operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {
+fn perfdb_prune(operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
-    let gone = database(py)?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    let gone = database()?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
     engine().refresh_evidence();
     Ok(gone)
 }

@@ -112,6 +112,8 @@ pub(super) enum Backing {
 #[derive(Debug)]
 struct Inner {
     backing: Backing,
+    /// The process that opened it.
+    process: u32,
     dropped_writes: u64,
     failed_reads: u64,
     last_failure: Option<DropReason>,
@@ -128,8 +130,14 @@ pub struct PerfDb {
 
 impl PerfDb {
     pub(super) fn new(path: PathBuf, options: Options, backing: Backing) -> PerfDb {
-        let inner =
-            Inner { backing, dropped_writes: 0, failed_reads: 0, last_failure: None, quarantined: None };
+        let inner = Inner {
+            backing,
+            process: std::process::id(),
+            dropped_writes: 0,
+            failed_reads: 0,
+            last_failure: None,
+            quarantined: None,
+        };
         PerfDb { path, options, inner: Mutex::new(inner) }
     }
 
@@ -162,7 +170,17 @@ impl PerfDb {
 
     /// A panic elsewhere while the lock was held leaves the connection whole: SQLite rolled the transaction back.
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        let mut inner = self.inner.lock().unwrap_or_else(PoisonError::into_inner);
+        let process = std::process::id();
+        if inner.process != process {
+            inner.process = process;
+            if !matches!(inner.backing, Backing::Closed(_)) {
+                let (own, _) = open_backing(&self.path, self.options);
+                // A connection must not be used in the child of a fork, nor closed there: that would end the parent's locks.
+                std::mem::forget(std::mem::replace(&mut inner.backing, own));
+            }
+        }
+        inner
     }
 
     /// Runs a question. A closed database answers nothing; a failing one answers nothing and is counted.

@@ -1,6 +1,9 @@
 """Measuring, warming up, and asking beforehand."""
 
 import json
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -30,6 +33,54 @@ def test_tuning_measures_every_kernel_and_keeps_it(capsys, tmp_path):
     assert json.loads(capsys.readouterr().out)["measurements"] == len(rows)
     assert main(["perfdb", "import", str(path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["measurements"] == len(rows)
+
+
+TUNE = "import numpy as np, layerzero as lz; lz.tune('norm.rms', np.ones((8, 64), np.float32), samples=5)"
+EVIDENCE = """
+import numpy as np, layerzero as lz
+candidates = lz.explain("norm.rms", np.ones((8, 64), np.float32)).to_dict()["candidates"]
+print(sum(candidate["evidence"] is not None for candidate in candidates))
+"""
+
+
+def run(code, home, **variables):
+    environment = {**os.environ, "HOME": str(home), **variables}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
+
+
+def test_what_one_process_measured_serves_the_next(tmp_path):
+    assert run(EVIDENCE, tmp_path) == "0"
+    run(TUNE, tmp_path)
+    assert (tmp_path / ".cache/layerzero/perfdb.sqlite").is_file()
+    assert int(run(EVIDENCE, tmp_path)) >= 2
+    config = tmp_path / "layerzero.yaml"
+    for settings in ("enabled: false", f"path: {tmp_path / 'elsewhere.sqlite'}"):
+        config.write_text(f"version: 1\nperfdb:\n  {settings}\n")
+        assert run(EVIDENCE, tmp_path, LAYERZERO_CONFIG=str(config)) == "0"
+
+
+FORKED = """
+import os, numpy as np, layerzero as lz
+x = np.ones((8, 64), np.float32)
+lz.tune("norm.rms", x, samples=3)
+child = os.fork()
+if child == 0:
+    report = lz.tune("norm.layer", x, samples=3).to_dict()
+    os._exit(0 if report["kept"] else 1)
+assert os.waitpid(child, 0)[1] == 0
+lz.tune("activation.relu", x, samples=3)
+print(sorted({row[1] for row in lz._native.perfdb_show()}))
+"""
+
+
+def test_a_forked_child_measures_into_the_same_file(tmp_path):
+    assert run(FORKED, tmp_path) == "['activation.relu', 'norm.layer', 'norm.rms']"
+
+
+def test_a_wrong_environment_is_told_and_calls_work(tmp_path):
+    code = "import layerzero as lz, array; lz.ops.norm_rms(array.array('f', [1])); print(lz.doctor())"
+    assert "LAYERZERO_DEBUG" in run(code, tmp_path, LAYERZERO_DEBUG="perhaps")
 
 
 def test_breaking_off_keeps_what_was_measured():
