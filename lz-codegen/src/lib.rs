@@ -73,7 +73,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
                 quote! {
                     #![allow(unused_imports, unused_mut, unused_variables, clippy::all, reason = "schemas differ in what they use")]
                     #![allow(clippy::undocumented_unsafe_blocks, reason = "each passes on what the interpreter calls with")]
-                    use lz_core::KernelError;
+                    use lz_core::{KernelError, TensorMut, TensorView};
                     use lz_ops::*;
                     use pyo3::prelude::*;
                     use pyo3::{Borrowed, ffi};
@@ -81,7 +81,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
                     use crate::fastcall::{Arguments, Signature, enter};
                     use crate::hosted::{Hosted, Param};
                     use crate::output::{Out, Place};
-                    use crate::tensor::Import;
+                    use crate::tensor::Hold;
                     #python
                 },
             ),

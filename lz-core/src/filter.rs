@@ -114,6 +114,16 @@ fn device(device: Option<&DeviceSpec>, kernel: &CompiledKernel, listener: &mut i
                 .found(device.platform().name())
         });
     }
+    if spec.runs_in.is_some()
+        && device.platform() != Platform::Cpu
+        && listener.excluded(|| {
+            Reason::new(ReasonCode::PlatformMismatch)
+                .required("tensors of the host, for what is on a device does not cross to another process")
+                .found(device.platform().name())
+        })
+    {
+        return true;
+    }
     if kernel.facts.runs_on_any_device {
         return false;
     }

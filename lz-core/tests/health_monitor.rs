@@ -61,6 +61,23 @@ fn one_bad_shape_does_not_condemn_a_kernel() {
 }
 
 #[test]
+fn what_a_kernel_said_on_other_calls_is_told_as_such() {
+    let (_, health) = health();
+    fail(&health, subject("k", &[1]), FailureKind::Kernel);
+    assert_eq!(health.last_failure(&subject("k", &[1])).as_deref(), Some("boom"));
+    assert_eq!(health.last_failure(&subject("k", &[2])).as_deref(), Some("on other calls: boom"));
+    assert_eq!(health.last_failure(&subject("other", &[1])), None);
+    let newer = Subject { kernel_version: "2.0", ..subject("k", &[2]) };
+    assert_eq!(health.last_failure(&newer), None, "a new version starts clean");
+    fail(&health, subject("other", &[1]), FailureKind::BackendFatal);
+    assert_eq!(
+        health.last_failure(&subject("third", &[1])).as_deref(),
+        Some("boom"),
+        "it was their backend's"
+    );
+}
+
+#[test]
 fn probes_decide_and_back_off_grows() {
     let (clock, health) = health();
     let bad = subject("k", &[1]);

@@ -319,6 +319,25 @@ fn devices_that_are_not_there_can_be_asked_about() {
 }
 
 #[test]
+fn what_is_on_a_device_does_not_cross_to_a_worker() {
+    let on_cuda = |id: &str| {
+        let mut spec = spec(id);
+        spec.platform = Platform::Cuda;
+        spec
+    };
+    let mut far = on_cuda("cuda.far").priority(90);
+    far.runs_in = Some("a worker process".to_owned());
+    let alone = engine([far.clone()]).with_device(DeviceSpec::preset("h100").unwrap());
+    let error = alone.which(attend(), &Shape::default().context()).unwrap_err();
+    assert!(
+        error.has(ReasonCode::PlatformMismatch) && error.to_string().contains("does not cross"),
+        "{error}"
+    );
+    let both = engine([far, on_cuda("cuda.near")]).with_device(DeviceSpec::preset("h100").unwrap());
+    assert_eq!(both.which(attend(), &Shape::default().context()).unwrap().kernel, "cuda.near");
+}
+
+#[test]
 fn a_cold_kernel_is_asked_for_and_passed_over() {
     let mut jit = spec("jit.x").priority(90);
     jit.jit = true;

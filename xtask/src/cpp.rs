@@ -46,16 +46,61 @@ fn programs(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let program = sanitized.link("operations", &operations)?;
     command::run(root, &text(&program), &[&text(&cases)])
         .context("every operation under AddressSanitizer and UBSan")?;
-    if Command::new("valgrind").arg("--version").output().is_err() {
-        println!("valgrind is not installed: the smoke test ran under the sanitizers alone");
-        return Ok(());
-    }
+    let valgrind = match ensure_valgrind(root) {
+        Ok(valgrind) => valgrind,
+        Err(error) => {
+            println!(
+                "SKIPPED: the smoke test under valgrind, which is not installed and cannot be fetched: {error:#}"
+            );
+            return Ok(());
+        }
+    };
     let plain = Build { name: "plain", flags: &["-O0", "-g"], ..sanitized };
     plain.compile(&smoke)?;
-    let program = plain.link("smoke", &smoke)?;
-    let flags = ["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
-    command::run(root, "valgrind", &[&flags[..], &[&text(&program)]].concat())
+    let program = text(&plain.link("smoke", &smoke)?);
+    let mut arguments =
+        vec!["--quiet", "--error-exitcode=9", "--leak-check=full", "--errors-for-leak-kinds=definite"];
+    let symbols =
+        valgrind.symbols.as_deref().map(|folder| format!("--extra-debuginfo-path={}", text(folder)));
+    arguments.extend(symbols.as_deref());
+    arguments.push(&program);
+    let library = valgrind.library.as_deref().map(|folder| ("VALGRIND_LIB", folder));
+    command::run_with(root, &valgrind.program, &arguments, library.as_slice())
         .context("the smoke test under valgrind")
+}
+
+/// Where valgrind is, with its own folder and the C library's symbols where it is not the system's.
+struct Valgrind {
+    program: String,
+    library: Option<PathBuf>,
+    symbols: Option<PathBuf>,
+}
+
+/// The system's valgrind, or Debian's unpacked in a folder of its own.
+fn ensure_valgrind(root: &Path) -> Result<Valgrind> {
+    if Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success()) {
+        return Ok(Valgrind { program: "valgrind".to_owned(), library: None, symbols: None });
+    }
+    let tools = root.join("target/tools/valgrind");
+    let program = tools.join("usr/bin/valgrind");
+    if !program.is_file() {
+        fs::create_dir_all(&tools)?;
+        for package in ["valgrind", "libc6-dbg"] {
+            command::run(&tools, "apt-get", &["download", package]).context("downloading from Debian")?;
+        }
+        for entry in fs::read_dir(&tools)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                command::run(&tools, "dpkg", &["--extract", &text(&path), "."])?;
+                fs::remove_file(&path)?;
+            }
+        }
+    }
+    Ok(Valgrind {
+        program: text(&program),
+        library: Some(tools.join("usr/libexec/valgrind")),
+        symbols: Some(tools.join("usr/lib/debug")),
+    })
 }
 
 /// Programs that are compiled with the same flags.

@@ -6,7 +6,7 @@
 use std::ffi::{c_char, c_void};
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Layout, MAX_RANK, Place};
+use lz_core::tensor::{Layout, MAX_RANK, Place};
 use lz_core::{DType, Handle, KernelError, Reason, ReasonCode, TensorMut, TensorView};
 use lz_ops::tokenizer;
 
@@ -90,24 +90,6 @@ impl Tensor {
         Tensor { data: tensor.as_mut_ptr().cast(), ..Tensor::described(tensor.layout()) }
     }
 
-    /// Its metadata, if the numbers name something.
-    #[inline]
-    pub fn layout(&self) -> Result<Layout, Reason> {
-        let rank = self.rank as usize;
-        let parts = (
-            self.shape.get(..rank).and_then(Dims::new),
-            self.strides.get(..rank).and_then(Dims::new),
-            DType::from_number(self.dtype),
-            Platform::ALL.get(usize::from(self.platform)),
-        );
-        match parts {
-            (Some(shape), Some(strides), Some(dtype), Some(&platform)) => {
-                Ok(Layout { shape, strides, dtype, place: Place { platform, index: self.device } })
-            }
-            _ => Err(self.problem()),
-        }
-    }
-
     #[cold]
     fn problem(&self) -> Reason {
         if self.rank as usize > MAX_RANK {
@@ -125,26 +107,24 @@ impl Tensor {
             .found(self.platform.to_string())
     }
 
-    /// To read.
+    /// Describes it where the view stays.
     ///
     /// # Safety
     /// As for [`TensorView::from_raw`].
-    #[inline]
-    pub unsafe fn view<'a>(&self) -> Result<TensorView<'a>, Reason> {
-        let layout = self.layout()?;
+    #[inline(always)]
+    pub unsafe fn describe(&self, view: &mut TensorView<'_>) -> Result<(), Reason> {
+        let rank = self.rank as usize;
+        let platform = Platform::ALL.get(usize::from(self.platform));
+        let (Some(dtype), Some(&platform), true) =
+            (DType::from_number(self.dtype), platform, rank <= MAX_RANK)
+        else {
+            return Err(self.problem());
+        };
+        let dimension = |at: usize| (self.shape[at % MAX_RANK], self.strides[at % MAX_RANK]);
+        let place = Place { platform, index: self.device };
         // SAFETY: passed on.
-        Ok(unsafe { TensorView::from_raw(self.data.cast_const().cast(), layout) })
-    }
-
-    /// To write.
-    ///
-    /// # Safety
-    /// As for [`TensorMut::from_raw`].
-    #[inline]
-    pub unsafe fn view_mut<'a>(&self) -> Result<TensorMut<'a>, Reason> {
-        let layout = self.layout()?;
-        // SAFETY: passed on.
-        Ok(unsafe { TensorMut::from_raw(self.data.cast(), layout) })
+        unsafe { view.describe(self.data.cast_const().cast(), rank, (dtype, place), dimension) };
+        Ok(())
     }
 }
 
@@ -315,68 +295,65 @@ fn missing(argument: &str) -> Reason {
     Reason::new(ReasonCode::MissingArgument).argument(argument).required("a value").found("nothing")
 }
 
-/// A tensor that must be there.
+/// A tensor that must be there, described where its view stays.
 ///
 /// # Safety
-/// The pointer is null or names an `lz_tensor` for which [`Tensor::view`] is safe.
-#[inline]
-pub unsafe fn tensor<'a>(argument: &str, tensor: *const Tensor) -> Result<TensorView<'a>, Reason> {
-    // SAFETY: passed on.
-    match unsafe { optional_tensor(argument, tensor) }? {
-        Some(view) => Ok(view),
-        None => Err(missing(argument)),
+/// The pointer is null or names an `lz_tensor` for which [`Tensor::describe`] is safe.
+#[inline(always)]
+pub unsafe fn tensor(argument: &str, tensor: *const Tensor, view: &mut TensorView<'_>) -> Result<(), Reason> {
+    if tensor.is_null() {
+        return Err(missing(argument));
     }
+    // SAFETY: not null, and the caller vouches for it.
+    unsafe { (*tensor).describe(view) }.map_err(|reason| reason.argument(argument))
 }
 
 /// A tensor that may be there.
 ///
 /// # Safety
 /// As for [`tensor`].
-#[inline]
-pub unsafe fn optional_tensor<'a>(
+#[inline(always)]
+pub unsafe fn optional_tensor(
     argument: &str,
-    tensor: *const Tensor,
-) -> Result<Option<TensorView<'a>>, Reason> {
-    if tensor.is_null() {
-        return Ok(None);
+    from: *const Tensor,
+    view: &mut Option<TensorView<'_>>,
+) -> Result<(), Reason> {
+    if from.is_null() {
+        return Ok(());
     }
-    // SAFETY: not null, and the caller vouches for it.
-    match unsafe { (*tensor).view() } {
-        Ok(view) => Ok(Some(view)),
-        Err(reason) => Err(reason.argument(argument)),
-    }
+    // SAFETY: passed on.
+    unsafe { tensor(argument, from, view.insert(TensorView::EMPTY)) }
 }
 
 /// A tensor that must be there and is changed in place.
 ///
 /// # Safety
-/// As for [`tensor`], with [`Tensor::view_mut`].
-#[inline]
-pub unsafe fn tensor_mut<'a>(argument: &str, tensor: *const Tensor) -> Result<TensorMut<'a>, Reason> {
+/// As for [`tensor`], and what is described may be written.
+#[inline(always)]
+pub unsafe fn tensor_mut(
+    argument: &str,
+    from: *const Tensor,
+    place: &mut TensorMut<'_>,
+) -> Result<(), Reason> {
     // SAFETY: passed on.
-    match unsafe { optional_tensor_mut(argument, tensor) }? {
-        Some(view) => Ok(view),
-        None => Err(missing(argument)),
-    }
+    unsafe { tensor(argument, from, place.description()) }
 }
 
 /// A tensor that may be there and is changed in place.
 ///
 /// # Safety
 /// As for [`tensor_mut`].
-#[inline]
-pub unsafe fn optional_tensor_mut<'a>(
+#[inline(always)]
+pub unsafe fn optional_tensor_mut(
     argument: &str,
-    tensor: *const Tensor,
-) -> Result<Option<TensorMut<'a>>, Reason> {
-    if tensor.is_null() {
-        return Ok(None);
+    from: *const Tensor,
+    place: &mut Option<TensorMut<'_>>,
+) -> Result<(), Reason> {
+    if from.is_null() {
+        return Ok(());
     }
-    // SAFETY: not null, and the caller vouches for it.
-    match unsafe { (*tensor).view_mut() } {
-        Ok(view) => Ok(Some(view)),
-        Err(reason) => Err(reason.argument(argument)),
-    }
+    // SAFETY: passed on.
+    unsafe { tensor_mut(argument, from, place.insert(TensorMut::EMPTY)) }
 }
 
 /// A batch of strings.
@@ -457,6 +434,10 @@ pub unsafe fn read<T: Versioned>(structure: *const T) -> Result<T, Reason> {
         return Err(Reason::new(ReasonCode::BackendAbiMismatch)
             .required("a structure that says its size")
             .found(format!("{size} bytes")));
+    }
+    if size == size_of::<T>() {
+        // SAFETY: as many bytes as our own structure has, and `Versioned` says that any of them are values.
+        return Ok(unsafe { *structure });
     }
     let mut copy = std::mem::MaybeUninit::<T>::zeroed();
     // SAFETY: the caller vouches for `size` bytes, and the copy has room for its own size.

@@ -269,8 +269,10 @@ fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
     if view.place().is_host() {
         return Ok(());
     }
-    let message = format!("a tensor on {} does not cross to a worker", view.place());
-    Err(KernelError::failed(message).before_writing())
+    let reason = Reason::new(ReasonCode::DeviceMismatch)
+        .required("memory of the host: what is on a device does not cross to another process")
+        .found(view.place().to_string());
+    Err(KernelError::because(reason).before_writing())
 }
 
 /// Where a tensor lies that the worker reads: where it is, or in a copy.

@@ -10,50 +10,54 @@ use crate::call::{CallSettings, refuse};
 
 type Spec = Option<(Dims, DType)>;
 
-/// The place of a result that every call has.
+/// The place of a result that every call has, described where its view stays.
 ///
 /// # Safety
 /// A given tensor describes memory that is nobody else's for the time of the call, and so does what the allocator gives.
-#[inline]
+#[inline(always)]
 pub unsafe fn place(
     operation: &OperationInfo,
     name: &str,
-    spec: Spec,
+    spec: impl FnOnce() -> Spec,
     slot: &mut Output,
     options: &CallSettings,
     follow: Place,
-) -> Result<TensorMut<'static>, Error> {
+    view: &mut TensorMut<'_>,
+) -> Result<(), Error> {
     if slot.state == abi::OUTPUT_GIVEN {
         // SAFETY: passed on.
-        return unsafe { slot.tensor.view_mut() }.map_err(|reason| refuse(operation, reason.argument(name)));
+        let described = unsafe { slot.tensor.describe(view.description()) };
+        return described.map_err(|reason| refuse(operation, reason.argument(name)));
     }
-    let Some((shape, dtype)) = spec else { return Err(lz_core::check::disagreement(operation)) };
+    let Some(spec) = spec() else { return Err(lz_core::check::disagreement(operation)) };
     // SAFETY: passed on.
-    unsafe { allocate(operation, name, shape, dtype, slot, options, follow) }
+    unsafe { allocate(operation, name, spec, slot, options, follow, view) }
 }
 
-/// The place of a result that some calls do not have.
+/// The place of a result that some calls do not have; says whether this one has it.
 ///
 /// # Safety
 /// As for [`place`].
-#[inline]
+#[inline(always)]
 pub unsafe fn optional_place(
     operation: &OperationInfo,
     name: &str,
-    spec: Spec,
+    spec: impl FnOnce() -> Spec,
     slot: &mut Output,
     options: &CallSettings,
     follow: Place,
-) -> Result<Option<TensorMut<'static>>, Error> {
+    view: &mut TensorMut<'_>,
+) -> Result<bool, Error> {
+    let spec = if slot.state == abi::OUTPUT_GIVEN { None } else { spec() };
     if slot.state != abi::OUTPUT_GIVEN && spec.is_none() {
         absent(slot);
-        return Ok(None);
     }
     if slot.state == abi::OUTPUT_ABSENT {
-        return Ok(None);
+        return Ok(false);
     }
     // SAFETY: passed on.
-    unsafe { place(operation, name, spec, slot, options, follow) }.map(Some)
+    unsafe { place(operation, name, || spec, slot, options, follow, view) }?;
+    Ok(true)
 }
 
 /// Says that the call does not produce it.
@@ -64,12 +68,12 @@ pub fn absent(slot: &mut Output) {
 unsafe fn allocate(
     operation: &OperationInfo,
     name: &str,
-    shape: Dims,
-    dtype: DType,
+    (shape, dtype): (Dims, DType),
     slot: &mut Output,
     options: &CallSettings,
     follow: Place,
-) -> Result<TensorMut<'static>, Error> {
+    view: &mut TensorMut<'_>,
+) -> Result<(), Error> {
     let layout = Layout { shape, strides: shape.contiguous_strides(), dtype, place: follow };
     let bytes = layout.elements().and_then(|elements| elements.checked_mul(dtype.size() as i64));
     let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
@@ -96,7 +100,7 @@ unsafe fn allocate(
     slot.tensor = abi::Tensor { data: memory, ..abi::Tensor::described(&layout) };
     slot.state = abi::OUTPUT_ALLOCATED;
     // SAFETY: fresh memory of that many bytes.
-    Ok(unsafe { TensorMut::from_raw(memory.cast(), layout) })
+    unsafe { slot.tensor.describe(view.description()) }.map_err(|reason| refuse(operation, reason))
 }
 
 /// Hands a tensor over that a kernel made.

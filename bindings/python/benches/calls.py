@@ -5,6 +5,8 @@ short rounds. With `--json`, one object a line.
 """
 
 import json
+import pathlib
+import subprocess
 import sys
 import time
 import timeit
@@ -67,6 +69,16 @@ def cases():
         lambda: np.add(nx, nw, out=nout),
     )
     yield "norm_rms torch", norm, "dict selection in Python", dict_selection(x, w)
+    if written_by_hand():
+        ours, theirs = torch.ops.layerzero.norm_rms, torch.ops.layerzero_peer.norm_rms
+        peer = "a TORCH_LIBRARY op in C++"
+        yield "torch.ops.layerzero.norm_rms", lambda: ours.default(x, w), peer, lambda: theirs.default(x, w)
+        yield (
+            "torch.ops.layerzero.norm_rms.out",
+            lambda: ours.out(x, w, out=out),
+            f"{peer}, out=",
+            lambda: theirs.out(x, w, out=out),
+        )
     apply = flashinfer_bench_apply(x, w)
     if apply is not None:
         yield "norm_rms torch", norm, "FlashInfer-Bench apply()", apply
@@ -96,6 +108,27 @@ def tvm_ffi_nop():
         return tvm_ffi.get_global_func("testing.nop")
     except (ImportError, ValueError):
         return None
+
+
+def written_by_hand():
+    """Loads an operation of torch in C++ with the signature of ours; compiled once for each torch."""
+    from layerzero import _torch
+
+    _torch.define()
+    here = pathlib.Path(__file__).resolve().parent
+    library = here.parents[2] / "target" / f"peer-op-{torch.__version__}.so"
+    home = pathlib.Path(torch.__file__).parent
+    if not library.exists():
+        command = ["g++", "-std=c++20", "-O2", "-fPIC", "-shared", str(here / "peer_op.cpp"), "-o", str(library)]
+        command += [f"-I{home / 'include'}", f"-I{home / 'include/torch/csrc/api/include'}"]
+        command += [f"-L{home / 'lib'}", "-ltorch_cpu", "-lc10"]
+        try:
+            subprocess.run(command, check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            print(f"The operation in C++ is left out: {error}", file=sys.stderr)
+            return False
+    torch.ops.load_library(library)
+    return True
 
 
 def dict_selection(x, w):

@@ -95,7 +95,9 @@ pub fn lend<'a, 'py>(
             (Some(input), _) => match input.kind {
                 Kind::Tensor => {
                     let mut import = Import::EMPTY;
-                    frame.tensor(&input.name, given, &mut import)?;
+                    let (tensor, hold) = import.parts();
+                    // SAFETY: what is described is the object's own memory; who writes asks whether it may.
+                    frame.tensor(&input.name, given, unsafe { tensor.description() }, hold)?;
                     Lent::Tensor(import)
                 }
                 Kind::Text => Lent::Texts(frame.texts(&input.name, given)?),

@@ -1,14 +1,16 @@
 //! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
 use lz_core::tensor::Place as Device;
-use lz_core::{Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, check};
+use lz_core::{
+    Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut, TensorView,
+};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyException;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::error::{raise, refuse};
-use crate::tensor::{Import, Kind, Problem, torch};
+use crate::tensor::{Hold, Kind, Problem, torch};
 use crate::text;
 
 /// An argument that may be missing.
@@ -59,37 +61,38 @@ impl<'a, 'py> Frame<'a, 'py> {
         &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
-        import: &mut Import,
+        view: &mut TensorView<'_>,
+        hold: &mut Hold,
     ) -> PyResult<()> {
         let Some(object) = object else { return Err(self.refuse_nothing(name)) };
-        if let Err(problem) = import.fill(object) {
+        if let Err(problem) = hold.fill(object, view) {
             return Err(self.refuse_problem(name, problem));
         }
         if self.like.is_none() {
             self.like = Some(object);
             self.like_name = name;
-            self.kind = import.kind;
-            self.device = import.place();
-        } else if self.kind != import.kind {
-            return Err(self.refuse_kind(name, import.kind));
+            self.kind = hold.kind;
+            self.device = view.place();
+        } else if self.kind != hold.kind {
+            return Err(self.refuse_kind(name, hold.kind));
         }
-        self.elements = self.elements.saturating_add(import.elements());
+        self.elements = self.elements.saturating_add(view.elements());
         Ok(())
     }
 
-    /// Borrows a tensor that may be missing; says whether it is there.
+    /// Borrows a tensor that may be missing.
     #[inline]
     pub fn optional(
         &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
-        import: &mut Import,
-    ) -> PyResult<bool> {
+        view: &mut Option<TensorView<'_>>,
+        hold: &mut Hold,
+    ) -> PyResult<()> {
         if object.is_none() {
-            return Ok(false);
+            return Ok(());
         }
-        self.tensor(name, object, import)?;
-        Ok(true)
+        self.tensor(name, object, view.insert(TensorView::EMPTY), hold)
     }
 
     /// Borrows a tensor that is written.
@@ -98,10 +101,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
-        import: &mut Import,
+        tensor: &mut TensorMut<'_>,
+        hold: &mut Hold,
     ) -> PyResult<()> {
-        self.tensor(name, object, import)?;
-        if import.is_read_only() {
+        // SAFETY: what is described is the object's own memory, and what may not be written is refused.
+        self.tensor(name, object, unsafe { tensor.description() }, hold)?;
+        if hold.is_read_only() {
             return Err(self.refuse_read_only(name));
         }
         Ok(())
@@ -113,34 +118,36 @@ impl<'a, 'py> Frame<'a, 'py> {
         &mut self,
         name: &'static str,
         object: Borrowed<'_, 'py, PyAny>,
-        import: &mut Import,
+        tensor: &mut TensorMut<'_>,
+        hold: &mut Hold,
     ) -> PyResult<()> {
-        if let Err(problem) = import.fill(object) {
+        // SAFETY: as in `writable`.
+        if let Err(problem) = hold.fill(object, unsafe { tensor.description() }) {
             return Err(self.refuse_problem(name, problem));
         }
-        if self.kind != import.kind && self.like.is_some() {
-            return Err(self.refuse_kind(name, import.kind));
+        if self.kind != hold.kind && self.like.is_some() {
+            return Err(self.refuse_kind(name, hold.kind));
         }
-        if import.is_read_only() {
+        if hold.is_read_only() {
             return Err(self.refuse_read_only(name));
         }
-        self.elements = self.elements.saturating_add(import.elements());
+        self.elements = self.elements.saturating_add(tensor.elements());
         Ok(())
     }
 
-    /// Borrows a tensor that is written, and may be missing; says whether it is there.
+    /// Borrows a tensor that is written, and may be missing.
     #[allow(dead_code, reason = "the catalogue has no such input today, but a schema may")]
     pub fn optional_writable(
         &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
-        import: &mut Import,
-    ) -> PyResult<bool> {
+        tensor: &mut Option<TensorMut<'_>>,
+        hold: &mut Hold,
+    ) -> PyResult<()> {
         if object.is_none() {
-            return Ok(false);
+            return Ok(());
         }
-        self.writable(name, object, import)?;
-        Ok(true)
+        self.writable(name, object, tensor.insert(TensorMut::EMPTY), hold)
     }
 
     /// Strings.
@@ -302,12 +309,6 @@ impl<'a, 'py> Frame<'a, 'py> {
         let raised = raise(self.py, error);
         raised.set_cause(self.py, Some(cause));
         raised
-    }
-
-    /// The generated code and the schema disagree.
-    #[cold]
-    pub fn disagreement(&self) -> Error {
-        check::disagreement(self.operation)
     }
 
     #[cold]

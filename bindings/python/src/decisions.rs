@@ -79,6 +79,16 @@ fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
     Ok(engine().freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
 }
 
+/// What was recorded: operation, context, kernel and its version.
+#[pyfunction]
+fn recorded_decisions() -> Vec<(String, String, String, String)> {
+    let lockfile = engine().freeze();
+    let decisions = lockfile.decisions().map(|one| {
+        (one.operation.clone(), one.context.clone(), one.kernel.clone(), one.kernel_version.clone())
+    });
+    decisions.collect()
+}
+
 /// Compares what was recorded to a lockfile: what differs, what was not met, what is not locked.
 #[pyfunction]
 fn verify_lockfile(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<String>, Vec<String>, Vec<String>)> {
@@ -98,6 +108,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(solve, module)?)?;
     module.add_function(wrap_pyfunction!(record_decisions, module)?)?;
     module.add_function(wrap_pyfunction!(freeze, module)?)?;
+    module.add_function(wrap_pyfunction!(recorded_decisions, module)?)?;
     module.add_function(wrap_pyfunction!(verify_lockfile, module)?)?;
     module.add_function(wrap_pyfunction!(decision_digest, module)?)
 }

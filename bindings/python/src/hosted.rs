@@ -1,6 +1,7 @@
 //! Kernels that are Python functions. They get the caller's own objects, and what they return goes to the caller untouched.
 
 use std::any::Any;
+use std::mem::MaybeUninit;
 
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, OutArg, Run};
 use pyo3::Borrowed;
@@ -115,33 +116,59 @@ impl Hosted {
         params: &[(Given<'_, 'py>, Param)],
         out: Given<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut arguments = [std::ptr::null_mut::<ffi::PyObject>(); ROOM];
+        let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; ROOM];
         if inputs.len() + params.len() + 1 > ROOM {
             return Err(PyValueError::new_err("more arguments than a kernel in Python can take"));
         }
         // SAFETY: None is immortal.
         let none = unsafe { ffi::Py_None() };
         for (place, input) in arguments.iter_mut().zip(inputs) {
-            *place = input.map_or(none, |object| object.as_ptr());
+            place.write(input.map_or(none, |object| object.as_ptr()));
         }
-        let mut made: [Option<Bound<'py, PyAny>>; ROOM] = [const { None }; ROOM];
-        for (number, (given, value)) in params.iter().enumerate() {
-            arguments[inputs.len() + number] = match given {
+        let mut made = Made { objects: [const { MaybeUninit::uninit() }; ROOM], count: 0 };
+        for (place, (given, value)) in arguments.iter_mut().skip(inputs.len()).zip(params) {
+            place.write(match given {
                 Some(object) => object.as_ptr(),
-                None => made[number].insert(value.into_object(py)?).as_ptr(),
-            };
+                None => made.keep(value.into_object(py)?),
+            });
         }
         let passes_out = self.takes_out && out.is_some();
         if let (true, Some(out)) = (passes_out, out) {
-            arguments[inputs.len() + params.len()] = out.as_ptr();
+            arguments[inputs.len() + params.len()].write(out.as_ptr());
         }
         let names = if passes_out { &self.names_with_out } else { &self.names };
-        // SAFETY: as many arguments as inputs and names; all are alive during the call; a new reference comes back, or null
-        // with an exception.
+        // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; a new reference comes
+        // back, or null with an exception.
         unsafe {
-            let result =
-                PyObject_Vectorcall(self.function.as_ptr(), arguments.as_ptr(), inputs.len(), names.as_ptr());
+            let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
+            let result = PyObject_Vectorcall(self.function.as_ptr(), arguments, inputs.len(), names.as_ptr());
             Bound::from_owned_ptr_or_err(py, result)
+        }
+    }
+}
+
+/// Objects that are made for the time of a call; only those that there are cost anything.
+struct Made<'py> {
+    /// The first `count` are written.
+    objects: [MaybeUninit<Bound<'py, PyAny>>; ROOM],
+    count: usize,
+}
+
+impl<'py> Made<'py> {
+    /// Keeps an object, one for each param at most.
+    fn keep(&mut self, object: Bound<'py, PyAny>) -> *mut ffi::PyObject {
+        let pointer = object.as_ptr();
+        self.objects[self.count].write(object);
+        self.count += 1;
+        pointer
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        for object in &mut self.objects[..self.count] {
+            // SAFETY: written, and dropped once.
+            unsafe { object.assume_init_drop() };
         }
     }
 }

@@ -20,6 +20,7 @@ mod register;
 mod runtime;
 mod tensor;
 mod text;
+mod torch_ops;
 mod worker;
 
 use pyo3::exceptions::PyImportError;
@@ -42,6 +43,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     register::add(module)?;
     backend::add(module)?;
     decisions::add(module)?;
+    torch_ops::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;

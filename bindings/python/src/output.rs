@@ -1,7 +1,7 @@
 //! Results: the caller's `out=`, or memory that the caller's own library allocates.
 
 use lz_core::tensor::{Dims, Place as Device};
-use lz_core::{DType, KernelError, Reason, ReasonCode, Tensor, TensorMut};
+use lz_core::{DType, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -9,7 +9,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::call::{Frame, Given};
 use crate::error::refuse;
-use crate::tensor::{Import, Kind, Problem, buffer, numpy, torch};
+use crate::tensor::{Hold, Kind, Problem, buffer, is_usual, numpy, torch};
 
 /// What `out=` holds, one entry an output that the caller gave.
 pub enum Out<'a, 'py> {
@@ -28,6 +28,9 @@ impl<'a, 'py> Out<'a, 'py> {
     #[inline]
     pub fn new(out: Given<'a, 'py>) -> Out<'a, 'py> {
         let Some(out) = out else { return Out::Nothing };
+        if is_usual(out) {
+            return Out::One(out);
+        }
         if let Ok(tuple) = out.cast::<PyTuple>() {
             return Out::Several(tuple.iter().collect(), 0);
         }
@@ -80,16 +83,15 @@ impl<'a, 'py> Out<'a, 'py> {
     }
 }
 
-/// One output: the object that is returned and the memory behind it.
+/// One output: the object that is returned, and what it was lent with. Its memory is described where the view stays.
 pub struct Place<'py> {
     object: Option<Bound<'py, PyAny>>,
-    /// Empty while there is no object.
-    import: Import,
+    hold: Hold,
 }
 
 impl<'py> Place<'py> {
     /// Not there yet.
-    pub const EMPTY: Place<'py> = Place { object: None, import: Import::EMPTY };
+    pub const EMPTY: Place<'py> = Place { object: None, hold: Hold::NOTHING };
 
     /// Takes the caller's tensor for this output.
     #[inline]
@@ -98,38 +100,27 @@ impl<'py> Place<'py> {
         frame: &mut Frame<'_, 'py>,
         out: &mut Out<'_, 'py>,
         name: &'static str,
+        tensor: &mut TensorMut<'_>,
     ) -> PyResult<()> {
-        let Some(object) = out.take() else {
-            let reason = Reason::new(ReasonCode::OutputMissing)
-                .argument("out")
-                .message(format!("out has no tensor for {name}"));
-            return Err(refuse(frame.py, &frame.operation.name, reason));
-        };
-        frame.place(name, object.as_borrowed(), &mut self.import)?;
+        let Some(object) = out.take() else { return Err(missing(frame, name)) };
+        frame.place(name, object.as_borrowed(), tensor, &mut self.hold)?;
         self.object = Some(object);
         Ok(())
     }
 
-    /// Takes bytes for pairs of 4-bit floats, where the output is such.
-    #[inline]
-    pub fn nibbles(&mut self, spec: Option<(Dims, DType)>) {
-        let packed = spec.is_some_and(|(_, dtype)| dtype == DType::F4E2M1x2);
-        self.import.nibbles(packed);
-    }
-
-    /// Has the caller's library allocate this output, unless it is there already or the call does not produce it.
+    /// Has the caller's library allocate this output, unless the call does not produce it.
     #[inline]
     pub fn allocate(
         &mut self,
         frame: &mut Frame<'_, 'py>,
         spec: Option<(Dims, DType)>,
+        tensor: &mut TensorMut<'_>,
     ) -> Result<(), KernelError> {
-        let (None, Some((sizes, dtype))) = (&self.object, spec) else { return Ok(()) };
-        match allocate(frame, &sizes, dtype) {
-            Ok((object, import)) => {
-                frame.count(import.elements());
+        let Some((sizes, dtype)) = spec else { return Ok(()) };
+        match allocate(frame, &sizes, dtype, tensor, &mut self.hold) {
+            Ok(object) => {
+                frame.count(tensor.elements());
                 self.object = Some(object);
-                self.import = import;
                 Ok(())
             }
             Err(Problem::Python(error)) => Err(frame.failed(error).before_writing()),
@@ -137,16 +128,10 @@ impl<'py> Place<'py> {
         }
     }
 
-    /// The memory, if this output is produced.
+    /// Whether it is there: some calls do not produce it.
     #[inline]
-    pub fn lend<'m>(&self) -> Option<TensorMut<'m>> {
-        self.object.as_ref().map(|_| self.import.lend())
-    }
-
-    /// The memory of an output that every call produces.
-    #[inline]
-    pub fn must<'m>(&self, frame: &Frame<'_, '_>) -> Result<TensorMut<'m>, lz_core::Error> {
-        self.lend().ok_or_else(|| frame.disagreement())
+    pub fn is_there(&self) -> bool {
+        self.object.is_some()
     }
 
     /// What the caller gets.
@@ -156,27 +141,58 @@ impl<'py> Place<'py> {
     }
 }
 
+/// Takes bytes for pairs of 4-bit floats, where the output is such.
+pub fn nibbles(spec: Option<(Dims, DType)>, tensor: &mut TensorMut<'_>) {
+    if spec.is_some_and(|(_, dtype)| dtype == DType::F4E2M1x2) {
+        // SAFETY: elements of the same size in the same memory.
+        unsafe { tensor.description() }.take_bytes_for_nibbles();
+    }
+}
+
+#[cold]
+fn missing(frame: &Frame<'_, '_>, name: &str) -> PyErr {
+    let reason = Reason::new(ReasonCode::OutputMissing)
+        .argument("out")
+        .message(format!("out has no tensor for {name}"));
+    refuse(frame.py, &frame.operation.name, reason)
+}
+
 fn allocate<'py>(
     frame: &Frame<'_, 'py>,
     sizes: &Dims,
     dtype: DType,
-) -> Result<(Bound<'py, PyAny>, Import), Problem> {
+    tensor: &mut TensorMut<'_>,
+    hold: &mut Hold,
+) -> Result<Bound<'py, PyAny>, Problem> {
     let (like, kind, device) = frame.like();
-    match (kind, like) {
-        (Kind::Torch, Some(like)) => torch::allocate(frame.py, sizes, dtype, like, device),
-        (Kind::Buffer, _) => {
-            let object = buffer::allocate(frame.py, sizes, dtype)?;
-            let mut import = Import::new(object.as_borrowed())?;
-            import.nibbles(dtype == DType::F4E2M1x2);
-            Ok((object, import))
+    // SAFETY: what is described below is new memory, which is nobody else's.
+    let view = unsafe { tensor.description() };
+    let object = match (kind, like) {
+        (Kind::Torch, Some(like)) => {
+            return torch::allocate(frame.py, sizes, dtype, like, device, view, hold);
         }
-        (Kind::Other, Some(like)) => {
-            let object = allocate_elsewhere(frame.py, sizes, dtype, like, device)?;
-            let mut import = Import::new(object.as_borrowed())?;
-            import.nibbles(dtype == DType::F4E2M1x2);
-            Ok((object, import))
+        (Kind::Buffer, _) => buffer::allocate(frame.py, sizes, dtype)?,
+        (Kind::Other, Some(like)) => allocate_elsewhere(frame.py, sizes, dtype, like, device)?,
+        _ => {
+            let (object, data) = numpy::allocate(frame.py, sizes, dtype)?;
+            fresh(view, data, sizes, dtype, Device::HOST);
+            return Ok(object);
         }
-        _ => Ok(numpy::allocate(frame.py, sizes, dtype)?),
+    };
+    hold.fill(object.as_borrowed(), view)?;
+    if dtype == DType::F4E2M1x2 {
+        view.take_bytes_for_nibbles();
+    }
+    Ok(object)
+}
+
+/// Describes dense memory that was just allocated.
+#[inline]
+pub fn fresh(view: &mut TensorView<'_>, data: *mut u8, sizes: &Dims, dtype: DType, device: Device) {
+    let strides = sizes.contiguous_strides();
+    // SAFETY: the library has just allocated as much as these sizes need.
+    unsafe {
+        view.describe(data, sizes.len(), (dtype, device), |position| (sizes[position], strides[position]));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operations that were read at run time: the same language, checks and selection, callable at once.
 
 use lz_core::expr::Value;
-use lz_core::{Context, KernelEntry, KernelError, OperationInfo, OutArg, Run, check, dynamic};
+use lz_core::{Context, KernelEntry, KernelError, OperationInfo, OutArg, Run, TensorMut, check, dynamic};
 use lz_schema::model::ParamType;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -11,7 +11,7 @@ use crate::call::{Frame, Given};
 use crate::engine::engine;
 use crate::error::raise;
 use crate::hosted::{Hosted, Param};
-use crate::output::{Out, Place, dynamic as dynamic_result, returned};
+use crate::output::{Out, Place, dynamic as dynamic_result, nibbles, returned};
 
 // An operation that was read at run time, as a function. A documentation of the class would hide that of its instances.
 #[pyclass(name = "Operation", module = "layerzero", frozen)]
@@ -94,15 +94,13 @@ pub fn perform<'py, R>(
     let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
     let specs = check::infer_outputs(schema, &bound)
         .map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
-    let mut places: Vec<Place<'py>> = specs.iter().map(|_| Place::EMPTY).collect();
+    let mut places: Vec<Placed<'py>> = specs.iter().map(|_| (Place::EMPTY, TensorMut::EMPTY)).collect();
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
     if given.is_given() {
-        for ((spec, place), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {
-            if matches!(spec, check::OutputSpec::Tensor(..)) {
-                place.take(&mut frame, &mut given, &output.name)?;
-                if let check::OutputSpec::Tensor(sizes, dtype) = spec {
-                    place.nibbles(Some((*sizes, *dtype)));
-                }
+        for ((spec, (place, tensor)), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {
+            if let check::OutputSpec::Tensor(sizes, dtype) = spec {
+                place.take(&mut frame, &mut given, &output.name, tensor)?;
+                nibbles(Some((*sizes, *dtype)), tensor);
             }
         }
         given.finish(&frame)?;
@@ -139,9 +137,9 @@ pub fn perform<'py, R>(
         if let Some(hosted) = Hosted::of(entry) {
             return hosted.run(frame, &inputs, &params, out.as_ref().map(Bound::as_borrowed));
         }
-        for (spec, place) in specs.iter().zip(&mut places) {
-            if let check::OutputSpec::Tensor(sizes, dtype) = spec {
-                place.allocate(frame, Some((*sizes, *dtype)))?;
+        for (spec, (place, tensor)) in specs.iter().zip(&mut places) {
+            if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, place.is_there()) {
+                place.allocate(frame, Some((*sizes, *dtype)), tensor)?;
             }
         }
         let mut outs = out_args(&specs, &places, &mut tensors, &mut strings_out);
@@ -151,7 +149,7 @@ pub fn perform<'py, R>(
         return Ok((answer, result));
     }
     let mut results = Vec::new();
-    for ((place, tensor), strings) in places.into_iter().zip(tensors).zip(strings_out) {
+    for (((place, _), tensor), strings) in places.into_iter().zip(tensors).zip(strings_out) {
         results.extend(place.into_object());
         if let Some(tensor) = tensor {
             results.push(dynamic_result(py, &tensor)?);
@@ -163,9 +161,12 @@ pub fn perform<'py, R>(
     Ok((answer, returned(py, results)?))
 }
 
+/// An output and the view of its memory.
+type Placed<'py> = (Place<'py>, TensorMut<'static>);
+
 fn out_args<'o>(
     specs: &[check::OutputSpec],
-    places: &[Place<'_>],
+    places: &[Placed<'_>],
     tensors: &'o mut [Option<lz_core::Tensor>],
     strings: &'o mut [Option<Vec<String>>],
 ) -> Vec<OutArg<'o>> {
@@ -173,10 +174,11 @@ fn out_args<'o>(
     specs
         .iter()
         .zip(slots)
-        .map(|(spec, (place, (tensor, text)))| match (spec, place.lend()) {
+        .map(|(spec, ((place, memory), (tensor, text)))| match (spec, place.is_there()) {
             (check::OutputSpec::Absent, _) => OutArg::Absent,
             (check::OutputSpec::Text, _) => OutArg::Text(text),
-            (check::OutputSpec::Tensor(..), Some(place)) => OutArg::Tensor(place),
+            // SAFETY: one run at a time writes there, through nothing else.
+            (check::OutputSpec::Tensor(..), true) => OutArg::Tensor(unsafe { memory.lend() }),
             _ => OutArg::Dynamic(tensor),
         })
         .collect()

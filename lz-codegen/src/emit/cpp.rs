@@ -57,17 +57,24 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                     );
                 }
             }
-            (false, true) => {
+            (false, conditional) => {
+                let find = if conditional {
+                    quote! { optional_place }
+                } else {
+                    quote! { place }
+                };
+                let there = format_ident!("has_{}", output.name);
                 make.push(quote! {
-                    let #local = crate::output::optional_place(&lz_ops::#info, #name, call.#spec(), #slot, &options, #place)?;
+                    let mut #local = lz_core::TensorMut::EMPTY;
+                    let #there = crate::output::#find(
+                        &lz_ops::#info, #name, || call.#spec(), #slot, &options, #place, &mut #local,
+                    )?;
                 });
-                pass.push(quote! { #local });
-            }
-            (false, false) => {
-                make.push(quote! {
-                    let #local = crate::output::place(&lz_ops::#info, #name, call.#spec(), #slot, &options, #place)?;
+                pass.push(if conditional {
+                    quote! { #there.then_some(#local) }
+                } else {
+                    quote! { #local }
                 });
-                pass.push(quote! { #local });
             }
         }
     }
@@ -99,11 +106,13 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                 // SAFETY: as above.
                 let outcome = unsafe {
                     args.lend(|args| {
-                        let call = args.check()?;
+                        let mut checked = None;
+                        let call = args.check_in(&mut checked)?;
                         #(#make)*
                         {
-                            let out = call.outputs(#(#pass),*)?;
-                            options.run(|| call.run(&engine.inner, out))?;
+                            let mut places = None;
+                            let out = call.outputs_in(&mut places, #(#pass),*)?;
+                            options.run(|| call.run_in(&engine.inner, out))?;
                         }
                         #(#hand_over)*
                         Ok(())

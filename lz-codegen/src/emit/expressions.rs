@@ -72,6 +72,21 @@ pub fn push_sizes(operation: &Operation, dims: &[Dim]) -> TokenStream {
     quote! { #(#pushes)* }
 }
 
+/// Whether `rest: &[i64]` holds exactly this shape, as a Rust expression; `rest` is used up.
+pub fn holds_sizes(operation: &Operation, dims: &[Dim]) -> TokenStream {
+    let tests = dims.iter().map(|dim| match dim {
+        Dim::Pack(axis) => {
+            let name = pack_field(&operation.axes[*axis].name);
+            quote! { ::lz_core::check::fast::next_are(&mut rest, &#name) }
+        }
+        _ => {
+            let size = size(operation, dim);
+            quote! { ::lz_core::check::fast::next_is(&mut rest, #size) }
+        }
+    });
+    quote! { #(#tests &&)* rest.is_empty() }
+}
+
 /// Wraps a param's Rust value in the expression language's value.
 pub fn param_value(ty: &ParamType, value: TokenStream) -> TokenStream {
     match ty {
@@ -89,7 +104,7 @@ pub fn bring_into_scope(operation: &Operation) -> TokenStream {
         let (variable, field) = (format_ident!("axis_{}", axis.name), ident(&axis.name));
         if axis.pack {
             let dims = pack_field(&axis.name);
-            quote! { let #variable = self.axes.#field; let #dims = self.axes.#dims; }
+            quote! { let #variable = self.axes.#field; let #dims = &self.axes.#dims; }
         } else {
             quote! { let #variable = self.axes.#field; }
         }

@@ -4,7 +4,7 @@ use lz_schema::model::{DeviceRule, Input, Kind, Operation, Output};
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};
 
-use super::expressions::{bring_into_scope, push_sizes, result};
+use super::expressions::{bring_into_scope, holds_sizes, push_sizes, result};
 use super::op::{alias_written, out_type};
 use super::validate::by_case;
 use crate::names::{OperationNames, dtype_field, ident};
@@ -48,9 +48,10 @@ fn kernel_trait(operation: &Operation, names: &OperationNames) -> TokenStream {
                 let Some(args) = #args::from_args(args) else {
                     return Err(::lz_core::KernelError::failed("the arguments are not those of this operation"));
                 };
-                let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+                let mut room = None;
+                let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
                 #rebuild
-                self.0.run(&call, out, run)
+                self.0.run(call, out, run)
             }
         }
 
@@ -96,7 +97,7 @@ fn condition(operation: &Operation, output: &Output) -> Option<TokenStream> {
 
 /// What the outputs will be, and the check of the places that a caller gives for them.
 fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
-    let OperationNames { call, out, .. } = names;
+    let OperationNames { call, out, info, .. } = names;
     let scope = bring_into_scope(operation);
     let mut infer = Vec::new();
     let mut params = Vec::new();
@@ -162,35 +163,53 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         });
         let others = operation.inputs.iter().filter(|input| input.kind == Kind::Tensor).map(|input| {
             let name = ident(&input.name);
-            let test = quote! { ::lz_core::check::fast::output_apart(&tensor, view, true) };
-            let same = input.device == lz_schema::model::DeviceRule::Same;
-            let test = if same { test } else { quote! { ::lz_core::check::fast::output_apart(&tensor, view, false) } };
+            let same = input.device == DeviceRule::Same;
+            let test = quote! { ::lz_core::check::fast::output_apart(place, view, #same) };
             match (input.read_write, input.optional.is_some()) {
                 (false, false) => quote! { { let view = &self.args.#name; #test } },
                 (false, true) => quote! { self.args.#name.as_ref().is_none_or(|view| #test) },
-                (true, false) => quote! { { let view = &self.args.#name.as_view(); #test } },
-                (true, true) => quote! { self.args.#name.as_ref().is_none_or(|written| { let view = &written.as_view(); #test }) },
+                (true, false) => quote! { { let view = self.args.#name.view(); #test } },
+                (true, true) => quote! { self.args.#name.as_ref().is_none_or(|written| { let view = written.view(); #test }) },
             }
         });
         let earlier = operation.outputs.iter().take_while(|earlier| earlier.name != output.name).filter(|earlier| !earlier.is_dynamic(operation)).map(|earlier| {
             let name = ident(&earlier.name);
             if earlier.when.is_some() {
-                quote! { #name.as_ref().is_none_or(|other| ::lz_core::check::fast::apart(&tensor, &other.as_view())) }
+                quote! { #name.as_ref().is_none_or(|other| ::lz_core::check::fast::apart(place.view(), other.view())) }
             } else {
-                quote! { ::lz_core::check::fast::apart(&tensor, &#name.as_view()) }
+                quote! { ::lz_core::check::fast::apart(place.view(), #name.view()) }
             }
         });
         let hosted = hosted_unless_followed(operation);
-        let test = quote! {
-            self.#spec().is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(place, &sizes, dtype))
-                && { let tensor = place.as_view(); true #(&& #others)* #(&& #earlier)* #hosted }
-        };
-        fits.push(if output.when.is_some() {
-            quote! { match &#field { Some(place) => #test, None => self.#spec().is_none() } }
+        let fit = format_ident!("fits_{}", output.name);
+        let holds = by_case(operation, &output.shape, |dims| holds_sizes(operation, dims));
+        infer.push(quote! {
+            #[inline(always)]
+            #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+            fn #fit(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+                #scope
+                #absent
+                let mut rest = place.shape();
+                let holds = { #holds };
+                Some(holds && ::lz_core::check::fast::output_fits(place, #dtype))
+            }
+        });
+        let test = quote! { self.#fit(place) == Some(true) #(&& #others)* #(&& #earlier)* #hosted };
+        fits.push(if let Some(present) = &present {
+            quote! { match &#field { Some(place) => #test, None => !(#present) } }
         } else {
             quote! { { let place = &#field; #test } }
         });
     }
+    // Copied word by word, because they were just written so.
+    let moved = operation.outputs.iter().map(|output| {
+        let field = ident(&output.name);
+        match (output.is_dynamic(operation), output.when.is_some()) {
+            (true, _) => quote! { #field },
+            (false, false) => quote! { #field: unsafe { #field.lend() } },
+            (false, true) => quote! { #field: #field.as_ref().map(|place| unsafe { place.lend() }) },
+        }
+    });
     let written = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
         let field = ident(&input.name);
         let lent = alias_written(input, quote! { self.args.#field });
@@ -202,11 +221,24 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
 
             /// Checks the places for the results and readies them for a kernel.
             #[inline]
-            #[allow(unused_variables, clippy::too_many_arguments, reason = "schemas differ in what they use")]
+            #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
             pub fn outputs<'a>(&self, #(#params),*) -> Result<#out<'a>, ::lz_core::Error> where 'c: 'a {
+                let mut room = None;
+                self.outputs_in(&mut room, #(#fields),*)?;
+                room.ok_or_else(|| ::lz_core::check::disagreement(&#info))
+            }
+
+            /// The same, made where they stay: places are too large to be handed from function to function in every call.
+            #[inline(always)]
+            #[allow(unused_variables, clippy::too_many_arguments, reason = "schemas differ in what they use")]
+            pub fn outputs_in<'r, 'a>(
+                &self,
+                room: &'r mut Option<#out<'a>>,
+                #(#params),*
+            ) -> Result<&'r mut #out<'a>, ::lz_core::Error> where 'c: 'a {
                 #scope
                 if true #(&& (#fits))* {
-                    Ok(#out { #(#fields,)* #(#written,)* checked: ::core::marker::PhantomData })
+                    Ok(room.insert(#out { #(#moved,)* #(#written,)* checked: ::core::marker::PhantomData }))
                 } else {
                     Err(self.args.problems(Some(&[#(#problem_args),*])))
                 }
@@ -223,7 +255,7 @@ fn hosted_unless_followed(operation: &Operation) -> TokenStream {
         return quote! {};
     }
     let given = inputs.iter().map(|input| ident(&input.name));
-    quote! { && (tensor.place().is_host() #(|| self.args.#given.is_some())*) }
+    quote! { && (place.place().is_host() #(|| self.args.#given.is_some())*) }
 }
 
 fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
@@ -254,9 +286,9 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
                 args: #borrow #args<'a>,
                 #(#params),*
             ) -> Result<(), ::lz_core::Error> {
-                let call = args.check()?;
-                let out = call.outputs(#(#fields),*)?;
-                call.run(engine, out)
+                let (mut checked, mut places) = (None, None);
+                let call = args.check_in(&mut checked)?;
+                call.run_in(engine, call.outputs_in(&mut places, #(#fields),*)?)
             }
         }
     };
@@ -307,10 +339,10 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
         ///
         /// Results come in host memory of their own.
         pub fn #function(engine: &::lz_core::Engine, args: #args<'_>) -> Result<#output, ::lz_core::Error> {
-            let call = args.check()?;
+            let (mut checked, mut places) = (None, None);
+            let call = args.check_in(&mut checked)?;
             #(#declare)*
-            let out = call.outputs(#(#pass),*)?;
-            call.run(engine, out)?;
+            call.run_in(engine, call.outputs_in(&mut places, #(#pass),*)?)?;
             Ok(#output { #(#collect,)* })
         }
 
@@ -318,7 +350,13 @@ fn dispatch(operation: &Operation, names: &OperationNames) -> TokenStream {
             /// Runs it with the kernel that the engine chooses.
             #[inline]
             pub fn run(&self, engine: &::lz_core::Engine, mut out: #out<'_>) -> Result<(), ::lz_core::Error> {
-                let outcome = engine.dispatch(&#info, &self.context_with(&out), &mut |entry, run| {
+                self.run_in(engine, &mut out)
+            }
+
+            /// The same with places that stay where they are.
+            #[inline]
+            pub fn run_in(&self, engine: &::lz_core::Engine, out: &mut #out<'_>) -> Result<(), ::lz_core::Error> {
+                let outcome = engine.dispatch(&#info, &self.context_with(out), &mut |entry, run| {
                     self.run_kernel(entry, out.reborrow(), run)
                 });
                 match outcome {

@@ -367,6 +367,7 @@ fn out(operation: &Operation) -> TokenStream {
 
         impl #name<'_> {
             /// The same places for a shorter time.
+            #[inline(always)]
             pub fn reborrow(&mut self) -> #name<'_> {
                 #name { #(#reborrows,)* checked: ::core::marker::PhantomData }
             }

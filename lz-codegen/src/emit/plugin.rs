@@ -125,26 +125,36 @@ fn lend(operation: &Operation) -> TokenStream {
     let typed = OperationNames::of(operation).args;
     let mut locals = Vec::new();
     let mut values = Vec::new();
+    let mut described = Vec::new();
     for field in fields(operation) {
         match field {
             Field::Input(input) => {
                 let (name, text) = (ident(&input.name), &input.name);
-                let read = match (input.kind, input.read_write, input.optional.is_some()) {
-                    (Kind::Tensor, false, false) => quote! { tensor },
-                    (Kind::Tensor, false, true) => quote! { optional_tensor },
-                    (Kind::Tensor, true, false) => quote! { tensor_mut },
-                    (Kind::Tensor, true, true) => quote! { optional_tensor_mut },
-                    (Kind::Text, ..) => quote! { texts },
-                    (Kind::Tokenizer, ..) => quote! { tokenizer },
+                // Tensors are described where they stay.
+                let (read, empty) = match (input.kind, input.read_write, input.optional.is_some()) {
+                    (Kind::Tensor, false, false) => {
+                        (quote! { tensor }, quote! { lz_core::TensorView::EMPTY })
+                    }
+                    (Kind::Tensor, true, false) => {
+                        (quote! { tensor_mut }, quote! { lz_core::TensorMut::EMPTY })
+                    }
+                    (Kind::Tensor, false, true) => (quote! { optional_tensor }, quote! { None }),
+                    (Kind::Tensor, true, true) => (quote! { optional_tensor_mut }, quote! { None }),
+                    (Kind::Text, ..) => (quote! { texts }, quote! { &#name }),
+                    (Kind::Tokenizer, ..) => (quote! { tokenizer }, quote! { #name }),
                 };
-                locals.push(quote! {
-                    // SAFETY: passed on.
-                    let #name = unsafe { abi::#read(#text, self.#name) }?;
-                });
-                values.push(match input.kind {
-                    Kind::Text => quote! { #name: &#name },
-                    _ => quote! { #name },
-                });
+                if input.kind == Kind::Tensor {
+                    described.push(quote! {
+                        // SAFETY: passed on.
+                        unsafe { abi::#read(#text, self.#name, &mut args.#name) }?;
+                    });
+                } else {
+                    locals.push(quote! {
+                        // SAFETY: passed on.
+                        let #name = unsafe { abi::#read(#text, self.#name) }?;
+                    });
+                }
+                values.push(quote! { #name: #empty });
             }
             Field::Param(param, number) => {
                 let (name, text, bit) = (ident(&param.name), &param.name, number as u32);
@@ -172,9 +182,11 @@ fn lend(operation: &Operation) -> TokenStream {
             /// Every pointer is null or names a structure of its kind; what those describe stays as it is until `lent` returns,
             /// and what the operation changes in place is nobody else's until then.
             #[inline]
-            pub unsafe fn lend<R>(&self, lent: impl FnOnce(lz_ops::#typed<'_>) -> R) -> Result<R, lz_core::Reason> {
+            pub unsafe fn lend<R>(&self, lent: impl FnOnce(&lz_ops::#typed<'_>) -> R) -> Result<R, lz_core::Reason> {
                 #(#locals)*
-                Ok(lent(lz_ops::#typed { #(#values,)* }))
+                let mut args = lz_ops::#typed { #(#values,)* };
+                #(#described)*
+                Ok(lent(&args))
             }
         }
     }

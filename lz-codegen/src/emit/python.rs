@@ -34,15 +34,14 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         locals.push(ident("out"));
     }
     let count = locals.len();
-    let imports = operation.inputs.iter().map(|input| import(operation, input));
+    let lent = operation.inputs.iter().filter_map(lent);
+    let imports = operation.inputs.iter().filter_map(|input| import(operation, input));
     let fields = operation.inputs.iter().map(|input| {
-        let (field, local) = (ident(&input.name), format_ident!("import_{}", input.name));
-        let has = format_ident!("has_{}", input.name);
+        let (field, local) = (ident(&input.name), format_ident!("lent_{}", input.name));
         let value = match (input.kind, input.read_write, input.optional.is_some()) {
-            (Kind::Tensor, false, false) => quote! { #local.view() },
-            (Kind::Tensor, false, true) => quote! { #has.then(|| #local.view()) },
-            (Kind::Tensor, true, false) => quote! { #local.lend() },
-            (Kind::Tensor, true, true) => quote! { #has.then(|| #local.lend()) },
+            (Kind::Tensor, false, false) => quote! { TensorView::EMPTY },
+            (Kind::Tensor, true, false) => quote! { TensorMut::EMPTY },
+            (Kind::Tensor, _, true) => quote! { None },
             (Kind::Text, ..) => quote! { &#local },
             (Kind::Tokenizer, ..) => quote! { &*#local },
         };
@@ -84,9 +83,11 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         fn call<'a, 'py>(py: Python<'py>, arguments: Arguments<'a, 'py, #count>) -> PyResult<Bound<'py, PyAny>> {
             let [#(#locals),*] = arguments;
             let mut frame = Frame::new(py, &#info);
+            #(#lent)*
+            let mut args = #args { #(#fields,)* #(#params,)* };
             #(#imports)*
-            let args = #args { #(#fields,)* #(#params,)* };
-            let call = args.check().map_err(|error| frame.raise(&error))?;
+            let mut checked = None;
+            let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
             #body
         }
     }
@@ -137,43 +138,59 @@ fn nibbles<'a>(operation: &'a Operation, dtype: &Cases<DTypeRef>) -> Option<(&'a
     (!packed.is_empty()).then_some((param, packed))
 }
 
-fn import(operation: &Operation, input: &lz_schema::model::Input) -> TokenStream {
-    let (local, object, name) = (format_ident!("import_{}", input.name), ident(&input.name), &input.name);
+/// What is borrowed before the arguments are put together.
+fn lent(input: &lz_schema::model::Input) -> Option<TokenStream> {
+    let (local, object, name) = (format_ident!("lent_{}", input.name), ident(&input.name), &input.name);
     match input.kind {
-        Kind::Tensor => {
-            let packed = nibbles(operation, &input.dtype).map(|(param, cases)| {
-                let param = ident(&param.name);
-                quote! { #local.nibbles(Frame::is_one_of(#param, &[#(#cases),*])); }
-            });
-            let has = format_ident!("has_{}", input.name);
-            let fill = match (input.read_write, input.optional.is_some()) {
-                (false, false) => quote! { frame.tensor(#name, #object, &mut #local)?; },
-                (false, true) => quote! { let #has = frame.optional(#name, #object, &mut #local)?; },
-                (true, false) => quote! { frame.writable(#name, #object, &mut #local)?; },
-                (true, true) => quote! { let #has = frame.optional_writable(#name, #object, &mut #local)?; },
-            };
-            quote! {
-                let mut #local = Import::EMPTY;
-                #fill
-                #packed
-            }
-        }
-        Kind::Text => quote! {
+        Kind::Tensor => None,
+        Kind::Text => Some(quote! {
             let #local = frame.texts(#name, #object)?;
             let #local = #local.as_strs();
-        },
-        Kind::Tokenizer => quote! { let #local = frame.tokenizer(#name, #object)?; },
+        }),
+        Kind::Tokenizer => Some(quote! { let #local = frame.tokenizer(#name, #object)?; }),
     }
+}
+
+/// How a tensor is described in the arguments, where it stays.
+fn import(operation: &Operation, input: &lz_schema::model::Input) -> Option<TokenStream> {
+    if input.kind != Kind::Tensor {
+        return None;
+    }
+    let (hold, object, name) = (format_ident!("hold_{}", input.name), ident(&input.name), &input.name);
+    let fill = match (input.read_write, input.optional.is_some()) {
+        (false, false) => quote! { tensor },
+        (false, true) => quote! { optional },
+        (true, false) => quote! { writable },
+        (true, true) => quote! { optional_writable },
+    };
+    let packed = nibbles(operation, &input.dtype).map(|(param, cases)| {
+        let param = ident(&param.name);
+        let view = match (input.read_write, input.optional.is_some()) {
+            (false, false) => quote! { Some(&mut args.#object) },
+            (false, true) => quote! { args.#object.as_mut() },
+            (true, false) => quote! { Some(unsafe { args.#object.description() }) },
+            (true, true) => quote! { args.#object.as_mut().map(|tensor| unsafe { tensor.description() }) },
+        };
+        quote! {
+            if let (true, Some(view)) = (Frame::is_one_of(#param, &[#(#cases),*]), #view) {
+                view.take_bytes_for_nibbles();
+            }
+        }
+    });
+    Some(quote! {
+        let mut #hold = Hold::NOTHING;
+        frame.#fill(#name, #object, &mut args.#object, &mut #hold)?;
+        #packed
+    })
 }
 
 /// From the checked call to the returned objects.
 fn outputs(operation: &Operation) -> TokenStream {
     let mut declare = Vec::new();
+    let mut views = Vec::new();
     let mut take = Vec::new();
     let mut allocate = Vec::new();
-    // The same places, once where an exception can be raised and once inside of the engine.
     let mut pass = Vec::new();
-    let mut pass_inside = Vec::new();
     let mut collect = Vec::new();
     for output in &operation.outputs {
         let (name, local) = (&output.name, format_ident!("place_{}", output.name));
@@ -193,25 +210,22 @@ fn outputs(operation: &Operation) -> TokenStream {
             collect.push(quote! { if let Some(value) = #local { results.push(#made); } });
             continue;
         }
+        let view = format_ident!("view_{}", output.name);
         declare.push(quote! { let mut #local = Place::EMPTY; });
-        allocate.push(quote! { #local.allocate(&mut *frame, call.#spec())?; });
-        let packed = nibbles(operation, &output.dtype).map(|_| quote! { #local.nibbles(call.#spec()); });
+        views.push(quote! { let mut #view = TensorMut::EMPTY; });
+        allocate.push(quote! { #local.allocate(&mut *frame, call.#spec(), &mut #view)?; });
+        let packed = nibbles(operation, &output.dtype)
+            .map(|_| quote! { crate::output::nibbles(call.#spec(), &mut #view); });
+        let taken = quote! {
+            #local.take(&mut frame, &mut given, #name, &mut #view)?;
+            #packed
+        };
         if output.when.is_some() {
-            take.push(quote! {
-                if call.#spec().is_some() {
-                    #local.take(&mut frame, &mut given, #name)?;
-                    #packed
-                }
-            });
-            pass.push(quote! { #local.lend() });
-            pass_inside.push(quote! { #local.lend() });
+            take.push(quote! { if call.#spec().is_some() { #taken } });
+            pass.push(quote! { #local.is_there().then_some(#view) });
         } else {
-            take.push(quote! {
-                #local.take(&mut frame, &mut given, #name)?;
-                #packed
-            });
-            pass.push(quote! { #local.must(&frame).map_err(|error| frame.raise(&error))? });
-            pass_inside.push(quote! { #local.must(frame).map_err(KernelError::invalid)? });
+            take.push(taken);
+            pass.push(quote! { #view });
         }
         collect.push(quote! { results.extend(#local.into_object()); });
     }
@@ -234,10 +248,10 @@ fn outputs(operation: &Operation) -> TokenStream {
             let mut ready = None;
             let mut given = Out::new(out);
             if given.is_given() {
+                #(#views)*
                 #(#take)*
                 given.finish(&frame)?;
-                let made = call.outputs(#(#pass),*);
-                ready = Some(made.map_err(|error| frame.raise(&error))?);
+                call.outputs_in(&mut ready, #(#pass),*).map_err(|error| frame.raise(&error))?;
             }
             let context = match &ready {
                 Some(out) => call.context_with(out),
@@ -247,26 +261,28 @@ fn outputs(operation: &Operation) -> TokenStream {
                 if let Some(hosted) = Hosted::of(entry) {
                     return #hosted;
                 }
-                if ready.is_none() {
-                    #(#allocate)*
-                    let made = call.outputs(#(#pass_inside),*);
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else { return Err(KernelError::invalid(frame.disagreement())) };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        #(#views)*
+                        #(#allocate)*
+                        call.outputs_in(&mut ready, #(#pass),*).map_err(KernelError::invalid)?
+                    }
+                };
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             })?;
             drop(ready);
         }
     } else {
         quote! {
             let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+            #(#views)*
             let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { #(#allocate)* Ok(()) };
             prepare(&mut frame).map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
             {
-                let made = call.outputs(#(#pass),*);
-                let mut ready = made.map_err(|error| frame.raise(&error))?;
-                let context = call.context_with(&ready);
+                let mut room = None;
+                let ready = call.outputs_in(&mut room, #(#pass),*).map_err(|error| frame.raise(&error))?;
+                let context = call.context_with(ready);
                 frame.dispatch(&context, |frame, entry, run| {
                     if let Some(hosted) = Hosted::of(entry) {
                         return #hosted;

@@ -21,7 +21,15 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             /// Checks the call against the schema; the error lists everything that is wrong.
             #[inline]
             pub fn check(&self) -> Result<#call<'_>, ::lz_core::Error> {
-                match self.bind() {
+                let mut room = None;
+                self.check_in(&mut room)?;
+                room.ok_or_else(|| ::lz_core::check::disagreement(&#info))
+            }
+
+            /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+            #[inline]
+            pub fn check_in<'r, 'c>(&'c self, room: &'r mut Option<#call<'c>>) -> Result<&'r #call<'c>, ::lz_core::Error> {
+                match self.bind(room) {
                     Some(call) => Ok(call),
                     None => Err(self.problems(None)),
                 }
@@ -43,7 +51,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
 
             #[inline]
             #[allow(unused_mut, unused_assignments, unused_variables, clippy::nonminimal_bool, reason = "schemas differ in what they use")]
-            fn bind(&self) -> Option<#call<'_>> {
+            fn bind<'r, 'c>(&'c self, room: &'r mut Option<#call<'c>>) -> Option<&'r #call<'c>> {
                 #body
             }
         }
@@ -91,9 +99,9 @@ fn bind(operation: &Operation) -> TokenStream {
     let views = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
         let (local, field) = (format_ident!("view_{}", input.name), ident(&input.name));
         if input.optional.is_some() {
-            quote! { let #local = self.#field.as_ref().map(::lz_core::TensorMut::as_view); }
+            quote! { let #local = self.#field.as_ref().map(::lz_core::TensorMut::view); }
         } else {
-            quote! { let #local = self.#field.as_view(); }
+            quote! { let #local = self.#field.view(); }
         }
     });
     let order =
@@ -152,12 +160,12 @@ fn bind(operation: &Operation) -> TokenStream {
         #(#constraints)*
         #memory
         #(#values)*
-        Some(#call {
+        Some(room.insert(#call {
             args: self,
             axes: #axes { #(#axis_fields,)* },
             #(#param_fields,)*
             #(#type_fields,)*
-        })
+        }))
     }
 }
 

@@ -68,26 +68,43 @@ pub fn same_place(place: &mut Option<Place>, view: &TensorView<'_>) -> bool {
     }
 }
 
-/// Whether an output tensor has these sizes, this dtype and memory that can be written element by element.
-#[inline]
+/// Whether the next size is this one; goes on behind it.
+#[inline(always)]
 #[must_use]
-pub fn output_fits(out: &TensorMut<'_>, sizes: &[i64], dtype: DType) -> bool {
-    out.is_sound()
-        && out.shape() == sizes
-        && out.dtype() == dtype
-        && (out.is_contiguous() || !out.layout().overlaps_itself())
+pub fn next_is(rest: &mut &[i64], size: Option<i64>) -> bool {
+    match rest.split_first() {
+        Some((&first, behind)) if Some(first) == size => {
+            *rest = behind;
+            true
+        }
+        _ => false,
+    }
+}
+
+/// Whether the next sizes are these; goes on behind them.
+#[inline(always)]
+#[must_use]
+pub fn next_are(rest: &mut &[i64], sizes: &[i64]) -> bool {
+    sizes.iter().all(|&size| next_is(rest, Some(size)))
+}
+
+/// Whether an output tensor has this dtype and memory that can be written element by element.
+#[inline(always)]
+#[must_use]
+pub fn output_fits(out: &TensorMut<'_>, dtype: DType) -> bool {
+    out.is_sound() && out.dtype() == dtype && (out.is_contiguous() || !out.layout().overlaps_itself())
 }
 
 /// Whether a written tensor is apart from another one.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn apart(written: &TensorView<'_>, other: &TensorView<'_>) -> bool {
     !may_overlap(written, other)
 }
 
 /// Whether an output is apart from an input and, where the schema says so, on the same device.
-#[inline]
+#[inline(always)]
 #[must_use]
-pub fn output_apart(output: &TensorView<'_>, input: &TensorView<'_>, same_place: bool) -> bool {
-    (!same_place || output.place() == input.place()) && apart(output, input)
+pub fn output_apart(output: &TensorMut<'_>, input: &TensorView<'_>, same_place: bool) -> bool {
+    (!same_place || output.place() == input.place()) && apart(output.view(), input)
 }

@@ -154,7 +154,7 @@ pub struct Candidate {
     pub policy: Vec<PolicyLine>,
     /// Where it runs when that is not this process, and who said so.
     pub runs_in: Option<String>,
-    /// What its last failure on such calls said, while that still weighs on it.
+    /// What its last failure said, while that still weighs on it: on such calls, of its backend, or on other calls.
     pub last_failure: Option<String>,
 }
 

@@ -225,7 +225,8 @@ impl Health {
         self.view.load().penalty(subject, &self.config.load().penalty)
     }
 
-    /// What the last failure of a kernel on such calls said, while it is remembered; otherwise its backend's.
+    /// What the last failure of a kernel on such calls said, while it is remembered; otherwise its backend's, or what it said
+    /// on other calls.
     pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
         if self.is_spotless() {
             return None;

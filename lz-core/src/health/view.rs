@@ -110,12 +110,20 @@ impl View {
         self.kernel(subject).is_some() || self.backends.contains_key(subject.backend)
     }
 
-    /// What the last failure said that is held against this call.
+    /// What the last failure said that is held against this call; where there was none, what the kernel or its backend said
+    /// when it failed on other calls.
     pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
+        let said = |gate: &Gate| (!gate.last_error.is_empty()).then(|| gate.last_error.clone());
         let backend =
             self.backends.get(subject.backend).filter(|gate| gate.version == subject.backend_version);
-        let gates = [self.kernel(subject), backend].into_iter().flatten();
-        gates.map(|gate| gate.last_error.clone()).find(|error| !error.is_empty())
+        let own = self.kernel(subject).and_then(said);
+        let elsewhere = || {
+            // Buckets keep no order in time; the least text is at least always the same one.
+            let buckets = self.kernels.get(subject.kernel)?.values();
+            let others = buckets.filter(|gate| gate.version == subject.kernel_version).filter_map(said);
+            others.min().map(|error| format!("on other calls: {error}"))
+        };
+        own.or_else(|| backend.and_then(said)).or_else(elsewhere)
     }
 
     fn kernel(&self, subject: &Subject<'_>) -> Option<&Gate> {

@@ -1,20 +1,22 @@
 //! Sizes and strides held in place, and the indices that sizes allow.
 
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 /// The largest number of dimensions a tensor may have.
 pub const MAX_RANK: usize = 8;
 
 /// Up to [`MAX_RANK`] sizes or strides, held in place.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub struct Dims {
-    values: [i64; MAX_RANK],
+    /// The first `len` are written; the others are not.
+    values: [MaybeUninit<i64>; MAX_RANK],
     len: u8,
 }
 
 impl Dims {
     /// No dimensions.
-    pub const EMPTY: Dims = Dims { values: [0; MAX_RANK], len: 0 };
+    pub const EMPTY: Dims = Dims { values: [const { MaybeUninit::uninit() }; MAX_RANK], len: 0 };
 
     /// Copies `values`; `None` if there are more than [`MAX_RANK`].
     #[inline]
@@ -22,9 +24,43 @@ impl Dims {
         if values.len() > MAX_RANK {
             return None;
         }
-        let mut dims = Dims { values: [0; MAX_RANK], len: values.len() as u8 };
-        dims.values[..values.len()].copy_from_slice(values);
+        let mut dims = Dims { len: values.len() as u8, ..Dims::EMPTY };
+        for (place, value) in dims.values.iter_mut().zip(values) {
+            place.write(*value);
+        }
         Some(dims)
+    }
+
+    /// As many zeros as is said, at most [`MAX_RANK`].
+    fn zeros(len: usize) -> Dims {
+        Dims { values: [const { MaybeUninit::new(0) }; MAX_RANK], len: len.min(MAX_RANK) as u8 }
+    }
+
+    /// The same, copied word by word. Copying it whole would read with wide instructions what was just written with narrow
+    /// ones, for which processors wait; the volatile reads keep the compiler from doing that after all.
+    #[inline(always)]
+    pub(super) fn twin(&self) -> Dims {
+        let mut twin = Dims { len: self.len, ..Dims::EMPTY };
+        for (place, value) in twin.values.iter_mut().zip(self.iter()) {
+            // SAFETY: a reference is always good to read.
+            place.write(unsafe { std::ptr::read_volatile(value) });
+        }
+        twin
+    }
+
+    fn as_mut_slice(&mut self) -> &mut [i64] {
+        // SAFETY: the first `len` are written, and there are no more than there is room for.
+        unsafe { std::slice::from_raw_parts_mut(self.values.as_mut_ptr().cast(), usize::from(self.len)) }
+    }
+
+    /// As many values as is said, at most [`MAX_RANK`].
+    ///
+    /// # Safety
+    /// All of them are written before anybody looks.
+    #[inline(always)]
+    pub(super) unsafe fn renew(&mut self, len: usize) -> &mut [MaybeUninit<i64>; MAX_RANK] {
+        self.len = len.min(MAX_RANK) as u8;
+        &mut self.values
     }
 
     /// Appends one dimension; `false` when it is full.
@@ -32,7 +68,7 @@ impl Dims {
     #[must_use]
     pub fn push(&mut self, value: i64) -> bool {
         let Some(place) = self.values.get_mut(usize::from(self.len)) else { return false };
-        *place = value;
+        place.write(value);
         self.len += 1;
         true
     }
@@ -45,11 +81,11 @@ impl Dims {
 
     /// Dense row-major strides, in elements, of a tensor with these sizes. Sizes of 0 count as 1, so strides stay positive.
     pub fn contiguous_strides(&self) -> Dims {
-        let mut strides = *self;
+        let mut strides = Dims { len: self.len, ..Dims::EMPTY };
         let mut next = 1i64;
-        for position in (0..self.len()).rev() {
-            strides.values[position] = next;
-            next = next.saturating_mul(self.values[position].max(1));
+        for (stride, &size) in strides.values.iter_mut().zip(self.iter()).rev() {
+            stride.write(next);
+            next = next.saturating_mul(size.max(1));
         }
         strides
     }
@@ -59,9 +95,19 @@ impl Deref for Dims {
     type Target = [i64];
     #[inline]
     fn deref(&self) -> &[i64] {
-        &self.values[..usize::from(self.len)]
+        // SAFETY: the first `len` are written, and there are no more than there is room for.
+        unsafe { std::slice::from_raw_parts(self.values.as_ptr().cast(), usize::from(self.len)) }
     }
 }
+
+impl PartialEq for Dims {
+    #[inline]
+    fn eq(&self, other: &Dims) -> bool {
+        **self == **other
+    }
+}
+
+impl Eq for Dims {}
 
 impl std::fmt::Debug for Dims {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -80,9 +126,7 @@ impl Indices {
     /// Over a shape of at most [`MAX_RANK`] dimensions (more yields nothing).
     pub fn new(shape: &[i64]) -> Indices {
         let next = match Dims::new(shape) {
-            Some(dims) if dims.iter().all(|&size| size > 0) => {
-                Some(Dims { values: [0; MAX_RANK], len: dims.len })
-            }
+            Some(dims) if dims.iter().all(|&size| size > 0) => Some(Dims::zeros(dims.len())),
             _ => None,
         };
         Indices { shape: Dims::new(shape).unwrap_or(Dims::EMPTY), next }
@@ -97,12 +141,13 @@ impl Iterator for Indices {
         let mut following = current;
         self.next = None;
         for position in (0..self.shape.len()).rev() {
-            following.values[position] += 1;
-            if following.values[position] < self.shape[position] {
+            let place = &mut following.as_mut_slice()[position];
+            *place += 1;
+            if *place < self.shape[position] {
                 self.next = Some(following);
                 break;
             }
-            following.values[position] = 0;
+            *place = 0;
         }
         Some(current)
     }

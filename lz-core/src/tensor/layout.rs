@@ -46,6 +46,46 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Of no tensor.
+    pub(super) const EMPTY: Layout =
+        Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST };
+
+    /// Takes other sizes and strides, and finds out what is true of them in the same pass.
+    #[inline(always)]
+    pub(super) fn describe(
+        &mut self,
+        address: usize,
+        rank: usize,
+        dimension: impl Fn(usize) -> (i64, i64),
+    ) -> Facts {
+        let size = self.dtype.size();
+        let mut facts = Dense::new(size, address);
+        if rank > MAX_RANK {
+            *self = Layout::EMPTY;
+            return Facts::UNUSABLE;
+        }
+        // SAFETY: the loop writes as many.
+        let (sizes, strides) = unsafe { (self.shape.renew(rank), self.strides.renew(rank)) };
+        for position in (0..rank).rev() {
+            let (extent, stride) = dimension(position);
+            sizes[position].write(extent);
+            strides[position].write(stride);
+            facts.take(extent, stride);
+        }
+        facts.settle(address, size).unwrap_or_else(|| Facts::of_any(self, address))
+    }
+
+    /// The same, as [`Dims::twin`] copies.
+    #[inline(always)]
+    pub(super) fn twin(&self) -> Layout {
+        Layout {
+            shape: self.shape.twin(),
+            strides: self.strides.twin(),
+            dtype: self.dtype,
+            place: self.place,
+        }
+    }
+
     /// A dense row-major host layout; an error names what is wrong with the sizes.
     pub fn contiguous(shape: &[i64], dtype: DType) -> Result<Layout, Reason> {
         let Some(dims) = Dims::new(shape) else {
@@ -208,7 +248,7 @@ impl Layout {
 
     /// Whether two indices of this layout may name the same memory (stride 0, or strides that cross).
     pub fn overlaps_itself(&self) -> bool {
-        if self.shape.contains(&0) {
+        if self.is_contiguous() || self.shape.contains(&0) {
             return false;
         }
         let mut dims: [(i64, i64); MAX_RANK] = [(0, 1); MAX_RANK];
@@ -231,39 +271,78 @@ impl Layout {
 /// What is true of a tensor's metadata and address, found out once when a view is made.
 ///
 /// Bits 0 to 5 are the [stride class](crate::context::stride_class), bit 6 says that the tensor can be used: sound
-/// metadata, an aligned address, no null unless empty.
+/// metadata, an aligned address, no null unless empty. The bits above hold the bytes of a dense tensor that can be used and
+/// has elements; they are 0 for every other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Facts(u8);
+pub(super) struct Facts(u64);
 
-const CONTIGUOUS: u8 = 1 << 1;
-const LAST_DENSE: u8 = 1 << 2;
-const USABLE: u8 = 1 << 6;
+const CONTIGUOUS: u64 = 1 << 1;
+const LAST_DENSE: u64 = 1 << 2;
+const USABLE: u64 = 1 << 6;
+const BYTES: u32 = 7;
+
+/// Nearly all tensors are dense and have elements; one pass finds that out together with their soundness. Dimensions come
+/// from the last to the first.
+struct Dense {
+    elements: i64,
+    plain: bool,
+}
+
+impl Dense {
+    #[inline(always)]
+    fn new(size: usize, address: usize) -> Dense {
+        Dense { elements: 1, plain: address & (size - 1) == 0 && address != 0 }
+    }
+
+    #[inline(always)]
+    fn take(&mut self, extent: i64, stride: i64) {
+        self.plain &= extent == 1 || (stride == self.elements && extent > 1);
+        let (product, overflows) = self.elements.overflowing_mul(extent);
+        self.plain &= !overflows;
+        self.elements = product;
+    }
+
+    /// What is true of it, if it is dense and has elements.
+    #[inline(always)]
+    fn settle(self, address: usize, size: usize) -> Option<Facts> {
+        (self.plain && self.elements <= MOST_ELEMENTS).then(|| {
+            let bytes = (self.elements as u64) << size.trailing_zeros();
+            Facts(1 | CONTIGUOUS | LAST_DENSE | USABLE | alignment(address) | bytes << BYTES)
+        })
+    }
+}
+
+#[inline(always)]
+fn alignment(address: usize) -> u64 {
+    u64::from(address.trailing_zeros().min(6)) << 3
+}
 
 impl Facts {
+    /// Of no tensor.
+    pub const UNUSABLE: Facts = Facts(1 | CONTIGUOUS | LAST_DENSE | 6 << 3);
+
     /// Looks at a layout and an address.
     #[inline]
     pub fn of(layout: &Layout, address: usize) -> Facts {
         let size = layout.dtype.size();
-        let alignment = (address.trailing_zeros().min(6) as u8) << 3;
-        let aligned = address & (size - 1) == 0;
-        // Nearly all tensors are dense and have elements; one pass finds that out together with their soundness.
-        let mut elements = 1i64;
-        let mut plain = layout.shape.len() == layout.strides.len() && aligned && address != 0;
+        let mut facts = Dense::new(size, address);
+        facts.plain &= layout.shape.len() == layout.strides.len();
         for (&extent, &stride) in layout.shape.iter().zip(layout.strides.iter()).rev() {
-            plain &= extent == 1 || (stride == elements && extent > 1);
-            let (product, overflows) = elements.overflowing_mul(extent);
-            plain &= !overflows;
-            elements = product;
+            facts.take(extent, stride);
         }
-        if plain && elements <= MOST_ELEMENTS {
-            return Facts(1 | CONTIGUOUS | LAST_DENSE | USABLE | alignment);
-        }
+        facts.settle(address, size).unwrap_or_else(|| Facts::of_any(layout, address))
+    }
+
+    /// The same for every layout there is.
+    #[inline(never)]
+    fn of_any(layout: &Layout, address: usize) -> Facts {
+        let aligned = address & (layout.dtype.size() - 1) == 0;
         let usable = aligned && layout.is_sound() && (address != 0 || layout.shape.contains(&0));
         Facts(
-            1 | (u8::from(layout.is_contiguous()) * CONTIGUOUS)
-                | (u8::from(layout.last_is_dense()) * LAST_DENSE)
-                | (u8::from(usable) * USABLE)
-                | alignment,
+            1 | (u64::from(layout.is_contiguous()) * CONTIGUOUS)
+                | (u64::from(layout.last_is_dense()) * LAST_DENSE)
+                | (u64::from(usable) * USABLE)
+                | alignment(address),
         )
     }
 
@@ -284,9 +363,16 @@ impl Facts {
 
     #[inline]
     pub fn stride_class(self) -> u64 {
-        u64::from(self.0 & 0b11_1111)
+        self.0 & 0b11_1111
+    }
+
+    /// Bytes of a dense tensor that can be used and has elements; 0 for every other.
+    #[inline(always)]
+    pub fn dense_bytes(self) -> usize {
+        (self.0 >> BYTES) as usize
     }
 }
 
-/// Elements of any size of which there are no more than this many do not overflow the address space.
-const MOST_ELEMENTS: i64 = i64::MAX / 16;
+/// Elements of any size of which there are no more than this many do not overflow the address space, and their bytes fit
+/// beside the other facts.
+const MOST_ELEMENTS: i64 = i64::MAX >> 11;

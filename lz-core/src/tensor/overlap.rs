@@ -6,14 +6,22 @@ use super::view::TensorView;
 ///
 /// Exact for tensors whose reaches are apart, and for interleaved tensors that share their largest stride (columns of one
 /// matrix); otherwise an intersection of reaches counts as overlap.
+#[inline]
 pub fn may_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     if a.place() != b.place() {
         return false;
     }
     // Nearly all tensors are dense, and then it is a matter of four numbers.
-    if let (Some(a), Some(b)) = (a.dense_range(), b.dense_range()) {
-        return a.start < b.end && b.start < a.end;
+    let ((a_start, a_end), (b_start, b_end)) = (a.dense_range(), b.dense_range());
+    if a_start != a_end && b_start != b_end {
+        return a_start < b_end && b_start < a_end;
     }
+    reaches_overlap(a, b)
+}
+
+/// The same for tensors with gaps.
+#[inline(never)]
+fn reaches_overlap(a: &TensorView<'_>, b: &TensorView<'_>) -> bool {
     let (Some((a_start, a_end)), Some((b_start, b_end))) = (a.address_range(), b.address_range()) else {
         return false;
     };

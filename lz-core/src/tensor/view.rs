@@ -11,79 +11,82 @@ use crate::element::Element;
 use crate::reason::{Reason, ReasonCode};
 
 macro_rules! shared_by_views {
-    () => {
+    ($self:ident, $view:expr) => {
         /// Everything but the memory.
         #[inline]
-        pub fn layout(&self) -> &Layout {
-            &self.layout
+        pub fn layout(&$self) -> &Layout {
+            &$view.layout
         }
         /// Sizes.
         #[inline]
-        pub fn shape(&self) -> &[i64] {
-            &self.layout.shape
+        pub fn shape(&$self) -> &[i64] {
+            &$view.layout.shape
         }
         /// Strides in elements.
         #[inline]
-        pub fn strides(&self) -> &[i64] {
-            &self.layout.strides
+        pub fn strides(&$self) -> &[i64] {
+            &$view.layout.strides
         }
         /// Element type.
         #[inline]
-        pub fn dtype(&self) -> DType {
-            self.layout.dtype
+        pub fn dtype(&$self) -> DType {
+            $view.layout.dtype
         }
         /// Where the memory is.
         #[inline]
-        pub fn place(&self) -> Place {
-            self.layout.place
+        pub fn place(&$self) -> Place {
+            $view.layout.place
         }
         /// Number of dimensions.
         #[inline]
-        pub fn rank(&self) -> usize {
-            self.layout.shape.len()
+        pub fn rank(&$self) -> usize {
+            $view.layout.shape.len()
         }
         /// Number of elements of a sound layout (0 for an unsound one).
         #[inline]
-        pub fn elements(&self) -> i64 {
-            self.layout.elements().unwrap_or(0)
+        pub fn elements(&$self) -> i64 {
+            match $view.facts.dense_bytes() {
+                0 => $view.layout.elements().unwrap_or(0),
+                bytes => (bytes >> $view.layout.dtype.size().trailing_zeros()) as i64,
+            }
         }
         /// Address of the element at index 0.
         #[inline]
-        pub fn address(&self) -> usize {
-            self.data as usize
+        pub fn address(&$self) -> usize {
+            $view.data as usize
         }
         /// Whether metadata and address together can be used: sound, aligned, and not null unless empty.
         #[inline]
-        pub fn is_sound(&self) -> bool {
-            self.facts.is_usable()
+        pub fn is_sound(&$self) -> bool {
+            $view.facts.is_usable()
         }
         /// Dense row-major (dimensions of size 1 may have any stride).
         #[inline]
-        pub fn is_contiguous(&self) -> bool {
-            self.facts.is_contiguous()
+        pub fn is_contiguous(&$self) -> bool {
+            $view.facts.is_contiguous()
         }
         /// The last dimension has stride 1, or no neighbours.
         #[inline]
-        pub fn last_is_dense(&self) -> bool {
-            self.facts.last_is_dense()
+        pub fn last_is_dense(&$self) -> bool {
+            $view.facts.last_is_dense()
         }
         /// What selection sees of strides and address, see [`stride_class`](crate::context::stride_class).
         #[inline]
-        pub fn stride_class(&self) -> u64 {
-            self.facts.stride_class()
+        pub fn stride_class(&$self) -> u64 {
+            $view.facts.stride_class()
         }
         /// Bytes that indices can reach, as addresses `start..end`; `None` when empty or unsound.
-        pub fn address_range(&self) -> Option<(u128, u128)> {
-            let (lowest, highest) = if self.is_contiguous() && self.is_sound() {
-                (0, self.elements() - 1)
+        pub fn address_range(&$self) -> Option<(u128, u128)> {
+            let (lowest, highest) = if $self.is_contiguous() && $self.is_sound() {
+                (0, $self.elements() - 1)
             } else {
-                self.layout.reach()?
+                $view.layout.reach()?
             };
             if highest < lowest {
                 return None;
             }
-            let size = self.layout.dtype.size() as i128;
-            let base = self.address() as i128;
+            let size = $view.layout.dtype.size() as i128;
+            let base = $self.address() as i128;
             let start = base + i128::from(lowest) * size;
             let end = base + (i128::from(highest) + 1) * size;
             Some((u128::try_from(start).ok()?, u128::try_from(end).ok()?))
@@ -106,15 +109,53 @@ unsafe impl Send for TensorView<'_> {}
 unsafe impl Sync for TensorView<'_> {}
 
 impl<'a> TensorView<'a> {
-    shared_by_views!();
+    shared_by_views!(self, self);
 
-    /// The addresses of a dense tensor with elements; `None` for every other.
+    /// No tensor: validation refuses it.
+    pub const EMPTY: TensorView<'a> = TensorView {
+        data: std::ptr::null(),
+        layout: Layout::EMPTY,
+        facts: Facts::UNUSABLE,
+        memory: PhantomData,
+    };
+
+    /// Describes other memory from now on, in place: a view is too large to be handed from function to function in every
+    /// call. `dimension` gives the size and the stride, in elements, of each dimension; a rank above
+    /// [`MAX_RANK`](super::MAX_RANK) leaves no tensor.
+    ///
+    /// # Safety
+    /// As for [`TensorView::from_raw`].
+    #[inline(always)]
+    pub unsafe fn describe(
+        &mut self,
+        data: *const u8,
+        rank: usize,
+        (dtype, place): (DType, Place),
+        dimension: impl Fn(usize) -> (i64, i64),
+    ) {
+        (self.layout.dtype, self.layout.place) = (dtype, place);
+        (self.data, self.facts) = (data, self.layout.describe(data as usize, rank, dimension));
+    }
+
+    /// The same, as [`Dims::twin`] copies.
+    #[inline(always)]
+    fn twin(&self) -> TensorView<'a> {
+        TensorView { data: self.data, layout: self.layout.twin(), facts: self.facts, memory: PhantomData }
+    }
+
+    /// Takes bytes for pairs of 4-bit floats; other elements stay what they are.
     #[inline]
-    pub(crate) fn dense_range(&self) -> Option<std::ops::Range<usize>> {
-        let bytes = (self.elements() as usize).checked_mul(self.layout.dtype.size())?;
-        let start = self.address();
-        let dense = self.is_contiguous() && self.is_sound() && bytes > 0;
-        start.checked_add(bytes).filter(|_| dense).map(|end| start..end)
+    pub fn take_bytes_for_nibbles(&mut self) {
+        if self.layout.dtype == DType::U8 {
+            self.layout.dtype = DType::F4E2M1x2;
+        }
+    }
+
+    /// The first address of a dense tensor with elements and the one behind its last; the same twice for every other.
+    #[inline(always)]
+    pub(crate) fn dense_range(&self) -> (usize, usize) {
+        let start = self.data as usize;
+        (start, start.wrapping_add(self.facts.dense_bytes()))
     }
 
     /// A dense row-major view of a slice.
@@ -247,9 +288,8 @@ impl<'a> TensorView<'a> {
 /// A borrowed tensor that may be written.
 #[derive(Debug)]
 pub struct TensorMut<'a> {
-    data: *mut u8,
-    layout: Layout,
-    facts: Facts,
+    /// Made from an address that may be written; lent out only for as long as nothing writes.
+    view: TensorView<'a>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -259,7 +299,20 @@ unsafe impl Send for TensorMut<'_> {}
 unsafe impl Sync for TensorMut<'_> {}
 
 impl<'a> TensorMut<'a> {
-    shared_by_views!();
+    shared_by_views!(self, self.view);
+
+    /// No tensor: validation refuses it.
+    pub const EMPTY: TensorMut<'a> = TensorMut { view: TensorView::EMPTY, memory: PhantomData };
+
+    /// What describes the memory, to be [described](TensorView::describe) in place.
+    ///
+    /// # Safety
+    /// What is written there must describe memory as [`TensorMut::from_raw`] wants it, and must not be read from while
+    /// somebody writes through `self`.
+    #[inline(always)]
+    pub unsafe fn description(&mut self) -> &mut TensorView<'a> {
+        &mut self.view
+    }
 
     /// A dense row-major view of a slice.
     pub fn from_slice<T: Element>(data: &'a mut [T], shape: &[i64]) -> Result<TensorMut<'a>, Reason> {
@@ -289,39 +342,45 @@ impl<'a> TensorMut<'a> {
 
     #[inline]
     fn of(data: *mut u8, layout: Layout) -> TensorMut<'a> {
-        TensorMut { facts: Facts::of(&layout, data as usize), data, layout, memory: PhantomData }
+        TensorMut { view: TensorView::of(data, layout), memory: PhantomData }
     }
 
     /// A shorter exclusive borrow of the same memory.
-    #[inline]
+    #[inline(always)]
     pub fn reborrow(&mut self) -> TensorMut<'_> {
-        TensorMut { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
+        TensorMut { view: self.view.twin(), memory: PhantomData }
     }
 
     /// A second view of the same memory. Generated dispatch lends a tensor that is changed in place to the kernel that runs.
     ///
     /// # Safety
     /// Nobody may look through `self` while the copy is written.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn lend(&self) -> TensorMut<'a> {
-        TensorMut { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
+        TensorMut { view: self.view.twin(), memory: PhantomData }
     }
 
     /// Read-only view for as long as nothing writes.
     #[inline]
     pub fn as_view(&self) -> TensorView<'_> {
-        TensorView { data: self.data, layout: self.layout, facts: self.facts, memory: PhantomData }
+        self.view.twin()
+    }
+
+    /// The same without a copy.
+    #[inline(always)]
+    pub fn view(&self) -> &TensorView<'_> {
+        &self.view
     }
 
     /// The elements as a slice, if the view is dense, on the host, aligned and of this type.
     #[inline]
     pub fn as_slice_mut<T: Element>(&mut self) -> Option<&mut [T]> {
-        let elements = self.as_view().as_slice::<T>()?.len();
+        let elements = self.view.as_slice::<T>()?.len();
         if elements == 0 {
             return Some(&mut []);
         }
         // SAFETY: `as_slice` found the view dense, sound, aligned and of type T; the borrow is exclusive.
-        Some(unsafe { std::slice::from_raw_parts_mut(self.data.cast(), elements) })
+        Some(unsafe { std::slice::from_raw_parts_mut(self.view.data.cast_mut().cast(), elements) })
     }
 
     /// Writes one element, rounded to the element type (nearest even, saturating for integers and for 8- and 4-bit floats); out of range writes nothing.
@@ -329,7 +388,7 @@ impl<'a> TensorMut<'a> {
     pub fn set(&mut self, index: &[i64], value: f64) {
         if let Some(address) = self.element(index) {
             // SAFETY: `element` returns only addresses of elements inside the view, which is borrowed exclusively.
-            unsafe { crate::element::store_f64(self.layout.dtype, address, value) }
+            unsafe { crate::element::store_f64(self.view.layout.dtype, address, value) }
         }
     }
 
@@ -338,35 +397,31 @@ impl<'a> TensorMut<'a> {
     pub fn set_int(&mut self, index: &[i64], value: i64) {
         if let Some(address) = self.element(index) {
             // SAFETY: as in `set`.
-            unsafe { crate::element::store_i64(self.layout.dtype, address, value) }
+            unsafe { crate::element::store_i64(self.view.layout.dtype, address, value) }
         }
     }
 
     #[inline]
     fn element(&self, index: &[i64]) -> Option<*mut u8> {
-        let offset = self.layout.offset(index)?;
-        if !self.layout.place.is_host() || self.data.is_null() {
-            return None;
-        }
-        Some(self.data.wrapping_offset(offset.wrapping_mul(self.layout.dtype.size() as isize)))
+        self.view.element(index).map(<*const u8>::cast_mut)
     }
 
     /// The same memory as integers of the same width, for copies that must keep every bit (payloads of NaN, packed nibbles).
     #[inline]
     pub fn bits_mut(&mut self) -> TensorMut<'_> {
-        TensorMut::of(self.data, self.layout.as_bits())
+        TensorMut::of(self.as_mut_ptr(), self.view.layout.as_bits())
     }
 
     /// Some of the first dimension, to write; as [`TensorView::leading`].
     pub fn leading_mut(&mut self, start: i64, count: i64) -> Option<TensorMut<'_>> {
-        let (layout, offset) = self.layout.leading(start, count)?;
-        Some(TensorMut::of(self.data.wrapping_offset(offset), layout))
+        let (layout, offset) = self.view.layout.leading(start, count)?;
+        Some(TensorMut::of(self.as_mut_ptr().wrapping_offset(offset), layout))
     }
 
     /// One row as a slice, to write; as [`TensorView::row`].
     #[inline]
     pub fn row_mut<T: Element>(&mut self, leading: &[i64]) -> Option<&mut [T]> {
-        let (start, width) = self.as_view().row_place::<T>(leading)?;
+        let (start, width) = self.view.row_place::<T>(leading)?;
         // SAFETY: `row_place` found the row inside the view, dense, aligned and of type T; the borrow is exclusive.
         Some(unsafe { std::slice::from_raw_parts_mut(start.cast_mut().cast(), width) })
     }
@@ -374,7 +429,7 @@ impl<'a> TensorMut<'a> {
     /// The address of the first element, for kernels.
     #[inline]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.data
+        self.view.data.cast_mut()
     }
 }
 

@@ -87,6 +87,7 @@ pub struct ActivationReluOut<'a> {
 }
 impl ActivationReluOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> ActivationReluOut<'_> {
         ActivationReluOut {
             output: self.output.reborrow(),
@@ -108,7 +109,17 @@ impl<'a> ActivationRelu<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<ActivationReluCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_RELU))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationReluCall<'c>>,
+    ) -> Result<&'r ActivationReluCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -137,7 +148,10 @@ impl<'a> ActivationRelu<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<ActivationReluCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationReluCall<'c>>,
+    ) -> Option<&'r ActivationReluCall<'c>> {
         let mut axis_dims = -1i64;
         let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut dims_bound = false;
@@ -167,14 +181,17 @@ impl<'a> ActivationRelu<'a> {
                 return None;
             }
         }
-        Some(ActivationReluCall {
-            args: self,
-            axes: ActivationReluAxes {
-                dims: axis_dims,
-                dims_dims,
-            },
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(ActivationReluCall {
+                    args: self,
+                    axes: ActivationReluAxes {
+                        dims: axis_dims,
+                        dims_dims,
+                    },
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 5usize] = [
@@ -295,7 +312,8 @@ impl ::lz_core::Kernel for ActivationReluHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -311,7 +329,7 @@ impl ::lz_core::Kernel for ActivationReluHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `activation.relu`.
@@ -328,7 +346,7 @@ impl<'c> ActivationReluCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         let mut sizes = ::lz_core::tensor::Dims::EMPTY;
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
@@ -338,13 +356,20 @@ impl<'c> ActivationReluCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_dims = self.axes.dims;
+        let dims_dims = &self.axes.dims_dims;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &dims_dims) && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -352,32 +377,44 @@ impl<'c> ActivationReluCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_RELU))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<ActivationReluOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut ActivationReluOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(ActivationReluOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(ActivationReluOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -393,9 +430,9 @@ pub fn activation_relu_into<'a>(
     args: &'a ActivationRelu<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// The rectified linear unit.
 ///
@@ -404,13 +441,13 @@ pub fn activation_relu(
     engine: &::lz_core::Engine,
     args: ActivationRelu<'_>,
 ) -> Result<ActivationReluOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ACTIVATION_RELU,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(ActivationReluOutput {
         output: owned_output,
     })
@@ -423,10 +460,19 @@ impl ActivationReluCall<'_> {
         engine: &::lz_core::Engine,
         mut out: ActivationReluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut ActivationReluOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ACTIVATION_RELU,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

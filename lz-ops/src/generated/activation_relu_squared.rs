@@ -89,6 +89,7 @@ pub struct ActivationReluSquaredOut<'a> {
 }
 impl ActivationReluSquaredOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> ActivationReluSquaredOut<'_> {
         ActivationReluSquaredOut {
             output: self.output.reborrow(),
@@ -110,7 +111,17 @@ impl<'a> ActivationReluSquared<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<ActivationReluSquaredCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_RELU_SQUARED))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationReluSquaredCall<'c>>,
+    ) -> Result<&'r ActivationReluSquaredCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -139,7 +150,10 @@ impl<'a> ActivationReluSquared<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<ActivationReluSquaredCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationReluSquaredCall<'c>>,
+    ) -> Option<&'r ActivationReluSquaredCall<'c>> {
         let mut axis_dims = -1i64;
         let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut dims_bound = false;
@@ -169,14 +183,17 @@ impl<'a> ActivationReluSquared<'a> {
                 return None;
             }
         }
-        Some(ActivationReluSquaredCall {
-            args: self,
-            axes: ActivationReluSquaredAxes {
-                dims: axis_dims,
-                dims_dims,
-            },
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(ActivationReluSquaredCall {
+                    args: self,
+                    axes: ActivationReluSquaredAxes {
+                        dims: axis_dims,
+                        dims_dims,
+                    },
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 5usize] = [
@@ -300,7 +317,8 @@ impl ::lz_core::Kernel for ActivationReluSquaredHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -316,7 +334,7 @@ impl ::lz_core::Kernel for ActivationReluSquaredHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `activation.relu_squared`.
@@ -333,7 +351,7 @@ impl<'c> ActivationReluSquaredCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         let mut sizes = ::lz_core::tensor::Dims::EMPTY;
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
@@ -343,13 +361,20 @@ impl<'c> ActivationReluSquaredCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_dims = self.axes.dims;
+        let dims_dims = &self.axes.dims_dims;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &dims_dims) && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -357,32 +382,44 @@ impl<'c> ActivationReluSquaredCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_RELU_SQUARED))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<ActivationReluSquaredOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut ActivationReluSquaredOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(ActivationReluSquaredOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(ActivationReluSquaredOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -398,9 +435,9 @@ pub fn activation_relu_squared_into<'a>(
     args: &'a ActivationReluSquared<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// The square of the rectified linear unit.
 ///
@@ -409,13 +446,13 @@ pub fn activation_relu_squared(
     engine: &::lz_core::Engine,
     args: ActivationReluSquared<'_>,
 ) -> Result<ActivationReluSquaredOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ACTIVATION_RELU_SQUARED,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(ActivationReluSquaredOutput {
         output: owned_output,
     })
@@ -428,10 +465,19 @@ impl ActivationReluSquaredCall<'_> {
         engine: &::lz_core::Engine,
         mut out: ActivationReluSquaredOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut ActivationReluSquaredOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ACTIVATION_RELU_SQUARED,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -112,6 +112,7 @@ pub struct ActivationSiluOut<'a> {
 }
 impl ActivationSiluOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> ActivationSiluOut<'_> {
         ActivationSiluOut {
             output: self.output.reborrow(),
@@ -133,7 +134,17 @@ impl<'a> ActivationSilu<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<ActivationSiluCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_SILU))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationSiluCall<'c>>,
+    ) -> Result<&'r ActivationSiluCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -172,7 +183,10 @@ impl<'a> ActivationSilu<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<ActivationSiluCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationSiluCall<'c>>,
+    ) -> Option<&'r ActivationSiluCall<'c>> {
         let mut axis_dims = -1i64;
         let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut dims_bound = false;
@@ -212,15 +226,18 @@ impl<'a> ActivationSilu<'a> {
                 return None;
             }
         }
-        Some(ActivationSiluCall {
-            args: self,
-            axes: ActivationSiluAxes {
-                dims: axis_dims,
-                dims_dims,
-            },
-            alpha: param_alpha,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(ActivationSiluCall {
+                    args: self,
+                    axes: ActivationSiluAxes {
+                        dims: axis_dims,
+                        dims_dims,
+                    },
+                    alpha: param_alpha,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 6usize] = [
@@ -347,7 +364,8 @@ impl ::lz_core::Kernel for ActivationSiluHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -363,7 +381,7 @@ impl ::lz_core::Kernel for ActivationSiluHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `activation.silu`.
@@ -380,7 +398,7 @@ impl<'c> ActivationSiluCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         let param_alpha = self.alpha;
         let mut sizes = ::lz_core::tensor::Dims::EMPTY;
         for &size in dims_dims.iter() {
@@ -391,13 +409,21 @@ impl<'c> ActivationSiluCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_dims = self.axes.dims;
+        let dims_dims = &self.axes.dims_dims;
+        let param_alpha = self.alpha;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &dims_dims) && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -405,33 +431,45 @@ impl<'c> ActivationSiluCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_SILU))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<ActivationSiluOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut ActivationSiluOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         let param_alpha = self.alpha;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(ActivationSiluOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(ActivationSiluOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -447,9 +485,9 @@ pub fn activation_silu_into<'a>(
     args: &'a ActivationSilu<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// The sigmoid-weighted linear unit, also called swish.
 ///
@@ -458,13 +496,13 @@ pub fn activation_silu(
     engine: &::lz_core::Engine,
     args: ActivationSilu<'_>,
 ) -> Result<ActivationSiluOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ACTIVATION_SILU,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(ActivationSiluOutput {
         output: owned_output,
     })
@@ -477,10 +515,19 @@ impl ActivationSiluCall<'_> {
         engine: &::lz_core::Engine,
         mut out: ActivationSiluOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut ActivationSiluOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ACTIVATION_SILU,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -96,6 +96,7 @@ pub struct ActivationSiluMulOut<'a> {
 }
 impl ActivationSiluMulOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> ActivationSiluMulOut<'_> {
         ActivationSiluMulOut {
             output: self.output.reborrow(),
@@ -117,7 +118,17 @@ impl<'a> ActivationSiluMul<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<ActivationSiluMulCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_SILU_MUL))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationSiluMulCall<'c>>,
+    ) -> Result<&'r ActivationSiluMulCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -146,7 +157,10 @@ impl<'a> ActivationSiluMul<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<ActivationSiluMulCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<ActivationSiluMulCall<'c>>,
+    ) -> Option<&'r ActivationSiluMulCall<'c>> {
         let mut axis_dims = -1i64;
         let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut dims_bound = false;
@@ -199,14 +213,17 @@ impl<'a> ActivationSiluMul<'a> {
                 return None;
             }
         }
-        Some(ActivationSiluMulCall {
-            args: self,
-            axes: ActivationSiluMulAxes {
-                dims: axis_dims,
-                dims_dims,
-            },
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(ActivationSiluMulCall {
+                    args: self,
+                    axes: ActivationSiluMulAxes {
+                        dims: axis_dims,
+                        dims_dims,
+                    },
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 6usize] = [
@@ -337,7 +354,8 @@ impl ::lz_core::Kernel for ActivationSiluMulHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -353,7 +371,7 @@ impl ::lz_core::Kernel for ActivationSiluMulHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `activation.silu_mul`.
@@ -370,7 +388,7 @@ impl<'c> ActivationSiluMulCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         let mut sizes = ::lz_core::tensor::Dims::EMPTY;
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
@@ -380,13 +398,20 @@ impl<'c> ActivationSiluMulCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_dims = self.axes.dims;
+        let dims_dims = &self.axes.dims_dims;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &dims_dims) && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -394,36 +419,48 @@ impl<'c> ActivationSiluMulCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ACTIVATION_SILU_MUL))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<ActivationSiluMulOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut ActivationSiluMulOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_dims = self.axes.dims;
-        let dims_dims = self.axes.dims_dims;
+        let dims_dims = &self.axes.dims_dims;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.gate;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.up;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.gate;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.up;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(ActivationSiluMulOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(ActivationSiluMulOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -439,9 +476,9 @@ pub fn activation_silu_mul_into<'a>(
     args: &'a ActivationSiluMul<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
 ///
@@ -450,13 +487,13 @@ pub fn activation_silu_mul(
     engine: &::lz_core::Engine,
     args: ActivationSiluMul<'_>,
 ) -> Result<ActivationSiluMulOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ACTIVATION_SILU_MUL,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(ActivationSiluMulOutput {
         output: owned_output,
     })
@@ -469,10 +506,19 @@ impl ActivationSiluMulCall<'_> {
         engine: &::lz_core::Engine,
         mut out: ActivationSiluMulOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut ActivationSiluMulOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ACTIVATION_SILU_MUL,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

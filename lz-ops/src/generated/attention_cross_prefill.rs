@@ -256,6 +256,7 @@ pub struct AttentionCrossPrefillOut<'a> {
 }
 impl AttentionCrossPrefillOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionCrossPrefillOut<'_> {
         AttentionCrossPrefillOut {
             output: self.output.reborrow(),
@@ -287,7 +288,17 @@ impl<'a> AttentionCrossPrefill<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionCrossPrefillCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_CROSS_PREFILL))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionCrossPrefillCall<'c>>,
+    ) -> Result<&'r AttentionCrossPrefillCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -344,7 +355,10 @@ impl<'a> AttentionCrossPrefill<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionCrossPrefillCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionCrossPrefillCall<'c>>,
+    ) -> Option<&'r AttentionCrossPrefillCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_seq_q: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
@@ -670,23 +684,26 @@ impl<'a> AttentionCrossPrefill<'a> {
                 return None;
             }
         }
-        Some(AttentionCrossPrefillCall {
-            args: self,
-            axes: AttentionCrossPrefillAxes {
-                batch: axis_batch,
-                seq_q: axis_seq_q,
-                heads: axis_heads,
-                head_dim: axis_head_dim,
-                seq_k: axis_seq_k,
-                kv_heads: axis_kv_heads,
-                head_dim_v: axis_head_dim_v,
-            },
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            layout: param_layout,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_m: ::lz_core::DType::from_number(dtype_m),
-        })
+        Some(
+            room
+                .insert(AttentionCrossPrefillCall {
+                    args: self,
+                    axes: AttentionCrossPrefillAxes {
+                        batch: axis_batch,
+                        seq_q: axis_seq_q,
+                        heads: axis_heads,
+                        head_dim: axis_head_dim,
+                        seq_k: axis_seq_k,
+                        kv_heads: axis_kv_heads,
+                        head_dim_v: axis_head_dim_v,
+                    },
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    layout: param_layout,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_m: ::lz_core::DType::from_number(dtype_m),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 22usize] = [
@@ -993,7 +1010,8 @@ impl ::lz_core::Kernel for AttentionCrossPrefillHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1015,7 +1033,7 @@ impl ::lz_core::Kernel for AttentionCrossPrefillHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.cross.prefill`.
@@ -1075,6 +1093,44 @@ impl<'c> AttentionCrossPrefillCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_seq_q = self.axes.seq_q;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_seq_k = self.axes.seq_k;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        let mut rest = place.shape();
+        let holds = {
+            match param_layout {
+                AttentionCrossPrefillLayout::Bshd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim_v),
+                        ) && rest.is_empty()
+                }
+                AttentionCrossPrefillLayout::Bhsd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim_v),
+                        ) && rest.is_empty()
+                }
+            }
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -1123,18 +1179,78 @@ impl<'c> AttentionCrossPrefillCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_seq_q = self.axes.seq_q;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_seq_k = self.axes.seq_k;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            match param_layout {
+                AttentionCrossPrefillLayout::Bshd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && rest.is_empty()
+                }
+                AttentionCrossPrefillLayout::Bhsd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && rest.is_empty()
+                }
+            }
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionCrossPrefillOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_CROSS_PREFILL))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionCrossPrefillOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionCrossPrefillOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1151,101 +1267,89 @@ impl<'c> AttentionCrossPrefillCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .kv_lens
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .mask
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.k;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .kv_lens
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .mask
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .kv_lens
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .mask
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && self
+                            .args
+                            .kv_lens
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .mask
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionCrossPrefillOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionCrossPrefillOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1277,9 +1381,9 @@ pub fn attention_cross_prefill_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Attention of a decoder's sequences over the keys and values of an encoder.
 ///
@@ -1288,7 +1392,8 @@ pub fn attention_cross_prefill(
     engine: &::lz_core::Engine,
     args: AttentionCrossPrefill<'_>,
 ) -> Result<AttentionCrossPrefillOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_CROSS_PREFILL,
         call.output_spec(),
@@ -1299,12 +1404,15 @@ pub fn attention_cross_prefill(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionCrossPrefillOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1318,10 +1426,19 @@ impl AttentionCrossPrefillCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionCrossPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionCrossPrefillOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_CROSS_PREFILL,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

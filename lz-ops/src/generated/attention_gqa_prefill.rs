@@ -361,6 +361,7 @@ pub struct AttentionGqaPrefillOut<'a> {
 }
 impl AttentionGqaPrefillOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionGqaPrefillOut<'_> {
         AttentionGqaPrefillOut {
             output: self.output.reborrow(),
@@ -392,7 +393,17 @@ impl<'a> AttentionGqaPrefill<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionGqaPrefillCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_GQA_PREFILL))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionGqaPrefillCall<'c>>,
+    ) -> Result<&'r AttentionGqaPrefillCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -481,7 +492,10 @@ impl<'a> AttentionGqaPrefill<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionGqaPrefillCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionGqaPrefillCall<'c>>,
+    ) -> Option<&'r AttentionGqaPrefillCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_seq_q: i64 = -1i64;
         let mut axis_seq_k: i64 = -1i64;
@@ -866,28 +880,31 @@ impl<'a> AttentionGqaPrefill<'a> {
                 return None;
             }
         }
-        Some(AttentionGqaPrefillCall {
-            args: self,
-            axes: AttentionGqaPrefillAxes {
-                batch: axis_batch,
-                seq_q: axis_seq_q,
-                seq_k: axis_seq_k,
-                heads: axis_heads,
-                kv_heads: axis_kv_heads,
-                head_dim: axis_head_dim,
-                head_dim_v: axis_head_dim_v,
-            },
-            causal: param_causal,
-            causal_offset: param_causal_offset,
-            window_left: param_window_left,
-            window_right: param_window_right,
-            soft_cap: param_soft_cap,
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            layout: param_layout,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_m: ::lz_core::DType::from_number(dtype_m),
-        })
+        Some(
+            room
+                .insert(AttentionGqaPrefillCall {
+                    args: self,
+                    axes: AttentionGqaPrefillAxes {
+                        batch: axis_batch,
+                        seq_q: axis_seq_q,
+                        seq_k: axis_seq_k,
+                        heads: axis_heads,
+                        kv_heads: axis_kv_heads,
+                        head_dim: axis_head_dim,
+                        head_dim_v: axis_head_dim_v,
+                    },
+                    causal: param_causal,
+                    causal_offset: param_causal_offset,
+                    window_left: param_window_left,
+                    window_right: param_window_right,
+                    soft_cap: param_soft_cap,
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    layout: param_layout,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_m: ::lz_core::DType::from_number(dtype_m),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 27usize] = [
@@ -1225,7 +1242,8 @@ impl ::lz_core::Kernel for AttentionGqaPrefillHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1247,7 +1265,7 @@ impl ::lz_core::Kernel for AttentionGqaPrefillHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.gqa.prefill`.
@@ -1312,6 +1330,49 @@ impl<'c> AttentionGqaPrefillCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_seq_q = self.axes.seq_q;
+        let axis_seq_k = self.axes.seq_k;
+        let axis_heads = self.axes.heads;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let param_causal = self.causal;
+        let param_causal_offset = self.causal_offset;
+        let param_window_left = self.window_left;
+        let param_window_right = self.window_right;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        let mut rest = place.shape();
+        let holds = {
+            match param_layout {
+                AttentionGqaPrefillLayout::Bshd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim_v),
+                        ) && rest.is_empty()
+                }
+                AttentionGqaPrefillLayout::Bhsd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim_v),
+                        ) && rest.is_empty()
+                }
+            }
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -1365,18 +1426,83 @@ impl<'c> AttentionGqaPrefillCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_seq_q = self.axes.seq_q;
+        let axis_seq_k = self.axes.seq_k;
+        let axis_heads = self.axes.heads;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let param_causal = self.causal;
+        let param_causal_offset = self.causal_offset;
+        let param_window_left = self.window_left;
+        let param_window_right = self.window_right;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            match param_layout {
+                AttentionGqaPrefillLayout::Bshd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && rest.is_empty()
+                }
+                AttentionGqaPrefillLayout::Bhsd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                        && rest.is_empty()
+                }
+            }
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionGqaPrefillOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_GQA_PREFILL))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionGqaPrefillOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionGqaPrefillOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1398,101 +1524,89 @@ impl<'c> AttentionGqaPrefillCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .mask
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .alibi_slopes
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.k;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .mask
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .mask
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .alibi_slopes
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && self
+                            .args
+                            .mask
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .alibi_slopes
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionGqaPrefillOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionGqaPrefillOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1524,9 +1638,9 @@ pub fn attention_gqa_prefill_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Grouped-query attention of whole sequences over contiguous keys and values.
 ///
@@ -1535,7 +1649,8 @@ pub fn attention_gqa_prefill(
     engine: &::lz_core::Engine,
     args: AttentionGqaPrefill<'_>,
 ) -> Result<AttentionGqaPrefillOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_GQA_PREFILL,
         call.output_spec(),
@@ -1546,12 +1661,15 @@ pub fn attention_gqa_prefill(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionGqaPrefillOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1565,10 +1683,19 @@ impl AttentionGqaPrefillCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionGqaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionGqaPrefillOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_GQA_PREFILL,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

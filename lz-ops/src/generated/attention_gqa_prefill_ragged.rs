@@ -305,6 +305,7 @@ pub struct AttentionGqaPrefillRaggedOut<'a> {
 }
 impl AttentionGqaPrefillRaggedOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionGqaPrefillRaggedOut<'_> {
         AttentionGqaPrefillRaggedOut {
             output: self.output.reborrow(),
@@ -336,7 +337,17 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionGqaPrefillRaggedCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_GQA_PREFILL_RAGGED))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionGqaPrefillRaggedCall<'c>>,
+    ) -> Result<&'r AttentionGqaPrefillRaggedCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -412,7 +423,10 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionGqaPrefillRaggedCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionGqaPrefillRaggedCall<'c>>,
+    ) -> Option<&'r AttentionGqaPrefillRaggedCall<'c>> {
         let mut axis_total_q: i64 = -1i64;
         let mut axis_total_k: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
@@ -750,25 +764,28 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
                 return None;
             }
         }
-        Some(AttentionGqaPrefillRaggedCall {
-            args: self,
-            axes: AttentionGqaPrefillRaggedAxes {
-                total_q: axis_total_q,
-                total_k: axis_total_k,
-                heads: axis_heads,
-                kv_heads: axis_kv_heads,
-                head_dim: axis_head_dim,
-                head_dim_v: axis_head_dim_v,
-                batch: axis_batch,
-            },
-            causal: param_causal,
-            window_left: param_window_left,
-            window_right: param_window_right,
-            soft_cap: param_soft_cap,
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionGqaPrefillRaggedCall {
+                    args: self,
+                    axes: AttentionGqaPrefillRaggedAxes {
+                        total_q: axis_total_q,
+                        total_k: axis_total_k,
+                        heads: axis_heads,
+                        kv_heads: axis_kv_heads,
+                        head_dim: axis_head_dim,
+                        head_dim_v: axis_head_dim_v,
+                        batch: axis_batch,
+                    },
+                    causal: param_causal,
+                    window_left: param_window_left,
+                    window_right: param_window_right,
+                    soft_cap: param_soft_cap,
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 24usize] = [
@@ -1072,7 +1089,8 @@ impl ::lz_core::Kernel for AttentionGqaPrefillRaggedHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1094,7 +1112,7 @@ impl ::lz_core::Kernel for AttentionGqaPrefillRaggedHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.gqa.prefill.ragged`.
@@ -1136,6 +1154,31 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_total_q = self.axes.total_q;
+        let axis_total_k = self.axes.total_k;
+        let axis_heads = self.axes.heads;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let axis_batch = self.axes.batch;
+        let param_causal = self.causal;
+        let param_window_left = self.window_left;
+        let param_window_right = self.window_right;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_total_q))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_head_dim_v))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -1169,18 +1212,70 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_total_q = self.axes.total_q;
+        let axis_total_k = self.axes.total_k;
+        let axis_heads = self.axes.heads;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_head_dim_v = self.axes.head_dim_v;
+        let axis_batch = self.axes.batch;
+        let param_causal = self.causal;
+        let param_window_left = self.window_left;
+        let param_window_right = self.window_right;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_total_q))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionGqaPrefillRaggedOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_GQA_PREFILL_RAGGED))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionGqaPrefillRaggedOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionGqaPrefillRaggedOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1200,99 +1295,87 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.qo_indptr;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.kv_indptr;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .alibi_slopes
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.k;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.qo_indptr;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.kv_indptr;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.qo_indptr;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.kv_indptr;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .alibi_slopes
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.qo_indptr;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.kv_indptr;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && self
+                            .args
+                            .alibi_slopes
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionGqaPrefillRaggedOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionGqaPrefillRaggedOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1324,9 +1407,9 @@ pub fn attention_gqa_prefill_ragged_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Grouped-query attention of requests of different lengths that lie one after the other without padding.
 ///
@@ -1335,7 +1418,8 @@ pub fn attention_gqa_prefill_ragged(
     engine: &::lz_core::Engine,
     args: AttentionGqaPrefillRagged<'_>,
 ) -> Result<AttentionGqaPrefillRaggedOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_GQA_PREFILL_RAGGED,
         call.output_spec(),
@@ -1346,12 +1430,15 @@ pub fn attention_gqa_prefill_ragged(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionGqaPrefillRaggedOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1365,10 +1452,19 @@ impl AttentionGqaPrefillRaggedCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionGqaPrefillRaggedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionGqaPrefillRaggedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_GQA_PREFILL_RAGGED,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

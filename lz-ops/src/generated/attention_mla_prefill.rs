@@ -216,6 +216,7 @@ pub struct AttentionMlaPrefillOut<'a> {
 }
 impl AttentionMlaPrefillOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionMlaPrefillOut<'_> {
         AttentionMlaPrefillOut {
             output: self.output.reborrow(),
@@ -247,7 +248,17 @@ impl<'a> AttentionMlaPrefill<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionMlaPrefillCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_MLA_PREFILL))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionMlaPrefillCall<'c>>,
+    ) -> Result<&'r AttentionMlaPrefillCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -302,7 +313,10 @@ impl<'a> AttentionMlaPrefill<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionMlaPrefillCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionMlaPrefillCall<'c>>,
+    ) -> Option<&'r AttentionMlaPrefillCall<'c>> {
         let mut axis_seq_q: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
         let mut axis_kv_len: i64 = -1i64;
@@ -475,21 +489,24 @@ impl<'a> AttentionMlaPrefill<'a> {
                 return None;
             }
         }
-        Some(AttentionMlaPrefillCall {
-            args: self,
-            axes: AttentionMlaPrefillAxes {
-                seq_q: axis_seq_q,
-                heads: axis_heads,
-                kv_len: axis_kv_len,
-                dim_ckv: axis_dim_ckv,
-                dim_kpe: axis_dim_kpe,
-            },
-            sm_scale: param_sm_scale,
-            causal: param_causal,
-            causal_offset: param_causal_offset,
-            return_lse: param_return_lse,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionMlaPrefillCall {
+                    args: self,
+                    axes: AttentionMlaPrefillAxes {
+                        seq_q: axis_seq_q,
+                        heads: axis_heads,
+                        kv_len: axis_kv_len,
+                        dim_ckv: axis_dim_ckv,
+                        dim_kpe: axis_dim_kpe,
+                    },
+                    sm_scale: param_sm_scale,
+                    causal: param_causal,
+                    causal_offset: param_causal_offset,
+                    return_lse: param_return_lse,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 17usize] = [
@@ -727,7 +744,8 @@ impl ::lz_core::Kernel for AttentionMlaPrefillHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -749,7 +767,7 @@ impl ::lz_core::Kernel for AttentionMlaPrefillHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.mla.prefill`.
@@ -787,6 +805,27 @@ impl<'c> AttentionMlaPrefillCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_seq_q = self.axes.seq_q;
+        let axis_heads = self.axes.heads;
+        let axis_kv_len = self.axes.kv_len;
+        let axis_dim_ckv = self.axes.dim_ckv;
+        let axis_dim_kpe = self.axes.dim_kpe;
+        let param_sm_scale = self.sm_scale;
+        let param_causal = self.causal;
+        let param_causal_offset = self.causal_offset;
+        let param_return_lse = self.return_lse;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_dim_ckv))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -816,18 +855,66 @@ impl<'c> AttentionMlaPrefillCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_seq_q = self.axes.seq_q;
+        let axis_heads = self.axes.heads;
+        let axis_kv_len = self.axes.kv_len;
+        let axis_dim_ckv = self.axes.dim_ckv;
+        let axis_dim_kpe = self.axes.dim_kpe;
+        let param_sm_scale = self.sm_scale;
+        let param_causal = self.causal;
+        let param_causal_offset = self.causal_offset;
+        let param_return_lse = self.return_lse;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionMlaPrefillOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_MLA_PREFILL))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionMlaPrefillOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionMlaPrefillOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -843,73 +930,60 @@ impl<'c> AttentionMlaPrefillCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q_nope;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.q_pe;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.ckv;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.kpe;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.q_nope;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.q_pe;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.ckv;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.kpe;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q_nope;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.q_pe;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.ckv;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.kpe;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q_nope;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.q_pe;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.ckv;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.kpe;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        } && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionMlaPrefillOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionMlaPrefillOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -941,9 +1015,9 @@ pub fn attention_mla_prefill_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Multi-head latent attention of a whole sequence over a contiguous compressed cache.
 ///
@@ -952,7 +1026,8 @@ pub fn attention_mla_prefill(
     engine: &::lz_core::Engine,
     args: AttentionMlaPrefill<'_>,
 ) -> Result<AttentionMlaPrefillOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_MLA_PREFILL,
         call.output_spec(),
@@ -963,12 +1038,15 @@ pub fn attention_mla_prefill(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionMlaPrefillOutput {
         output: owned_output,
         lse: owned_lse,
@@ -982,10 +1060,19 @@ impl AttentionMlaPrefillCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionMlaPrefillOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionMlaPrefillOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_MLA_PREFILL,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -246,6 +246,7 @@ pub struct AttentionSparseBlockOut<'a> {
 }
 impl AttentionSparseBlockOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionSparseBlockOut<'_> {
         AttentionSparseBlockOut {
             output: self.output.reborrow(),
@@ -277,7 +278,17 @@ impl<'a> AttentionSparseBlock<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionSparseBlockCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_SPARSE_BLOCK))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionSparseBlockCall<'c>>,
+    ) -> Result<&'r AttentionSparseBlockCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -336,7 +347,10 @@ impl<'a> AttentionSparseBlock<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionSparseBlockCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionSparseBlockCall<'c>>,
+    ) -> Option<&'r AttentionSparseBlockCall<'c>> {
         let mut axis_m: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
         let mut axis_head_dim: i64 = -1i64;
@@ -617,23 +631,26 @@ impl<'a> AttentionSparseBlock<'a> {
                 return None;
             }
         }
-        Some(AttentionSparseBlockCall {
-            args: self,
-            axes: AttentionSparseBlockAxes {
-                m: axis_m,
-                heads: axis_heads,
-                head_dim: axis_head_dim,
-                n: axis_n,
-                kv_heads: axis_kv_heads,
-                nnz: axis_nnz,
-            },
-            block_rows: param_block_rows,
-            block_cols: param_block_cols,
-            soft_cap: param_soft_cap,
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionSparseBlockCall {
+                    args: self,
+                    axes: AttentionSparseBlockAxes {
+                        m: axis_m,
+                        heads: axis_heads,
+                        head_dim: axis_head_dim,
+                        n: axis_n,
+                        kv_heads: axis_kv_heads,
+                        nnz: axis_nnz,
+                    },
+                    block_rows: param_block_rows,
+                    block_cols: param_block_cols,
+                    soft_cap: param_soft_cap,
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 20usize] = [
@@ -893,7 +910,8 @@ impl ::lz_core::Kernel for AttentionSparseBlockHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -915,7 +933,7 @@ impl ::lz_core::Kernel for AttentionSparseBlockHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.sparse.block`.
@@ -955,6 +973,29 @@ impl<'c> AttentionSparseBlockCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_m = self.axes.m;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_n = self.axes.n;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_nnz = self.axes.nnz;
+        let param_block_rows = self.block_rows;
+        let param_block_cols = self.block_cols;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_m))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_head_dim))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -986,18 +1027,68 @@ impl<'c> AttentionSparseBlockCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_m = self.axes.m;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_n = self.axes.n;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_nnz = self.axes.nnz;
+        let param_block_rows = self.block_rows;
+        let param_block_cols = self.block_cols;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_m))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionSparseBlockOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_SPARSE_BLOCK))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionSparseBlockOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionSparseBlockOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1015,81 +1106,68 @@ impl<'c> AttentionSparseBlockCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.indptr;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.indices;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.k;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.indptr;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.indices;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.indptr;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.indices;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.indptr;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.indices;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        } && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionSparseBlockOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionSparseBlockOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1121,9 +1199,9 @@ pub fn attention_sparse_block_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
 ///
@@ -1132,7 +1210,8 @@ pub fn attention_sparse_block(
     engine: &::lz_core::Engine,
     args: AttentionSparseBlock<'_>,
 ) -> Result<AttentionSparseBlockOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_SPARSE_BLOCK,
         call.output_spec(),
@@ -1143,12 +1222,15 @@ pub fn attention_sparse_block(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionSparseBlockOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1162,10 +1244,19 @@ impl AttentionSparseBlockCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionSparseBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionSparseBlockOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_SPARSE_BLOCK,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

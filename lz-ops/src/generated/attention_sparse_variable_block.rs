@@ -236,6 +236,7 @@ pub struct AttentionSparseVariableBlockOut<'a> {
 }
 impl AttentionSparseVariableBlockOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionSparseVariableBlockOut<'_> {
         AttentionSparseVariableBlockOut {
             output: self.output.reborrow(),
@@ -269,7 +270,19 @@ impl<'a> AttentionSparseVariableBlock<'a> {
     pub fn check(
         &self,
     ) -> Result<AttentionSparseVariableBlockCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(
+            &ATTENTION_SPARSE_VARIABLE_BLOCK,
+        ))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionSparseVariableBlockCall<'c>>,
+    ) -> Result<&'r AttentionSparseVariableBlockCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -327,7 +340,10 @@ impl<'a> AttentionSparseVariableBlock<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionSparseVariableBlockCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionSparseVariableBlockCall<'c>>,
+    ) -> Option<&'r AttentionSparseVariableBlockCall<'c>> {
         let mut axis_heads: i64 = -1i64;
         let mut axis_m: i64 = -1i64;
         let mut axis_head_dim: i64 = -1i64;
@@ -626,22 +642,25 @@ impl<'a> AttentionSparseVariableBlock<'a> {
                 return None;
             }
         }
-        Some(AttentionSparseVariableBlockCall {
-            args: self,
-            axes: AttentionSparseVariableBlockAxes {
-                heads: axis_heads,
-                m: axis_m,
-                head_dim: axis_head_dim,
-                kv_heads: axis_kv_heads,
-                n: axis_n,
-                row_blocks: axis_row_blocks,
-                col_blocks: axis_col_blocks,
-            },
-            soft_cap: param_soft_cap,
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionSparseVariableBlockCall {
+                    args: self,
+                    axes: AttentionSparseVariableBlockAxes {
+                        heads: axis_heads,
+                        m: axis_m,
+                        head_dim: axis_head_dim,
+                        kv_heads: axis_kv_heads,
+                        n: axis_n,
+                        row_blocks: axis_row_blocks,
+                        col_blocks: axis_col_blocks,
+                    },
+                    soft_cap: param_soft_cap,
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 20usize] = [
@@ -910,7 +929,8 @@ impl ::lz_core::Kernel for AttentionSparseVariableBlockHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -932,7 +952,7 @@ impl ::lz_core::Kernel for AttentionSparseVariableBlockHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.sparse.variable_block`.
@@ -974,6 +994,28 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_heads = self.axes.heads;
+        let axis_m = self.axes.m;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_n = self.axes.n;
+        let axis_row_blocks = self.axes.row_blocks;
+        let axis_col_blocks = self.axes.col_blocks;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_m))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_head_dim))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -1004,18 +1046,69 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_heads = self.axes.heads;
+        let axis_m = self.axes.m;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_kv_heads = self.axes.kv_heads;
+        let axis_n = self.axes.n;
+        let axis_row_blocks = self.axes.row_blocks;
+        let axis_col_blocks = self.axes.col_blocks;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_m))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionSparseVariableBlockOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(
+            &ATTENTION_SPARSE_VARIABLE_BLOCK,
+        ))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionSparseVariableBlockOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionSparseVariableBlockOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1032,89 +1125,76 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.block_mask;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.block_row_sizes;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.block_col_sizes;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.k;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.block_mask;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.block_row_sizes;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.block_col_sizes;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.block_mask;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.block_row_sizes;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.block_col_sizes;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.block_mask;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.block_row_sizes;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.block_col_sizes;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        } && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionSparseVariableBlockOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionSparseVariableBlockOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1146,9 +1226,9 @@ pub fn attention_sparse_variable_block_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
 ///
@@ -1157,7 +1237,8 @@ pub fn attention_sparse_variable_block(
     engine: &::lz_core::Engine,
     args: AttentionSparseVariableBlock<'_>,
 ) -> Result<AttentionSparseVariableBlockOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_SPARSE_VARIABLE_BLOCK,
         call.output_spec(),
@@ -1170,12 +1251,15 @@ pub fn attention_sparse_variable_block(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionSparseVariableBlockOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1189,10 +1273,19 @@ impl AttentionSparseVariableBlockCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionSparseVariableBlockOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionSparseVariableBlockOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_SPARSE_VARIABLE_BLOCK,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -316,6 +316,7 @@ pub struct AttentionStandardDecodePagedOut<'a> {
 }
 impl AttentionStandardDecodePagedOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionStandardDecodePagedOut<'_> {
         AttentionStandardDecodePagedOut {
             output: self.output.reborrow(),
@@ -349,7 +350,19 @@ impl<'a> AttentionStandardDecodePaged<'a> {
     pub fn check(
         &self,
     ) -> Result<AttentionStandardDecodePagedCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(
+            &ATTENTION_STANDARD_DECODE_PAGED,
+        ))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionStandardDecodePagedCall<'c>>,
+    ) -> Result<&'r AttentionStandardDecodePagedCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -422,7 +435,10 @@ impl<'a> AttentionStandardDecodePaged<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionStandardDecodePagedCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionStandardDecodePagedCall<'c>>,
+    ) -> Option<&'r AttentionStandardDecodePagedCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
         let mut axis_head_dim: i64 = -1i64;
@@ -840,23 +856,26 @@ impl<'a> AttentionStandardDecodePaged<'a> {
                 return None;
             }
         }
-        Some(AttentionStandardDecodePagedCall {
-            args: self,
-            axes: AttentionStandardDecodePagedAxes {
-                batch: axis_batch,
-                heads: axis_heads,
-                head_dim: axis_head_dim,
-                num_pages: axis_num_pages,
-                page_size: axis_page_size,
-                num_indices: axis_num_indices,
-            },
-            window_left: param_window_left,
-            soft_cap: param_soft_cap,
-            sm_scale: param_sm_scale,
-            return_lse: param_return_lse,
-            layout: param_layout,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionStandardDecodePagedCall {
+                    args: self,
+                    axes: AttentionStandardDecodePagedAxes {
+                        batch: axis_batch,
+                        heads: axis_heads,
+                        head_dim: axis_head_dim,
+                        num_pages: axis_num_pages,
+                        page_size: axis_page_size,
+                        num_indices: axis_num_indices,
+                    },
+                    window_left: param_window_left,
+                    soft_cap: param_soft_cap,
+                    sm_scale: param_sm_scale,
+                    return_lse: param_return_lse,
+                    layout: param_layout,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 23usize] = [
@@ -1160,7 +1179,8 @@ impl ::lz_core::Kernel for AttentionStandardDecodePagedHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1182,7 +1202,7 @@ impl ::lz_core::Kernel for AttentionStandardDecodePagedHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.standard.decode.paged`.
@@ -1225,6 +1245,29 @@ impl<'c> AttentionStandardDecodePagedCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_num_pages = self.axes.num_pages;
+        let axis_page_size = self.axes.page_size;
+        let axis_num_indices = self.axes.num_indices;
+        let param_window_left = self.window_left;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_head_dim))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -1256,18 +1299,70 @@ impl<'c> AttentionStandardDecodePagedCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_num_pages = self.axes.num_pages;
+        let axis_page_size = self.axes.page_size;
+        let axis_num_indices = self.axes.num_indices;
+        let param_window_left = self.window_left;
+        let param_soft_cap = self.soft_cap;
+        let param_sm_scale = self.sm_scale;
+        let param_return_lse = self.return_lse;
+        let param_layout = self.layout;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_lse), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
     ) -> Result<AttentionStandardDecodePagedOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(
+            &ATTENTION_STANDARD_DECODE_PAGED,
+        ))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionStandardDecodePagedOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionStandardDecodePagedOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -1285,107 +1380,95 @@ impl<'c> AttentionStandardDecodePagedCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.q;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.k_cache;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.v_cache;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.kv_indptr;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.kv_indices;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.kv_last_page_len;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .alibi_slopes
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.q;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.k_cache;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.v_cache;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.kv_indptr;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.kv_indices;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.kv_last_page_len;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .alibi_slopes
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &lse {
                 Some(place) => {
-                    self
-                        .lse_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_lse(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.q;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.k_cache;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.v_cache;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.kv_indptr;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.kv_indices;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && {
-                                    let view = &self.args.kv_last_page_len;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .alibi_slopes
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.q;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && {
+                            let view = &self.args.k_cache;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.v_cache;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.kv_indptr;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.kv_indices;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && {
+                            let view = &self.args.kv_last_page_len;
+                            ::lz_core::check::fast::output_apart(place, view, true)
+                        }
+                        && self
+                            .args
+                            .alibi_slopes
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.lse_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_lse), Ok(true)
+                    ))
+                }
             })
         {
-            Ok(AttentionStandardDecodePagedOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionStandardDecodePagedOut {
+                        output: unsafe { output.lend() },
+                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1417,9 +1500,9 @@ pub fn attention_standard_decode_paged_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// One decode step of attention over a paged cache.
 ///
@@ -1428,7 +1511,8 @@ pub fn attention_standard_decode_paged(
     engine: &::lz_core::Engine,
     args: AttentionStandardDecodePaged<'_>,
 ) -> Result<AttentionStandardDecodePagedOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_STANDARD_DECODE_PAGED,
         call.output_spec(),
@@ -1441,12 +1525,15 @@ pub fn attention_standard_decode_paged(
         }
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_lse.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(AttentionStandardDecodePagedOutput {
         output: owned_output,
         lse: owned_lse,
@@ -1460,10 +1547,19 @@ impl AttentionStandardDecodePagedCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionStandardDecodePagedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionStandardDecodePagedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_STANDARD_DECODE_PAGED,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

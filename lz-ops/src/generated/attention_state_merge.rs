@@ -109,6 +109,7 @@ pub struct AttentionStateMergeOut<'a> {
 }
 impl AttentionStateMergeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> AttentionStateMergeOut<'_> {
         AttentionStateMergeOut {
             output: self.output.reborrow(),
@@ -136,7 +137,17 @@ impl<'a> AttentionStateMerge<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<AttentionStateMergeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_STATE_MERGE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionStateMergeCall<'c>>,
+    ) -> Result<&'r AttentionStateMergeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -165,7 +176,10 @@ impl<'a> AttentionStateMerge<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<AttentionStateMergeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<AttentionStateMergeCall<'c>>,
+    ) -> Option<&'r AttentionStateMergeCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -266,17 +280,20 @@ impl<'a> AttentionStateMerge<'a> {
                 return None;
             }
         }
-        Some(AttentionStateMergeCall {
-            args: self,
-            axes: AttentionStateMergeAxes {
-                rows: axis_rows,
-                rows_dims,
-                states: axis_states,
-                heads: axis_heads,
-                head_dim: axis_head_dim,
-            },
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(AttentionStateMergeCall {
+                    args: self,
+                    axes: AttentionStateMergeAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        states: axis_states,
+                        heads: axis_heads,
+                        head_dim: axis_head_dim,
+                    },
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 10usize] = [
@@ -439,7 +456,8 @@ impl ::lz_core::Kernel for AttentionStateMergeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -463,7 +481,7 @@ impl ::lz_core::Kernel for AttentionStateMergeHandle {
         let out = call
             .outputs(output_output, output_lse)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `attention.state.merge`.
@@ -480,7 +498,7 @@ impl<'c> AttentionStateMergeCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_states = self.axes.states;
         let axis_heads = self.axes.heads;
         let axis_head_dim = self.axes.head_dim;
@@ -499,12 +517,29 @@ impl<'c> AttentionStateMergeCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_states = self.axes.states;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_head_dim))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `lse`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn lse_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_states = self.axes.states;
         let axis_heads = self.axes.heads;
         let axis_head_dim = self.axes.head_dim;
@@ -520,13 +555,31 @@ impl<'c> AttentionStateMergeCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_lse(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_states = self.axes.states;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -535,63 +588,65 @@ impl<'c> AttentionStateMergeCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output, lse)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&ATTENTION_STATE_MERGE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionStateMergeOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        lse: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut AttentionStateMergeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_states = self.axes.states;
         let axis_heads = self.axes.heads;
         let axis_head_dim = self.axes.head_dim;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.s;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.s;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
             && ({
                 let place = &lse;
-                self
-                    .lse_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_lse(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.v;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.s;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                        let view = &self.args.v;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.s;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    } && ::lz_core::check::fast::apart(place.view(), output.view())
             })
         {
-            Ok(AttentionStateMergeOut {
-                output,
-                lse,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(AttentionStateMergeOut {
+                        output: unsafe { output.lend() },
+                        lse: unsafe { lse.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -619,9 +674,9 @@ pub fn attention_state_merge_into<'a>(
     output: ::lz_core::TensorMut<'a>,
     lse: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, lse)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, lse)?)
 }
 /// Combines partial attention results over disjoint sets of keys into the result over all of them.
 ///
@@ -630,7 +685,8 @@ pub fn attention_state_merge(
     engine: &::lz_core::Engine,
     args: AttentionStateMerge<'_>,
 ) -> Result<AttentionStateMergeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &ATTENTION_STATE_MERGE,
         call.output_spec(),
@@ -639,8 +695,10 @@ pub fn attention_state_merge(
         &ATTENTION_STATE_MERGE,
         call.lse_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut(), owned_lse.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call.outputs_in(&mut places, owned_output.view_mut(), owned_lse.view_mut())?,
+    )?;
     Ok(AttentionStateMergeOutput {
         output: owned_output,
         lse: owned_lse,
@@ -654,10 +712,19 @@ impl AttentionStateMergeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: AttentionStateMergeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut AttentionStateMergeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &ATTENTION_STATE_MERGE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -324,6 +324,7 @@ pub struct DequantizeOut<'a> {
 }
 impl DequantizeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> DequantizeOut<'_> {
         DequantizeOut {
             output: self.output.reborrow(),
@@ -345,7 +346,17 @@ impl<'a> Dequantize<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<DequantizeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&DEQUANTIZE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<DequantizeCall<'c>>,
+    ) -> Result<&'r DequantizeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -401,7 +412,10 @@ impl<'a> Dequantize<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<DequantizeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<DequantizeCall<'c>>,
+    ) -> Option<&'r DequantizeCall<'c>> {
         let mut axis_outer = -1i64;
         let mut outer_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut outer_bound = false;
@@ -766,20 +780,23 @@ impl<'a> Dequantize<'a> {
                 return None;
             }
         }
-        Some(DequantizeCall {
-            args: self,
-            axes: DequantizeAxes {
-                outer: axis_outer,
-                outer_dims,
-                channels: axis_channels,
-                stored: axis_stored,
-            },
-            format: param_format,
-            granularity: param_granularity,
-            block_size: param_block_size,
-            inner: param_inner,
-            output_dtype: param_output_dtype,
-        })
+        Some(
+            room
+                .insert(DequantizeCall {
+                    args: self,
+                    axes: DequantizeAxes {
+                        outer: axis_outer,
+                        outer_dims,
+                        channels: axis_channels,
+                        stored: axis_stored,
+                    },
+                    format: param_format,
+                    granularity: param_granularity,
+                    block_size: param_block_size,
+                    inner: param_inner,
+                    output_dtype: param_output_dtype,
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 16usize] = [
@@ -1034,7 +1051,8 @@ impl ::lz_core::Kernel for DequantizeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1050,7 +1068,7 @@ impl ::lz_core::Kernel for DequantizeHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `dequantize`.
@@ -1066,7 +1084,7 @@ impl<'c> DequantizeCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_outer = self.axes.outer;
-        let outer_dims = self.axes.outer_dims;
+        let outer_dims = &self.axes.outer_dims;
         let axis_channels = self.axes.channels;
         let axis_stored = self.axes.stored;
         let param_format = self.format;
@@ -1101,13 +1119,48 @@ impl<'c> DequantizeCall<'c> {
         };
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_outer = self.axes.outer;
+        let outer_dims = &self.axes.outer_dims;
+        let axis_channels = self.axes.channels;
+        let axis_stored = self.axes.stored;
+        let param_format = self.format;
+        let param_granularity = self.granularity;
+        let param_block_size = self.block_size;
+        let param_inner = self.inner;
+        let param_output_dtype = self.output_dtype;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_channels))
+                && ::lz_core::check::fast::next_is(
+                    &mut rest,
+                    (::core::result::Result::Ok::<
+                        i64,
+                        ::lz_core::expr::arith::EvalError,
+                    >(param_inner))
+                        .ok(),
+                ) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    match param_output_dtype {
+                        DequantizeOutputDtype::F32 => ::lz_core::DType::from_number(2u8)?,
+                        DequantizeOutputDtype::F16 => ::lz_core::DType::from_number(3u8)?,
+                        DequantizeOutputDtype::Bf16 => {
+                            ::lz_core::DType::from_number(4u8)?
+                        }
+                    },
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -1115,8 +1168,27 @@ impl<'c> DequantizeCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&DEQUANTIZE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<DequantizeOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut DequantizeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_outer = self.axes.outer;
-        let outer_dims = self.axes.outer_dims;
+        let outer_dims = &self.axes.outer_dims;
         let axis_channels = self.axes.channels;
         let axis_stored = self.axes.stored;
         let param_format = self.format;
@@ -1127,49 +1199,42 @@ impl<'c> DequantizeCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.quantized;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.scale;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .zero_point
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .global_scale
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.quantized;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.scale;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .zero_point
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .global_scale
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(DequantizeOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(DequantizeOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -1185,9 +1250,9 @@ pub fn dequantize_into<'a>(
     args: &'a Dequantize<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Turns values of a small integer or float format back into ordinary floats.
 ///
@@ -1196,10 +1261,10 @@ pub fn dequantize(
     engine: &::lz_core::Engine,
     args: Dequantize<'_>,
 ) -> Result<DequantizeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(&DEQUANTIZE, call.output_spec())?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(DequantizeOutput {
         output: owned_output,
     })
@@ -1212,10 +1277,19 @@ impl DequantizeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: DequantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut DequantizeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &DEQUANTIZE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

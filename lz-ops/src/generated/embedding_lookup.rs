@@ -103,6 +103,7 @@ pub struct EmbeddingLookupOut<'a> {
 }
 impl EmbeddingLookupOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> EmbeddingLookupOut<'_> {
         EmbeddingLookupOut {
             output: self.output.reborrow(),
@@ -124,7 +125,17 @@ impl<'a> EmbeddingLookup<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<EmbeddingLookupCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&EMBEDDING_LOOKUP))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<EmbeddingLookupCall<'c>>,
+    ) -> Result<&'r EmbeddingLookupCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -153,7 +164,10 @@ impl<'a> EmbeddingLookup<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<EmbeddingLookupCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<EmbeddingLookupCall<'c>>,
+    ) -> Option<&'r EmbeddingLookupCall<'c>> {
         let mut axis_vocab: i64 = -1i64;
         let mut axis_dim: i64 = -1i64;
         let mut axis_tokens = -1i64;
@@ -238,17 +252,20 @@ impl<'a> EmbeddingLookup<'a> {
                 return None;
             }
         }
-        Some(EmbeddingLookupCall {
-            args: self,
-            axes: EmbeddingLookupAxes {
-                vocab: axis_vocab,
-                dim: axis_dim,
-                tokens: axis_tokens,
-                tokens_dims,
-            },
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_i: ::lz_core::DType::from_number(dtype_i),
-        })
+        Some(
+            room
+                .insert(EmbeddingLookupCall {
+                    args: self,
+                    axes: EmbeddingLookupAxes {
+                        vocab: axis_vocab,
+                        dim: axis_dim,
+                        tokens: axis_tokens,
+                        tokens_dims,
+                    },
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_i: ::lz_core::DType::from_number(dtype_i),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 9usize] = [
@@ -402,7 +419,8 @@ impl ::lz_core::Kernel for EmbeddingLookupHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -418,7 +436,7 @@ impl ::lz_core::Kernel for EmbeddingLookupHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `embedding.lookup`.
@@ -437,7 +455,7 @@ impl<'c> EmbeddingLookupCall<'c> {
         let axis_vocab = self.axes.vocab;
         let axis_dim = self.axes.dim;
         let axis_tokens = self.axes.tokens;
-        let tokens_dims = self.axes.tokens_dims;
+        let tokens_dims = &self.axes.tokens_dims;
         let mut sizes = ::lz_core::tensor::Dims::EMPTY;
         for &size in tokens_dims.iter() {
             if !sizes.push(size) {
@@ -450,13 +468,24 @@ impl<'c> EmbeddingLookupCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_vocab = self.axes.vocab;
+        let axis_dim = self.axes.dim;
+        let axis_tokens = self.axes.tokens;
+        let tokens_dims = &self.axes.tokens_dims;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &tokens_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_dim))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -464,38 +493,50 @@ impl<'c> EmbeddingLookupCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&EMBEDDING_LOOKUP))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<EmbeddingLookupOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut EmbeddingLookupOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_vocab = self.axes.vocab;
         let axis_dim = self.axes.dim;
         let axis_tokens = self.axes.tokens;
-        let tokens_dims = self.axes.tokens_dims;
+        let tokens_dims = &self.axes.tokens_dims;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.table;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.ids;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.table;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.ids;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(EmbeddingLookupOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(EmbeddingLookupOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -511,9 +552,9 @@ pub fn embedding_lookup_into<'a>(
     args: &'a EmbeddingLookup<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Copies the rows of a table that ids name.
 ///
@@ -522,13 +563,13 @@ pub fn embedding_lookup(
     engine: &::lz_core::Engine,
     args: EmbeddingLookup<'_>,
 ) -> Result<EmbeddingLookupOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &EMBEDDING_LOOKUP,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(EmbeddingLookupOutput {
         output: owned_output,
     })
@@ -541,10 +582,19 @@ impl EmbeddingLookupCall<'_> {
         engine: &::lz_core::Engine,
         mut out: EmbeddingLookupOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut EmbeddingLookupOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &EMBEDDING_LOOKUP,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

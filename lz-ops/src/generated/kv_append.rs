@@ -185,6 +185,7 @@ pub struct KvAppendOut<'a> {
 }
 impl KvAppendOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> KvAppendOut<'_> {
         KvAppendOut {
             k_cache: self.k_cache.reborrow(),
@@ -204,7 +205,17 @@ impl<'a> KvAppend<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<KvAppendCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&KV_APPEND))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<KvAppendCall<'c>>,
+    ) -> Result<&'r KvAppendCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -247,7 +258,10 @@ impl<'a> KvAppend<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<KvAppendCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<KvAppendCall<'c>>,
+    ) -> Option<&'r KvAppendCall<'c>> {
         let mut axis_tokens: i64 = -1i64;
         let mut axis_kv_heads: i64 = -1i64;
         let mut axis_head_dim: i64 = -1i64;
@@ -259,8 +273,8 @@ impl<'a> KvAppend<'a> {
             Some(value) => value,
             None => KvAppendLayout::Nhd,
         };
-        let view_k_cache = self.k_cache.as_view();
-        let view_v_cache = self.v_cache.as_view();
+        let view_k_cache = self.k_cache.view();
+        let view_v_cache = self.v_cache.view();
         {
             let view = &self.k;
             if !view.is_sound() {
@@ -596,19 +610,22 @@ impl<'a> KvAppend<'a> {
                 return None;
             }
         }
-        Some(KvAppendCall {
-            args: self,
-            axes: KvAppendAxes {
-                tokens: axis_tokens,
-                kv_heads: axis_kv_heads,
-                head_dim: axis_head_dim,
-                num_pages: axis_num_pages,
-                page_size: axis_page_size,
-            },
-            layout: param_layout,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_c: ::lz_core::DType::from_number(dtype_c),
-        })
+        Some(
+            room
+                .insert(KvAppendCall {
+                    args: self,
+                    axes: KvAppendAxes {
+                        tokens: axis_tokens,
+                        kv_heads: axis_kv_heads,
+                        head_dim: axis_head_dim,
+                        num_pages: axis_num_pages,
+                        page_size: axis_page_size,
+                    },
+                    layout: param_layout,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_c: ::lz_core::DType::from_number(dtype_c),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 14usize] = [
@@ -819,7 +836,8 @@ impl ::lz_core::Kernel for KvAppendHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -827,7 +845,7 @@ impl ::lz_core::Kernel for KvAppendHandle {
         )]
         let mut next = outputs.iter_mut();
         let out = call.outputs().map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `kv.append`.
@@ -840,12 +858,26 @@ pub fn kv_append_kernel(
 impl<'c> KvAppendCall<'c> {
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs<'a>(&self) -> Result<KvAppendOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&KV_APPEND))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs<'a>(&self) -> Result<KvAppendOut<'a>, ::lz_core::Error>
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<KvAppendOut<'a>>,
+    ) -> Result<&'r mut KvAppendOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -856,11 +888,14 @@ impl<'c> KvAppendCall<'c> {
         let axis_page_size = self.axes.page_size;
         let param_layout = self.layout;
         if true {
-            Ok(KvAppendOut {
-                k_cache: unsafe { self.args.k_cache.lend() },
-                v_cache: unsafe { self.args.v_cache.lend() },
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(KvAppendOut {
+                        k_cache: unsafe { self.args.k_cache.lend() },
+                        v_cache: unsafe { self.args.v_cache.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[])))
         }
@@ -875,9 +910,9 @@ pub fn kv_append_into<'a>(
     engine: &::lz_core::Engine,
     args: &'a mut KvAppend<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs()?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places)?)
 }
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
@@ -886,9 +921,9 @@ pub fn kv_append(
     engine: &::lz_core::Engine,
     args: KvAppend<'_>,
 ) -> Result<KvAppendOutput, ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs()?;
-    call.run(engine, out)?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places)?)?;
     Ok(KvAppendOutput {})
 }
 impl KvAppendCall<'_> {
@@ -899,10 +934,19 @@ impl KvAppendCall<'_> {
         engine: &::lz_core::Engine,
         mut out: KvAppendOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut KvAppendOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &KV_APPEND,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -170,6 +170,7 @@ pub struct KvCompactOut<'a> {
 }
 impl KvCompactOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> KvCompactOut<'_> {
         KvCompactOut {
             k_cache: self.k_cache.reborrow(),
@@ -189,7 +190,17 @@ impl<'a> KvCompact<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<KvCompactCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&KV_COMPACT))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<KvCompactCall<'c>>,
+    ) -> Result<&'r KvCompactCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -231,7 +242,10 @@ impl<'a> KvCompact<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<KvCompactCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<KvCompactCall<'c>>,
+    ) -> Option<&'r KvCompactCall<'c>> {
         let mut axis_num_pages: i64 = -1i64;
         let mut axis_page_size: i64 = -1i64;
         let mut axis_kv_heads: i64 = -1i64;
@@ -242,8 +256,8 @@ impl<'a> KvCompact<'a> {
             Some(value) => value,
             None => KvCompactLayout::Nhd,
         };
-        let view_k_cache = self.k_cache.as_view();
-        let view_v_cache = self.v_cache.as_view();
+        let view_k_cache = self.k_cache.view();
+        let view_v_cache = self.v_cache.view();
         {
             let view = &view_k_cache;
             if !view.is_sound() {
@@ -532,18 +546,21 @@ impl<'a> KvCompact<'a> {
                 return None;
             }
         }
-        Some(KvCompactCall {
-            args: self,
-            axes: KvCompactAxes {
-                num_pages: axis_num_pages,
-                page_size: axis_page_size,
-                kv_heads: axis_kv_heads,
-                head_dim: axis_head_dim,
-                moves: axis_moves,
-            },
-            layout: param_layout,
-            dtype_c: ::lz_core::DType::from_number(dtype_c),
-        })
+        Some(
+            room
+                .insert(KvCompactCall {
+                    args: self,
+                    axes: KvCompactAxes {
+                        num_pages: axis_num_pages,
+                        page_size: axis_page_size,
+                        kv_heads: axis_kv_heads,
+                        head_dim: axis_head_dim,
+                        moves: axis_moves,
+                    },
+                    layout: param_layout,
+                    dtype_c: ::lz_core::DType::from_number(dtype_c),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 12usize] = [
@@ -733,7 +750,8 @@ impl ::lz_core::Kernel for KvCompactHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -741,7 +759,7 @@ impl ::lz_core::Kernel for KvCompactHandle {
         )]
         let mut next = outputs.iter_mut();
         let out = call.outputs().map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `kv.compact`.
@@ -754,12 +772,26 @@ pub fn kv_compact_kernel(
 impl<'c> KvCompactCall<'c> {
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs<'a>(&self) -> Result<KvCompactOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&KV_COMPACT))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs<'a>(&self) -> Result<KvCompactOut<'a>, ::lz_core::Error>
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<KvCompactOut<'a>>,
+    ) -> Result<&'r mut KvCompactOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -770,11 +802,14 @@ impl<'c> KvCompactCall<'c> {
         let axis_moves = self.axes.moves;
         let param_layout = self.layout;
         if true {
-            Ok(KvCompactOut {
-                k_cache: unsafe { self.args.k_cache.lend() },
-                v_cache: unsafe { self.args.v_cache.lend() },
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(KvCompactOut {
+                        k_cache: unsafe { self.args.k_cache.lend() },
+                        v_cache: unsafe { self.args.v_cache.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[])))
         }
@@ -789,9 +824,9 @@ pub fn kv_compact_into<'a>(
     engine: &::lz_core::Engine,
     args: &'a mut KvCompact<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs()?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places)?)
 }
 /// Moves whole pages of a paged cache, in place.
 ///
@@ -800,9 +835,9 @@ pub fn kv_compact(
     engine: &::lz_core::Engine,
     args: KvCompact<'_>,
 ) -> Result<KvCompactOutput, ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs()?;
-    call.run(engine, out)?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places)?)?;
     Ok(KvCompactOutput {})
 }
 impl KvCompactCall<'_> {
@@ -813,10 +848,19 @@ impl KvCompactCall<'_> {
         engine: &::lz_core::Engine,
         mut out: KvCompactOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut KvCompactOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &KV_COMPACT,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -195,6 +195,7 @@ pub struct MlpFusedOut<'a> {
 }
 impl MlpFusedOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> MlpFusedOut<'_> {
         MlpFusedOut {
             output: self.output.reborrow(),
@@ -216,7 +217,17 @@ impl<'a> MlpFused<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<MlpFusedCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_FUSED))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpFusedCall<'c>>,
+    ) -> Result<&'r MlpFusedCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -258,7 +269,10 @@ impl<'a> MlpFused<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<MlpFusedCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpFusedCall<'c>>,
+    ) -> Option<&'r MlpFusedCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -388,18 +402,21 @@ impl<'a> MlpFused<'a> {
                 return None;
             }
         }
-        Some(MlpFusedCall {
-            args: self,
-            axes: MlpFusedAxes {
-                rows: axis_rows,
-                rows_dims,
-                in_features: axis_in_features,
-                intermediate: axis_intermediate,
-                out_features: axis_out_features,
-            },
-            activation: param_activation,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(MlpFusedCall {
+                    args: self,
+                    axes: MlpFusedAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        in_features: axis_in_features,
+                        intermediate: axis_intermediate,
+                        out_features: axis_out_features,
+                    },
+                    activation: param_activation,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 12usize] = [
@@ -595,7 +612,8 @@ impl ::lz_core::Kernel for MlpFusedHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -611,7 +629,7 @@ impl ::lz_core::Kernel for MlpFusedHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `mlp.fused`.
@@ -627,7 +645,7 @@ impl<'c> MlpFusedCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_intermediate = self.axes.intermediate;
         let axis_out_features = self.axes.out_features;
@@ -644,13 +662,26 @@ impl<'c> MlpFusedCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_in_features = self.axes.in_features;
+        let axis_intermediate = self.axes.intermediate;
+        let axis_out_features = self.axes.out_features;
+        let param_activation = self.activation;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_out_features))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -658,8 +689,27 @@ impl<'c> MlpFusedCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_FUSED))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<MlpFusedOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut MlpFusedOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_intermediate = self.axes.intermediate;
         let axis_out_features = self.axes.out_features;
@@ -667,39 +717,32 @@ impl<'c> MlpFusedCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.gate_weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.up_weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.down_weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.gate_weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.up_weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.down_weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(MlpFusedOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(MlpFusedOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -715,9 +758,9 @@ pub fn mlp_fused_into<'a>(
     args: &'a MlpFused<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// A gated feed-forward block in one step.
 ///
@@ -726,10 +769,10 @@ pub fn mlp_fused(
     engine: &::lz_core::Engine,
     args: MlpFused<'_>,
 ) -> Result<MlpFusedOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(&MLP_FUSED, call.output_spec())?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(MlpFusedOutput {
         output: owned_output,
     })
@@ -742,10 +785,19 @@ impl MlpFusedCall<'_> {
         engine: &::lz_core::Engine,
         mut out: MlpFusedOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut MlpFusedOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &MLP_FUSED,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -177,6 +177,7 @@ pub struct NormLayerOut<'a> {
 }
 impl NormLayerOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> NormLayerOut<'_> {
         NormLayerOut {
             output: self.output.reborrow(),
@@ -216,7 +217,17 @@ impl<'a> NormLayer<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<NormLayerCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_LAYER))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormLayerCall<'c>>,
+    ) -> Result<&'r NormLayerCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -263,7 +274,10 @@ impl<'a> NormLayer<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<NormLayerCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormLayerCall<'c>>,
+    ) -> Option<&'r NormLayerCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -379,18 +393,21 @@ impl<'a> NormLayer<'a> {
                 return None;
             }
         }
-        Some(NormLayerCall {
-            args: self,
-            axes: NormLayerAxes {
-                rows: axis_rows,
-                rows_dims,
-                hidden: axis_hidden,
-            },
-            eps: param_eps,
-            return_stats: param_return_stats,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_w: ::lz_core::DType::from_number(dtype_w),
-        })
+        Some(
+            room
+                .insert(NormLayerCall {
+                    args: self,
+                    axes: NormLayerAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        hidden: axis_hidden,
+                    },
+                    eps: param_eps,
+                    return_stats: param_return_stats,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_w: ::lz_core::DType::from_number(dtype_w),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 15usize] = [
@@ -634,7 +651,8 @@ impl ::lz_core::Kernel for NormLayerHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -660,7 +678,7 @@ impl ::lz_core::Kernel for NormLayerHandle {
         let out = call
             .outputs(output_output, output_mean, output_inv_std)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `norm.layer`.
@@ -676,7 +694,7 @@ impl<'c> NormLayerCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_return_stats = self.return_stats;
@@ -692,12 +710,28 @@ impl<'c> NormLayerCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_hidden = self.axes.hidden;
+        let param_eps = self.eps;
+        let param_return_stats = self.return_stats;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_hidden))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Sizes and dtype of `mean`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn mean_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_return_stats = self.return_stats;
@@ -715,13 +749,39 @@ impl<'c> NormLayerCall<'c> {
         }
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
+    }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_mean(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_hidden = self.axes.hidden;
+        let param_eps = self.eps;
+        let param_return_stats = self.return_stats;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_stats), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
     }
     /// Sizes and dtype of `inv_std`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn inv_std_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_return_stats = self.return_stats;
@@ -740,13 +800,35 @@ impl<'c> NormLayerCall<'c> {
         let dtype = ::lz_core::DType::from_number(2u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_inv_std(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_hidden = self.axes.hidden;
+        let param_eps = self.eps;
+        let param_return_stats = self.return_stats;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError >
+            (param_return_stats), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(2u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -756,139 +838,145 @@ impl<'c> NormLayerCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output, mean, inv_std)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_LAYER))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<NormLayerOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+        mean: Option<::lz_core::TensorMut<'a>>,
+        inv_std: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut NormLayerOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_return_stats = self.return_stats;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .weight
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .bias
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && self
+                        .args
+                        .weight
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .bias
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &mean {
                 Some(place) => {
-                    self
-                        .mean_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_mean(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.x;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .weight
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .bias
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
+                            let view = &self.args.x;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && self
+                            .args
+                            .weight
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .bias
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
                 }
-                None => self.mean_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_stats),
+                        Ok(true)
+                    ))
+                }
             })
             && (match &inv_std {
                 Some(place) => {
-                    self
-                        .inv_std_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_inv_std(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.x;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .weight
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .bias
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(&tensor, &output.as_view())
-                                && mean
-                                    .as_ref()
-                                    .is_none_or(|other| ::lz_core::check::fast::apart(
-                                        &tensor,
-                                        &other.as_view(),
-                                    ))
+                            let view = &self.args.x;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && self
+                            .args
+                            .weight
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .bias
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), output.view())
+                        && mean
+                            .as_ref()
+                            .is_none_or(|other| ::lz_core::check::fast::apart(
+                                place.view(),
+                                other.view(),
+                            ))
                 }
-                None => self.inv_std_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (param_return_stats),
+                        Ok(true)
+                    ))
+                }
             })
         {
-            Ok(NormLayerOut {
-                output,
-                mean,
-                inv_std,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(NormLayerOut {
+                        output: unsafe { output.lend() },
+                        mean: mean.as_ref().map(|place| unsafe { place.lend() }),
+                        inv_std: inv_std.as_ref().map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -926,9 +1014,9 @@ pub fn norm_layer_into<'a>(
     mean: Option<::lz_core::TensorMut<'a>>,
     inv_std: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output, mean, inv_std)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output, mean, inv_std)?)
 }
 /// Layer normalisation over the last dimension.
 ///
@@ -937,7 +1025,8 @@ pub fn norm_layer(
     engine: &::lz_core::Engine,
     args: NormLayer<'_>,
 ) -> Result<NormLayerOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(&NORM_LAYER, call.output_spec())?;
     let mut owned_mean = match call.mean_spec() {
         Some(spec) => Some(::lz_core::check::allocate(&NORM_LAYER, Some(spec))?),
@@ -947,13 +1036,16 @@ pub fn norm_layer(
         Some(spec) => Some(::lz_core::check::allocate(&NORM_LAYER, Some(spec))?),
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_output.view_mut(),
-            owned_mean.as_mut().map(::lz_core::Tensor::view_mut),
-            owned_inv_std.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_output.view_mut(),
+                owned_mean.as_mut().map(::lz_core::Tensor::view_mut),
+                owned_inv_std.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(NormLayerOutput {
         output: owned_output,
         mean: owned_mean,
@@ -968,10 +1060,19 @@ impl NormLayerCall<'_> {
         engine: &::lz_core::Engine,
         mut out: NormLayerOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut NormLayerOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &NORM_LAYER,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

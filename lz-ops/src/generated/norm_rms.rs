@@ -162,6 +162,7 @@ pub struct NormRmsOut<'a> {
 }
 impl NormRmsOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> NormRmsOut<'_> {
         NormRmsOut {
             output: self.output.reborrow(),
@@ -183,7 +184,17 @@ impl<'a> NormRms<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<NormRmsCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_RMS))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormRmsCall<'c>>,
+    ) -> Result<&'r NormRmsCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -227,7 +238,10 @@ impl<'a> NormRms<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<NormRmsCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormRmsCall<'c>>,
+    ) -> Option<&'r NormRmsCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -323,18 +337,21 @@ impl<'a> NormRms<'a> {
                 return None;
             }
         }
-        Some(NormRmsCall {
-            args: self,
-            axes: NormRmsAxes {
-                rows: axis_rows,
-                rows_dims,
-                hidden: axis_hidden,
-            },
-            eps: param_eps,
-            weight_offset: param_weight_offset,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_w: ::lz_core::DType::from_number(dtype_w),
-        })
+        Some(
+            room
+                .insert(NormRmsCall {
+                    args: self,
+                    axes: NormRmsAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        hidden: axis_hidden,
+                    },
+                    eps: param_eps,
+                    weight_offset: param_weight_offset,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_w: ::lz_core::DType::from_number(dtype_w),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 11usize] = [
@@ -506,7 +523,8 @@ impl ::lz_core::Kernel for NormRmsHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -522,7 +540,7 @@ impl ::lz_core::Kernel for NormRmsHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `norm.rms`.
@@ -538,7 +556,7 @@ impl<'c> NormRmsCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_weight_offset = self.weight_offset;
@@ -554,13 +572,25 @@ impl<'c> NormRmsCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_hidden = self.axes.hidden;
+        let param_eps = self.eps;
+        let param_weight_offset = self.weight_offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_hidden))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -568,44 +598,56 @@ impl<'c> NormRmsCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_RMS))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<NormRmsOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut NormRmsOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_weight_offset = self.weight_offset;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .weight
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && self
+                        .args
+                        .weight
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(NormRmsOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(NormRmsOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -621,9 +663,9 @@ pub fn norm_rms_into<'a>(
     args: &'a NormRms<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Root-mean-square normalisation over the last dimension.
 ///
@@ -632,10 +674,10 @@ pub fn norm_rms(
     engine: &::lz_core::Engine,
     args: NormRms<'_>,
 ) -> Result<NormRmsOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(&NORM_RMS, call.output_spec())?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(NormRmsOutput {
         output: owned_output,
     })
@@ -648,10 +690,19 @@ impl NormRmsCall<'_> {
         engine: &::lz_core::Engine,
         mut out: NormRmsOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut NormRmsOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &NORM_RMS,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -174,6 +174,7 @@ pub struct NormRmsAddOut<'a> {
 }
 impl NormRmsAddOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> NormRmsAddOut<'_> {
         NormRmsAddOut {
             output: self.output.reborrow(),
@@ -196,7 +197,17 @@ impl<'a> NormRmsAdd<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<NormRmsAddCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_RMS_ADD))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormRmsAddCall<'c>>,
+    ) -> Result<&'r NormRmsAddCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -245,14 +256,17 @@ impl<'a> NormRmsAdd<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<NormRmsAddCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<NormRmsAddCall<'c>>,
+    ) -> Option<&'r NormRmsAddCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
         let mut axis_hidden: i64 = -1i64;
         let mut dtype_t = 0u8;
         let mut dtype_w = 0u8;
-        let view_residual = self.residual.as_view();
+        let view_residual = self.residual.view();
         {
             let view = &self.x;
             if !view.is_sound() {
@@ -399,18 +413,21 @@ impl<'a> NormRmsAdd<'a> {
                 }
             }
         }
-        Some(NormRmsAddCall {
-            args: self,
-            axes: NormRmsAddAxes {
-                rows: axis_rows,
-                rows_dims,
-                hidden: axis_hidden,
-            },
-            eps: param_eps,
-            weight_offset: param_weight_offset,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_w: ::lz_core::DType::from_number(dtype_w),
-        })
+        Some(
+            room
+                .insert(NormRmsAddCall {
+                    args: self,
+                    axes: NormRmsAddAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        hidden: axis_hidden,
+                    },
+                    eps: param_eps,
+                    weight_offset: param_weight_offset,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_w: ::lz_core::DType::from_number(dtype_w),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 12usize] = [
@@ -592,7 +609,8 @@ impl ::lz_core::Kernel for NormRmsAddHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -608,7 +626,7 @@ impl ::lz_core::Kernel for NormRmsAddHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `norm.rms.add`.
@@ -625,7 +643,7 @@ impl<'c> NormRmsAddCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_weight_offset = self.weight_offset;
@@ -641,13 +659,25 @@ impl<'c> NormRmsAddCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_hidden = self.axes.hidden;
+        let param_eps = self.eps;
+        let param_weight_offset = self.weight_offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_hidden))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -655,49 +685,61 @@ impl<'c> NormRmsAddCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&NORM_RMS_ADD))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<NormRmsAddOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut NormRmsAddOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_weight_offset = self.weight_offset;
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.residual.as_view();
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .weight
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = self.args.residual.view();
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .weight
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(NormRmsAddOut {
-                output,
-                residual: unsafe { self.args.residual.lend() },
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(NormRmsAddOut {
+                        output: unsafe { output.lend() },
+                        residual: unsafe { self.args.residual.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -713,9 +755,9 @@ pub fn norm_rms_add_into<'a>(
     args: &'a mut NormRmsAdd<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Adds to the residual stream in place and normalises the sum by its root mean square.
 ///
@@ -724,13 +766,13 @@ pub fn norm_rms_add(
     engine: &::lz_core::Engine,
     args: NormRmsAdd<'_>,
 ) -> Result<NormRmsAddOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &NORM_RMS_ADD,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(NormRmsAddOutput {
         output: owned_output,
     })
@@ -743,10 +785,19 @@ impl NormRmsAddCall<'_> {
         engine: &::lz_core::Engine,
         mut out: NormRmsAddOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut NormRmsAddOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &NORM_RMS_ADD,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

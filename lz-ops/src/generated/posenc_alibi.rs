@@ -126,6 +126,7 @@ pub struct PosencAlibiOut<'a> {
 }
 impl PosencAlibiOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> PosencAlibiOut<'_> {
         PosencAlibiOut {
             output: self.output.reborrow(),
@@ -147,7 +148,17 @@ impl<'a> PosencAlibi<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<PosencAlibiCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&POSENC_ALIBI))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<PosencAlibiCall<'c>>,
+    ) -> Result<&'r PosencAlibiCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -185,7 +196,10 @@ impl<'a> PosencAlibi<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<PosencAlibiCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<PosencAlibiCall<'c>>,
+    ) -> Option<&'r PosencAlibiCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
         let mut axis_seq_q: i64 = -1i64;
@@ -268,17 +282,20 @@ impl<'a> PosencAlibi<'a> {
                 return None;
             }
         }
-        Some(PosencAlibiCall {
-            args: self,
-            axes: PosencAlibiAxes {
-                batch: axis_batch,
-                heads: axis_heads,
-                seq_q: axis_seq_q,
-                seq_k: axis_seq_k,
-            },
-            causal_offset: param_causal_offset,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(PosencAlibiCall {
+                    args: self,
+                    axes: PosencAlibiAxes {
+                        batch: axis_batch,
+                        heads: axis_heads,
+                        seq_q: axis_seq_q,
+                        seq_k: axis_seq_k,
+                    },
+                    causal_offset: param_causal_offset,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 10usize] = [
@@ -447,7 +464,8 @@ impl ::lz_core::Kernel for PosencAlibiHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -463,7 +481,7 @@ impl ::lz_core::Kernel for PosencAlibiHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `posenc.alibi`.
@@ -500,17 +518,50 @@ impl<'c> PosencAlibiCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_heads = self.axes.heads;
+        let axis_seq_q = self.axes.seq_q;
+        let axis_seq_k = self.axes.seq_k;
+        let param_causal_offset = self.causal_offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_q))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq_k))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs<'a>(
+        &self,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<PosencAlibiOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&POSENC_ALIBI))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs<'a>(
+    pub fn outputs_in<'r, 'a>(
         &self,
+        room: &'r mut Option<PosencAlibiOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
-    ) -> Result<PosencAlibiOut<'a>, ::lz_core::Error>
+    ) -> Result<&'r mut PosencAlibiOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -522,31 +573,24 @@ impl<'c> PosencAlibiCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.scores;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.slopes;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.scores;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.slopes;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(PosencAlibiOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(PosencAlibiOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -562,9 +606,9 @@ pub fn posenc_alibi_into<'a>(
     args: &'a PosencAlibi<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Adds the linear position bias of ALiBi to attention scores.
 ///
@@ -573,13 +617,13 @@ pub fn posenc_alibi(
     engine: &::lz_core::Engine,
     args: PosencAlibi<'_>,
 ) -> Result<PosencAlibiOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &POSENC_ALIBI,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(PosencAlibiOutput {
         output: owned_output,
     })
@@ -592,10 +636,19 @@ impl PosencAlibiCall<'_> {
         engine: &::lz_core::Engine,
         mut out: PosencAlibiOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut PosencAlibiOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &POSENC_ALIBI,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -206,6 +206,7 @@ pub struct PosencRopeOut<'a> {
 }
 impl PosencRopeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> PosencRopeOut<'_> {
         PosencRopeOut {
             output: self.output.reborrow(),
@@ -227,7 +228,17 @@ impl<'a> PosencRope<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<PosencRopeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&POSENC_ROPE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<PosencRopeCall<'c>>,
+    ) -> Result<&'r PosencRopeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -275,7 +286,10 @@ impl<'a> PosencRope<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<PosencRopeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<PosencRopeCall<'c>>,
+    ) -> Option<&'r PosencRopeCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_seq: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
@@ -471,22 +485,25 @@ impl<'a> PosencRope<'a> {
                 return None;
             }
         }
-        Some(PosencRopeCall {
-            args: self,
-            axes: PosencRopeAxes {
-                batch: axis_batch,
-                seq: axis_seq,
-                heads: axis_heads,
-                head_dim: axis_head_dim,
-                max_positions: axis_max_positions,
-                half_rotary: axis_half_rotary,
-            },
-            interleaved: param_interleaved,
-            layout: param_layout,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-            dtype_c: ::lz_core::DType::from_number(dtype_c),
-            dtype_p: ::lz_core::DType::from_number(dtype_p),
-        })
+        Some(
+            room
+                .insert(PosencRopeCall {
+                    args: self,
+                    axes: PosencRopeAxes {
+                        batch: axis_batch,
+                        seq: axis_seq,
+                        heads: axis_heads,
+                        head_dim: axis_head_dim,
+                        max_positions: axis_max_positions,
+                        half_rotary: axis_half_rotary,
+                    },
+                    interleaved: param_interleaved,
+                    layout: param_layout,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                    dtype_c: ::lz_core::DType::from_number(dtype_c),
+                    dtype_p: ::lz_core::DType::from_number(dtype_p),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 18usize] = [
@@ -742,7 +759,8 @@ impl ::lz_core::Kernel for PosencRopeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -758,7 +776,7 @@ impl ::lz_core::Kernel for PosencRopeHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `posenc.rope`.
@@ -816,17 +834,68 @@ impl<'c> PosencRopeCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_seq = self.axes.seq;
+        let axis_heads = self.axes.heads;
+        let axis_head_dim = self.axes.head_dim;
+        let axis_max_positions = self.axes.max_positions;
+        let axis_half_rotary = self.axes.half_rotary;
+        let param_interleaved = self.interleaved;
+        let param_layout = self.layout;
+        let mut rest = place.shape();
+        let holds = {
+            match param_layout {
+                PosencRopeLayout::Bshd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim),
+                        ) && rest.is_empty()
+                }
+                PosencRopeLayout::Bhsd => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_heads))
+                        && ::lz_core::check::fast::next_is(&mut rest, Some(axis_seq))
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_head_dim),
+                        ) && rest.is_empty()
+                }
+            }
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs<'a>(
+        &self,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<PosencRopeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&POSENC_ROPE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs<'a>(
+    pub fn outputs_in<'r, 'a>(
         &self,
+        room: &'r mut Option<PosencRopeOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
-    ) -> Result<PosencRopeOut<'a>, ::lz_core::Error>
+    ) -> Result<&'r mut PosencRopeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -841,44 +910,37 @@ impl<'c> PosencRopeCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.cos;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.sin;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .positions
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.cos;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.sin;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .positions
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(PosencRopeOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(PosencRopeOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -894,9 +956,9 @@ pub fn posenc_rope_into<'a>(
     args: &'a PosencRope<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// Rotary position encoding of queries or keys by tables of cosines and sines.
 ///
@@ -905,10 +967,10 @@ pub fn posenc_rope(
     engine: &::lz_core::Engine,
     args: PosencRope<'_>,
 ) -> Result<PosencRopeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(&POSENC_ROPE, call.output_spec())?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(PosencRopeOutput {
         output: owned_output,
     })
@@ -921,10 +983,19 @@ impl PosencRopeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: PosencRopeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut PosencRopeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &POSENC_ROPE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -287,6 +287,7 @@ pub struct QuantizeOut<'a> {
 }
 impl QuantizeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> QuantizeOut<'_> {
         QuantizeOut {
             quantized: self.quantized.reborrow(),
@@ -318,7 +319,17 @@ impl<'a> Quantize<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<QuantizeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&QUANTIZE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<QuantizeCall<'c>>,
+    ) -> Result<&'r QuantizeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -356,7 +367,10 @@ impl<'a> Quantize<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<QuantizeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<QuantizeCall<'c>>,
+    ) -> Option<&'r QuantizeCall<'c>> {
         let mut axis_outer = -1i64;
         let mut outer_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut outer_bound = false;
@@ -658,19 +672,22 @@ impl<'a> Quantize<'a> {
                 return None;
             }
         }
-        Some(QuantizeCall {
-            args: self,
-            axes: QuantizeAxes {
-                outer: axis_outer,
-                outer_dims,
-                channels: axis_channels,
-                inner: axis_inner,
-            },
-            format: param_format,
-            granularity: param_granularity,
-            block_size: param_block_size,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(QuantizeCall {
+                    args: self,
+                    axes: QuantizeAxes {
+                        outer: axis_outer,
+                        outer_dims,
+                        channels: axis_channels,
+                        inner: axis_inner,
+                    },
+                    format: param_format,
+                    granularity: param_granularity,
+                    block_size: param_block_size,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 17usize] = [
@@ -946,7 +963,8 @@ impl ::lz_core::Kernel for QuantizeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -969,7 +987,7 @@ impl ::lz_core::Kernel for QuantizeHandle {
         let out = call
             .outputs(output_quantized, output_scale_out)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `quantize`.
@@ -985,7 +1003,7 @@ impl<'c> QuantizeCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn quantized_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_outer = self.axes.outer;
-        let outer_dims = self.axes.outer_dims;
+        let outer_dims = &self.axes.outer_dims;
         let axis_channels = self.axes.channels;
         let axis_inner = self.axes.inner;
         let param_format = self.format;
@@ -1094,12 +1112,102 @@ impl<'c> QuantizeCall<'c> {
         };
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_quantized(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_outer = self.axes.outer;
+        let outer_dims = &self.axes.outer_dims;
+        let axis_channels = self.axes.channels;
+        let axis_inner = self.axes.inner;
+        let param_format = self.format;
+        let param_granularity = self.granularity;
+        let param_block_size = self.block_size;
+        let mut rest = place.shape();
+        let holds = {
+            match param_format {
+                QuantizeFormat::Int8 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        ) && ::lz_core::check::fast::next_is(&mut rest, Some(axis_inner))
+                        && rest.is_empty()
+                }
+                QuantizeFormat::Int4 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        )
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            (::lz_core::expr::arith::ceil_divide_int(axis_inner, 2i64))
+                                .ok(),
+                        ) && rest.is_empty()
+                }
+                QuantizeFormat::Fp8E4m3 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        ) && ::lz_core::check::fast::next_is(&mut rest, Some(axis_inner))
+                        && rest.is_empty()
+                }
+                QuantizeFormat::Fp8E5m2 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        ) && ::lz_core::check::fast::next_is(&mut rest, Some(axis_inner))
+                        && rest.is_empty()
+                }
+                QuantizeFormat::Mxfp4 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        )
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            (::lz_core::expr::arith::ceil_divide_int(axis_inner, 2i64))
+                                .ok(),
+                        ) && rest.is_empty()
+                }
+                QuantizeFormat::Nvfp4 => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        )
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            (::lz_core::expr::arith::ceil_divide_int(axis_inner, 2i64))
+                                .ok(),
+                        ) && rest.is_empty()
+                }
+            }
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    match param_format {
+                        QuantizeFormat::Int8 => ::lz_core::DType::from_number(12u8)?,
+                        QuantizeFormat::Int4 => ::lz_core::DType::from_number(16u8)?,
+                        QuantizeFormat::Fp8E4m3 => ::lz_core::DType::from_number(5u8)?,
+                        QuantizeFormat::Fp8E5m2 => ::lz_core::DType::from_number(6u8)?,
+                        QuantizeFormat::Mxfp4 => ::lz_core::DType::from_number(8u8)?,
+                        QuantizeFormat::Nvfp4 => ::lz_core::DType::from_number(8u8)?,
+                    },
+                ),
+        )
+    }
     /// Sizes and dtype of `scale_out`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn scale_out_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_outer = self.axes.outer;
-        let outer_dims = self.axes.outer_dims;
+        let outer_dims = &self.axes.outer_dims;
         let axis_channels = self.axes.channels;
         let axis_inner = self.axes.inner;
         let param_format = self.format;
@@ -1156,13 +1264,69 @@ impl<'c> QuantizeCall<'c> {
         };
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_scale_out(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_outer = self.axes.outer;
+        let outer_dims = &self.axes.outer_dims;
+        let axis_channels = self.axes.channels;
+        let axis_inner = self.axes.inner;
+        let param_format = self.format;
+        let param_granularity = self.granularity;
+        let param_block_size = self.block_size;
+        if !(matches!(
+            ::core::result::Result::Ok:: < bool, ::lz_core::expr::arith::EvalError > (!
+            self.scale.is_some()), Ok(true)
+        )) {
+            return None;
+        }
+        let mut rest = place.shape();
+        let holds = {
+            match param_granularity {
+                QuantizeGranularity::Tensor => rest.is_empty(),
+                QuantizeGranularity::Channel => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_channels))
+                        && rest.is_empty()
+                }
+                QuantizeGranularity::Head => {
+                    ::lz_core::check::fast::next_is(&mut rest, Some(axis_channels))
+                        && rest.is_empty()
+                }
+                QuantizeGranularity::Block => {
+                    ::lz_core::check::fast::next_are(&mut rest, &outer_dims)
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            Some(axis_channels),
+                        )
+                        && ::lz_core::check::fast::next_is(
+                            &mut rest,
+                            (::lz_core::expr::arith::ceil_divide_int(
+                                axis_inner,
+                                param_block_size,
+                            ))
+                                .ok(),
+                        ) && rest.is_empty()
+                }
+            }
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    match param_format {
+                        QuantizeFormat::Int8 => ::lz_core::DType::from_number(2u8)?,
+                        QuantizeFormat::Int4 => ::lz_core::DType::from_number(2u8)?,
+                        QuantizeFormat::Fp8E4m3 => ::lz_core::DType::from_number(2u8)?,
+                        QuantizeFormat::Fp8E5m2 => ::lz_core::DType::from_number(2u8)?,
+                        QuantizeFormat::Mxfp4 => ::lz_core::DType::from_number(7u8)?,
+                        QuantizeFormat::Nvfp4 => ::lz_core::DType::from_number(5u8)?,
+                    },
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         quantized: ::lz_core::TensorMut<'a>,
@@ -1171,8 +1335,28 @@ impl<'c> QuantizeCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, quantized, scale_out)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&QUANTIZE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<QuantizeOut<'a>>,
+        quantized: ::lz_core::TensorMut<'a>,
+        scale_out: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut QuantizeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_outer = self.axes.outer;
-        let outer_dims = self.axes.outer_dims;
+        let outer_dims = &self.axes.outer_dims;
         let axis_channels = self.axes.channels;
         let axis_inner = self.axes.inner;
         let param_format = self.format;
@@ -1181,106 +1365,94 @@ impl<'c> QuantizeCall<'c> {
         if true
             && ({
                 let place = &quantized;
-                self
-                    .quantized_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_quantized(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .scale
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .zero_point
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .global_scale
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && self
+                        .args
+                        .scale
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .zero_point
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .global_scale
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && (match &scale_out {
                 Some(place) => {
-                    self
-                        .scale_out_spec()
-                        .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                            place,
-                            &sizes,
-                            dtype,
-                        ))
+                    self.fits_scale_out(place) == Some(true)
                         && {
-                            let tensor = place.as_view();
-                            true
-                                && {
-                                    let view = &self.args.x;
-                                    ::lz_core::check::fast::output_apart(&tensor, view, true)
-                                }
-                                && self
-                                    .args
-                                    .scale
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .zero_point
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && self
-                                    .args
-                                    .global_scale
-                                    .as_ref()
-                                    .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                        &tensor,
-                                        view,
-                                        true,
-                                    ))
-                                && ::lz_core::check::fast::apart(
-                                    &tensor,
-                                    &quantized.as_view(),
-                                )
+                            let view = &self.args.x;
+                            ::lz_core::check::fast::output_apart(place, view, true)
                         }
+                        && self
+                            .args
+                            .scale
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .zero_point
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && self
+                            .args
+                            .global_scale
+                            .as_ref()
+                            .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                                place,
+                                view,
+                                true,
+                            ))
+                        && ::lz_core::check::fast::apart(place.view(), quantized.view())
                 }
-                None => self.scale_out_spec().is_none(),
+                None => {
+                    !(matches!(
+                        ::core::result::Result::Ok:: < bool,
+                        ::lz_core::expr::arith::EvalError > (! self.scale.is_some()),
+                        Ok(true)
+                    ))
+                }
             })
         {
-            Ok(QuantizeOut {
-                quantized,
-                scale_out,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(QuantizeOut {
+                        quantized: unsafe { quantized.lend() },
+                        scale_out: scale_out
+                            .as_ref()
+                            .map(|place| unsafe { place.lend() }),
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -1312,9 +1484,9 @@ pub fn quantize_into<'a>(
     quantized: ::lz_core::TensorMut<'a>,
     scale_out: Option<::lz_core::TensorMut<'a>>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(quantized, scale_out)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, quantized, scale_out)?)
 }
 /// Rounds a tensor to a small integer or float format with scales.
 ///
@@ -1323,7 +1495,8 @@ pub fn quantize(
     engine: &::lz_core::Engine,
     args: Quantize<'_>,
 ) -> Result<QuantizeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_quantized = ::lz_core::check::allocate(
         &QUANTIZE,
         call.quantized_spec(),
@@ -1332,12 +1505,15 @@ pub fn quantize(
         Some(spec) => Some(::lz_core::check::allocate(&QUANTIZE, Some(spec))?),
         None => None,
     };
-    let out = call
-        .outputs(
-            owned_quantized.view_mut(),
-            owned_scale_out.as_mut().map(::lz_core::Tensor::view_mut),
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                owned_quantized.view_mut(),
+                owned_scale_out.as_mut().map(::lz_core::Tensor::view_mut),
+            )?,
+    )?;
     Ok(QuantizeOutput {
         quantized: owned_quantized,
         scale_out: owned_scale_out,
@@ -1351,10 +1527,19 @@ impl QuantizeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: QuantizeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut QuantizeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &QUANTIZE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

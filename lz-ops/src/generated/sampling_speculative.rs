@@ -208,6 +208,7 @@ pub struct SamplingSpeculativeOut<'a> {
 }
 impl SamplingSpeculativeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> SamplingSpeculativeOut<'_> {
         SamplingSpeculativeOut {
             tokens: self.tokens.reborrow(),
@@ -235,7 +236,17 @@ impl<'a> SamplingSpeculative<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<SamplingSpeculativeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_SPECULATIVE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingSpeculativeCall<'c>>,
+    ) -> Result<&'r SamplingSpeculativeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -282,7 +293,10 @@ impl<'a> SamplingSpeculative<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<SamplingSpeculativeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingSpeculativeCall<'c>>,
+    ) -> Option<&'r SamplingSpeculativeCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         let mut axis_draft_len: i64 = -1i64;
         let mut axis_vocab: i64 = -1i64;
@@ -459,16 +473,19 @@ impl<'a> SamplingSpeculative<'a> {
                 return None;
             }
         }
-        Some(SamplingSpeculativeCall {
-            args: self,
-            axes: SamplingSpeculativeAxes {
-                batch: axis_batch,
-                draft_len: axis_draft_len,
-                vocab: axis_vocab,
-            },
-            seed: param_seed,
-            offset: param_offset,
-        })
+        Some(
+            room
+                .insert(SamplingSpeculativeCall {
+                    args: self,
+                    axes: SamplingSpeculativeAxes {
+                        batch: axis_batch,
+                        draft_len: axis_draft_len,
+                        vocab: axis_vocab,
+                    },
+                    seed: param_seed,
+                    offset: param_offset,
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 15usize] = [
@@ -688,7 +705,8 @@ impl ::lz_core::Kernel for SamplingSpeculativeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -714,7 +732,7 @@ impl ::lz_core::Kernel for SamplingSpeculativeHandle {
         let out = call
             .outputs(output_tokens, output_accepted)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `sampling.speculative`.
@@ -745,6 +763,30 @@ impl<'c> SamplingSpeculativeCall<'c> {
         let dtype = ::lz_core::DType::from_number(10u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_tokens(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_draft_len = self.axes.draft_len;
+        let axis_vocab = self.axes.vocab;
+        let param_seed = self.seed;
+        let param_offset = self.offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                && ::lz_core::check::fast::next_is(
+                    &mut rest,
+                    axis_draft_len.checked_add(1i64),
+                ) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(10u8)?,
+                ),
+        )
+    }
     /// Sizes and dtype of `accepted`; `None` if this call does not produce it.
     #[inline]
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
@@ -761,18 +803,55 @@ impl<'c> SamplingSpeculativeCall<'c> {
         let dtype = ::lz_core::DType::from_number(10u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_accepted(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let axis_draft_len = self.axes.draft_len;
+        let axis_vocab = self.axes.vocab;
+        let param_seed = self.seed;
+        let param_offset = self.offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, Some(axis_batch))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(10u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         tokens: ::lz_core::TensorMut<'a>,
         accepted: ::lz_core::TensorMut<'a>,
     ) -> Result<SamplingSpeculativeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, tokens, accepted)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_SPECULATIVE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingSpeculativeOut<'a>>,
+        tokens: ::lz_core::TensorMut<'a>,
+        accepted: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingSpeculativeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -784,99 +863,81 @@ impl<'c> SamplingSpeculativeCall<'c> {
         if true
             && ({
                 let place = &tokens;
-                self
-                    .tokens_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_tokens(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.draft_probs;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.draft_tokens;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.target_probs;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .seed_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .offset_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.draft_probs;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.draft_tokens;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.target_probs;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
             && ({
                 let place = &accepted;
-                self
-                    .accepted_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_accepted(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.draft_probs;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.draft_tokens;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.target_probs;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .seed_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .offset_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && ::lz_core::check::fast::apart(&tensor, &tokens.as_view())
+                        let view = &self.args.draft_probs;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.draft_tokens;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.target_probs;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        )) && ::lz_core::check::fast::apart(place.view(), tokens.view())
             })
         {
-            Ok(SamplingSpeculativeOut {
-                tokens,
-                accepted,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(SamplingSpeculativeOut {
+                        tokens: unsafe { tokens.lend() },
+                        accepted: unsafe { accepted.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -904,9 +965,9 @@ pub fn sampling_speculative_into<'a>(
     tokens: ::lz_core::TensorMut<'a>,
     accepted: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(tokens, accepted)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, tokens, accepted)?)
 }
 /// Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
 ///
@@ -915,7 +976,8 @@ pub fn sampling_speculative(
     engine: &::lz_core::Engine,
     args: SamplingSpeculative<'_>,
 ) -> Result<SamplingSpeculativeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_tokens = ::lz_core::check::allocate(
         &SAMPLING_SPECULATIVE,
         call.tokens_spec(),
@@ -924,8 +986,10 @@ pub fn sampling_speculative(
         &SAMPLING_SPECULATIVE,
         call.accepted_spec(),
     )?;
-    let out = call.outputs(owned_tokens.view_mut(), owned_accepted.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call.outputs_in(&mut places, owned_tokens.view_mut(), owned_accepted.view_mut())?,
+    )?;
     Ok(SamplingSpeculativeOutput {
         tokens: owned_tokens,
         accepted: owned_accepted,
@@ -939,10 +1003,19 @@ impl SamplingSpeculativeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: SamplingSpeculativeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut SamplingSpeculativeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &SAMPLING_SPECULATIVE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -232,6 +232,7 @@ pub struct SamplingTopkOut<'a> {
 }
 impl SamplingTopkOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> SamplingTopkOut<'_> {
         SamplingTopkOut {
             tokens: self.tokens.reborrow(),
@@ -253,7 +254,17 @@ impl<'a> SamplingTopk<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<SamplingTopkCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_TOPK))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingTopkCall<'c>>,
+    ) -> Result<&'r SamplingTopkCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -308,7 +319,10 @@ impl<'a> SamplingTopk<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<SamplingTopkCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingTopkCall<'c>>,
+    ) -> Option<&'r SamplingTopkCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -480,19 +494,22 @@ impl<'a> SamplingTopk<'a> {
                 return None;
             }
         }
-        Some(SamplingTopkCall {
-            args: self,
-            axes: SamplingTopkAxes {
-                rows: axis_rows,
-                rows_dims,
-                vocab: axis_vocab,
-            },
-            k: param_k,
-            temperature: param_temperature,
-            seed: param_seed,
-            offset: param_offset,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(SamplingTopkCall {
+                    args: self,
+                    axes: SamplingTopkAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        vocab: axis_vocab,
+                    },
+                    k: param_k,
+                    temperature: param_temperature,
+                    seed: param_seed,
+                    offset: param_offset,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 16usize] = [
@@ -717,7 +734,8 @@ impl ::lz_core::Kernel for SamplingTopkHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -733,7 +751,7 @@ impl ::lz_core::Kernel for SamplingTopkHandle {
             );
         };
         let out = call.outputs(output_tokens).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `sampling.topk`.
@@ -750,7 +768,7 @@ impl<'c> SamplingTopkCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn tokens_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_vocab = self.axes.vocab;
         let param_k = self.k;
         let param_temperature = self.temperature;
@@ -765,13 +783,31 @@ impl<'c> SamplingTopkCall<'c> {
         let dtype = ::lz_core::DType::from_number(10u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_tokens(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_vocab = self.axes.vocab;
+        let param_k = self.k;
+        let param_temperature = self.temperature;
+        let param_seed = self.seed;
+        let param_offset = self.offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(10u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         tokens: ::lz_core::TensorMut<'a>,
@@ -779,8 +815,27 @@ impl<'c> SamplingTopkCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, tokens)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_TOPK))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingTopkOut<'a>>,
+        tokens: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingTopkOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_vocab = self.axes.vocab;
         let param_k = self.k;
         let param_temperature = self.temperature;
@@ -789,54 +844,47 @@ impl<'c> SamplingTopkCall<'c> {
         if true
             && ({
                 let place = &tokens;
-                self
-                    .tokens_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_tokens(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.logits;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .k_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .seed_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .offset_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.logits;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && self
+                        .args
+                        .k_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(SamplingTopkOut {
-                tokens,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(SamplingTopkOut {
+                        tokens: unsafe { tokens.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(tokens)])))
         }
@@ -852,9 +900,9 @@ pub fn sampling_topk_into<'a>(
     args: &'a SamplingTopk<'a>,
     tokens: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(tokens)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, tokens)?)
 }
 /// Draws one token a row among the k most likely.
 ///
@@ -863,13 +911,13 @@ pub fn sampling_topk(
     engine: &::lz_core::Engine,
     args: SamplingTopk<'_>,
 ) -> Result<SamplingTopkOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_tokens = ::lz_core::check::allocate(
         &SAMPLING_TOPK,
         call.tokens_spec(),
     )?;
-    let out = call.outputs(owned_tokens.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_tokens.view_mut())?)?;
     Ok(SamplingTopkOutput {
         tokens: owned_tokens,
     })
@@ -882,10 +930,19 @@ impl SamplingTopkCall<'_> {
         engine: &::lz_core::Engine,
         mut out: SamplingTopkOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut SamplingTopkOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &SAMPLING_TOPK,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -257,6 +257,7 @@ pub struct SamplingToppOut<'a> {
 }
 impl SamplingToppOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> SamplingToppOut<'_> {
         SamplingToppOut {
             tokens: self.tokens.reborrow(),
@@ -278,7 +279,17 @@ impl<'a> SamplingTopp<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<SamplingToppCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_TOPP))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingToppCall<'c>>,
+    ) -> Result<&'r SamplingToppCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -339,7 +350,10 @@ impl<'a> SamplingTopp<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<SamplingToppCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<SamplingToppCall<'c>>,
+    ) -> Option<&'r SamplingToppCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -527,20 +541,23 @@ impl<'a> SamplingTopp<'a> {
                 return None;
             }
         }
-        Some(SamplingToppCall {
-            args: self,
-            axes: SamplingToppAxes {
-                rows: axis_rows,
-                rows_dims,
-                vocab: axis_vocab,
-            },
-            p: param_p,
-            top_k: param_top_k,
-            temperature: param_temperature,
-            seed: param_seed,
-            offset: param_offset,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(SamplingToppCall {
+                    args: self,
+                    axes: SamplingToppAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        vocab: axis_vocab,
+                    },
+                    p: param_p,
+                    top_k: param_top_k,
+                    temperature: param_temperature,
+                    seed: param_seed,
+                    offset: param_offset,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 17usize] = [
@@ -771,7 +788,8 @@ impl ::lz_core::Kernel for SamplingToppHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -787,7 +805,7 @@ impl ::lz_core::Kernel for SamplingToppHandle {
             );
         };
         let out = call.outputs(output_tokens).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `sampling.topp`.
@@ -804,7 +822,7 @@ impl<'c> SamplingToppCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn tokens_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_vocab = self.axes.vocab;
         let param_p = self.p;
         let param_top_k = self.top_k;
@@ -820,13 +838,32 @@ impl<'c> SamplingToppCall<'c> {
         let dtype = ::lz_core::DType::from_number(10u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_tokens(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_vocab = self.axes.vocab;
+        let param_p = self.p;
+        let param_top_k = self.top_k;
+        let param_temperature = self.temperature;
+        let param_seed = self.seed;
+        let param_offset = self.offset;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims) && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(10u8)?,
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         tokens: ::lz_core::TensorMut<'a>,
@@ -834,8 +871,27 @@ impl<'c> SamplingToppCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, tokens)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&SAMPLING_TOPP))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingToppOut<'a>>,
+        tokens: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingToppOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_vocab = self.axes.vocab;
         let param_p = self.p;
         let param_top_k = self.top_k;
@@ -845,54 +901,47 @@ impl<'c> SamplingToppCall<'c> {
         if true
             && ({
                 let place = &tokens;
-                self
-                    .tokens_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_tokens(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.logits;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .p_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .seed_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .offset_tensor
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.logits;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && self
+                        .args
+                        .p_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .seed_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .offset_tensor
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(SamplingToppOut {
-                tokens,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(SamplingToppOut {
+                        tokens: unsafe { tokens.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(tokens)])))
         }
@@ -908,9 +957,9 @@ pub fn sampling_topp_into<'a>(
     args: &'a SamplingTopp<'a>,
     tokens: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(tokens)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, tokens)?)
 }
 /// Draws one token a row among the most likely ones that together reach probability p.
 ///
@@ -919,13 +968,13 @@ pub fn sampling_topp(
     engine: &::lz_core::Engine,
     args: SamplingTopp<'_>,
 ) -> Result<SamplingToppOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_tokens = ::lz_core::check::allocate(
         &SAMPLING_TOPP,
         call.tokens_spec(),
     )?;
-    let out = call.outputs(owned_tokens.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_tokens.view_mut())?)?;
     Ok(SamplingToppOutput {
         tokens: owned_tokens,
     })
@@ -938,10 +987,19 @@ impl SamplingToppCall<'_> {
         engine: &::lz_core::Engine,
         mut out: SamplingToppOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut SamplingToppOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &SAMPLING_TOPP,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -132,6 +132,7 @@ pub struct TokenizeDecodeOut<'a> {
 }
 impl TokenizeDecodeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> TokenizeDecodeOut<'_> {
         TokenizeDecodeOut {
             texts: &mut *self.texts,
@@ -153,7 +154,17 @@ impl<'a> TokenizeDecode<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<TokenizeDecodeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&TOKENIZE_DECODE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<TokenizeDecodeCall<'c>>,
+    ) -> Result<&'r TokenizeDecodeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -192,7 +203,10 @@ impl<'a> TokenizeDecode<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<TokenizeDecodeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<TokenizeDecodeCall<'c>>,
+    ) -> Option<&'r TokenizeDecodeCall<'c>> {
         let mut axis_total: i64 = -1i64;
         let mut axis_batch: i64 = -1i64;
         {
@@ -298,14 +312,17 @@ impl<'a> TokenizeDecode<'a> {
                 return None;
             }
         }
-        Some(TokenizeDecodeCall {
-            args: self,
-            axes: TokenizeDecodeAxes {
-                total: axis_total,
-                batch: axis_batch,
-            },
-            skip_special_tokens: param_skip_special_tokens,
-        })
+        Some(
+            room
+                .insert(TokenizeDecodeCall {
+                    args: self,
+                    axes: TokenizeDecodeAxes {
+                        total: axis_total,
+                        batch: axis_batch,
+                    },
+                    skip_special_tokens: param_skip_special_tokens,
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 7usize] = [
@@ -447,7 +464,8 @@ impl ::lz_core::Kernel for TokenizeDecodeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -463,7 +481,7 @@ impl ::lz_core::Kernel for TokenizeDecodeHandle {
             );
         };
         let out = call.outputs(output_texts).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `tokenize.decode`.
@@ -477,11 +495,7 @@ pub fn tokenize_decode_kernel(
 impl<'c> TokenizeDecodeCall<'c> {
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         texts: &'a mut Option<Vec<String>>,
@@ -489,14 +503,36 @@ impl<'c> TokenizeDecodeCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, texts)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&TOKENIZE_DECODE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<TokenizeDecodeOut<'a>>,
+        texts: &'a mut Option<Vec<String>>,
+    ) -> Result<&'r mut TokenizeDecodeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_total = self.axes.total;
         let axis_batch = self.axes.batch;
         let param_skip_special_tokens = self.skip_special_tokens;
         if true {
-            Ok(TokenizeDecodeOut {
-                texts,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(TokenizeDecodeOut {
+                        texts,
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Text(texts)])))
         }
@@ -509,10 +545,10 @@ pub fn tokenize_decode(
     engine: &::lz_core::Engine,
     args: TokenizeDecode<'_>,
 ) -> Result<TokenizeDecodeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_texts = None;
-    let out = call.outputs(&mut owned_texts)?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, &mut owned_texts)?)?;
     Ok(TokenizeDecodeOutput {
         texts: ::lz_core::check::produced(&TOKENIZE_DECODE, "texts", owned_texts)?,
     })
@@ -525,10 +561,19 @@ impl TokenizeDecodeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: TokenizeDecodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut TokenizeDecodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &TOKENIZE_DECODE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

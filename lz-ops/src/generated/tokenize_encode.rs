@@ -142,6 +142,7 @@ pub struct TokenizeEncodeOut<'a> {
 }
 impl TokenizeEncodeOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> TokenizeEncodeOut<'_> {
         TokenizeEncodeOut {
             tokens: &mut *self.tokens,
@@ -176,7 +177,17 @@ impl<'a> TokenizeEncode<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<TokenizeEncodeCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&TOKENIZE_ENCODE))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<TokenizeEncodeCall<'c>>,
+    ) -> Result<&'r TokenizeEncodeCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -220,7 +231,10 @@ impl<'a> TokenizeEncode<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<TokenizeEncodeCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<TokenizeEncodeCall<'c>>,
+    ) -> Option<&'r TokenizeEncodeCall<'c>> {
         let mut axis_batch: i64 = -1i64;
         if !::lz_core::check::fast::bind(&mut axis_batch, self.texts.len() as i64) {
             return None;
@@ -249,14 +263,17 @@ impl<'a> TokenizeEncode<'a> {
             }
         };
         let mut place: Option<::lz_core::tensor::Place> = None;
-        Some(TokenizeEncodeCall {
-            args: self,
-            axes: TokenizeEncodeAxes {
-                batch: axis_batch,
-            },
-            add_special_tokens: param_add_special_tokens,
-            return_offsets: param_return_offsets,
-        })
+        Some(
+            room
+                .insert(TokenizeEncodeCall {
+                    args: self,
+                    axes: TokenizeEncodeAxes {
+                        batch: axis_batch,
+                    },
+                    add_special_tokens: param_add_special_tokens,
+                    return_offsets: param_return_offsets,
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 7usize] = [
@@ -398,7 +415,8 @@ impl ::lz_core::Kernel for TokenizeEncodeHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -428,7 +446,7 @@ impl ::lz_core::Kernel for TokenizeEncodeHandle {
         let out = call
             .outputs(output_tokens, output_indptr, output_offsets)
             .map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `tokenize.encode`.
@@ -454,6 +472,25 @@ impl<'c> TokenizeEncodeCall<'c> {
         let dtype = ::lz_core::DType::from_number(9u8)?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_indptr(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_batch = self.axes.batch;
+        let param_add_special_tokens = self.add_special_tokens;
+        let param_return_offsets = self.return_offsets;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(&mut rest, axis_batch.checked_add(1i64))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    ::lz_core::DType::from_number(9u8)?,
+                ),
+        )
+    }
     /// Whether this call produces `offsets`.
     #[allow(unused_variables, reason = "schemas differ in what they use")]
     pub fn wants_offsets(&self) -> bool {
@@ -467,11 +504,7 @@ impl<'c> TokenizeEncodeCall<'c> {
     }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         tokens: &'a mut Option<::lz_core::Tensor>,
@@ -481,23 +514,34 @@ impl<'c> TokenizeEncodeCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, tokens, indptr, offsets)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&TOKENIZE_ENCODE))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<TokenizeEncodeOut<'a>>,
+        tokens: &'a mut Option<::lz_core::Tensor>,
+        indptr: ::lz_core::TensorMut<'a>,
+        offsets: Option<&'a mut Option<::lz_core::Tensor>>,
+    ) -> Result<&'r mut TokenizeEncodeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_batch = self.axes.batch;
         let param_add_special_tokens = self.add_special_tokens;
         let param_return_offsets = self.return_offsets;
         if true
             && ({
                 let place = &indptr;
-                self
-                    .indptr_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
-                    && {
-                        let tensor = place.as_view();
-                        true && (tensor.place().is_host())
-                    }
+                self.fits_indptr(place) == Some(true) && (place.place().is_host())
             })
             && (offsets.is_some()
                 == (matches!(
@@ -505,12 +549,15 @@ impl<'c> TokenizeEncodeCall<'c> {
                     ::lz_core::expr::arith::EvalError > (param_return_offsets), Ok(true)
                 )))
         {
-            Ok(TokenizeEncodeOut {
-                tokens,
-                indptr,
-                offsets,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(TokenizeEncodeOut {
+                        tokens,
+                        indptr: unsafe { indptr.lend() },
+                        offsets,
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(
                 self
@@ -539,7 +586,8 @@ pub fn tokenize_encode(
     engine: &::lz_core::Engine,
     args: TokenizeEncode<'_>,
 ) -> Result<TokenizeEncodeOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_tokens = None;
     let mut owned_indptr = ::lz_core::check::allocate(
         &TOKENIZE_ENCODE,
@@ -547,13 +595,16 @@ pub fn tokenize_encode(
     )?;
     let mut owned_offsets = None;
     let wants_offsets = call.wants_offsets();
-    let out = call
-        .outputs(
-            &mut owned_tokens,
-            owned_indptr.view_mut(),
-            if wants_offsets { Some(&mut owned_offsets) } else { None },
-        )?;
-    call.run(engine, out)?;
+    call.run_in(
+        engine,
+        call
+            .outputs_in(
+                &mut places,
+                &mut owned_tokens,
+                owned_indptr.view_mut(),
+                if wants_offsets { Some(&mut owned_offsets) } else { None },
+            )?,
+    )?;
     Ok(TokenizeEncodeOutput {
         tokens: ::lz_core::check::produced(&TOKENIZE_ENCODE, "tokens", owned_tokens)?,
         indptr: owned_indptr,
@@ -572,10 +623,19 @@ impl TokenizeEncodeCall<'_> {
         engine: &::lz_core::Engine,
         mut out: TokenizeEncodeOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut TokenizeEncodeOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &TOKENIZE_ENCODE,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

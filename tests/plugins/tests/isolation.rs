@@ -93,6 +93,11 @@ fn survives(fault: &str, code: ReasonCode, change: impl Fn(&mut WorkerOptions)) 
     let error = call(&engine).unwrap_err();
     assert!(error.has(code), "{fault}: {error}");
     assert!(worker.starts() >= 2, "it was started again");
+    // Calls of other sizes are told of it as well.
+    let other = [0f32; 4096];
+    let args = NormRms::new(TensorView::from_slice(&other, &[512, 8]).unwrap());
+    let told = engine.explain(&lz_ops::NORM_RMS, &args.check().unwrap().context()).to_string();
+    assert!(told.contains(code.as_str()), "{fault}: {told}");
     // A worker that fails again and again is left alone for a while, and the reason says so.
     let mut reasons = Vec::new();
     for _ in 0..6 {

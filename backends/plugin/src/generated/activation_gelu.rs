@@ -49,28 +49,25 @@ impl ActivationGeluArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationGelu<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationGelu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        Ok(
-            lent(lz_ops::ActivationGelu {
-                x,
-                approximate: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "approximate",
-                            lz_ops::ActivationGeluApproximate::from_number(
-                                self.approximate,
-                            ),
-                            self.approximate,
-                            lz_ops::ActivationGeluApproximate::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::ActivationGelu {
+            x: lz_core::TensorView::EMPTY,
+            approximate: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "approximate",
+                        lz_ops::ActivationGeluApproximate::from_number(self.approximate),
+                        self.approximate,
+                        lz_ops::ActivationGeluApproximate::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationGeluKernel for Native<ActivationGeluArgs, ActivationGeluPlaces> {

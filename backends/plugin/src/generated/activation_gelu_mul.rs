@@ -51,30 +51,29 @@ impl ActivationGeluMulArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationGeluMul<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationGeluMul<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let gate = unsafe { abi::tensor("gate", self.gate) }?;
-        let up = unsafe { abi::tensor("up", self.up) }?;
-        Ok(
-            lent(lz_ops::ActivationGeluMul {
-                gate,
-                up,
-                approximate: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "approximate",
-                            lz_ops::ActivationGeluMulApproximate::from_number(
-                                self.approximate,
-                            ),
+        let mut args = lz_ops::ActivationGeluMul {
+            gate: lz_core::TensorView::EMPTY,
+            up: lz_core::TensorView::EMPTY,
+            approximate: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "approximate",
+                        lz_ops::ActivationGeluMulApproximate::from_number(
                             self.approximate,
-                            lz_ops::ActivationGeluMulApproximate::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+                        ),
+                        self.approximate,
+                        lz_ops::ActivationGeluMulApproximate::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("gate", self.gate, &mut args.gate) }?;
+        unsafe { abi::tensor("up", self.up, &mut args.up) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationGeluMulKernel

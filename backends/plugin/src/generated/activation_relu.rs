@@ -47,10 +47,13 @@ impl ActivationReluArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationRelu<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationRelu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        Ok(lent(lz_ops::ActivationRelu { x }))
+        let mut args = lz_ops::ActivationRelu {
+            x: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationReluKernel for Native<ActivationReluArgs, ActivationReluPlaces> {

@@ -47,10 +47,13 @@ impl ActivationReluSquaredArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationReluSquared<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationReluSquared<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        Ok(lent(lz_ops::ActivationReluSquared { x }))
+        let mut args = lz_ops::ActivationReluSquared {
+            x: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationReluSquaredKernel

@@ -49,19 +49,14 @@ impl ActivationSiluArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationSilu<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationSilu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        Ok(
-            lent(lz_ops::ActivationSilu {
-                x,
-                alpha: if abi::is_given(self.given, 0u32) {
-                    Some(self.alpha)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::ActivationSilu {
+            x: lz_core::TensorView::EMPTY,
+            alpha: if abi::is_given(self.given, 0u32) { Some(self.alpha) } else { None },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationSiluKernel for Native<ActivationSiluArgs, ActivationSiluPlaces> {

@@ -49,16 +49,15 @@ impl ActivationSiluMulArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::ActivationSiluMul<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::ActivationSiluMul<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let gate = unsafe { abi::tensor("gate", self.gate) }?;
-        let up = unsafe { abi::tensor("up", self.up) }?;
-        Ok(
-            lent(lz_ops::ActivationSiluMul {
-                gate,
-                up,
-            }),
-        )
+        let mut args = lz_ops::ActivationSiluMul {
+            gate: lz_core::TensorView::EMPTY,
+            up: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("gate", self.gate, &mut args.gate) }?;
+        unsafe { abi::tensor("up", self.up, &mut args.up) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::ActivationSiluMulKernel

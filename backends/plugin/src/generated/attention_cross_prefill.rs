@@ -63,46 +63,43 @@ impl AttentionCrossPrefillArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionCrossPrefill<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionCrossPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let kv_lens = unsafe { abi::optional_tensor("kv_lens", self.kv_lens) }?;
-        let mask = unsafe { abi::optional_tensor("mask", self.mask) }?;
-        Ok(
-            lent(lz_ops::AttentionCrossPrefill {
-                q,
-                k,
-                v,
-                kv_lens,
-                mask,
-                sm_scale: if abi::is_given(self.given, 0u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 1u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-                layout: if abi::is_given(self.given, 2u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::AttentionCrossPrefillLayout::from_number(
-                                self.layout,
-                            ),
-                            self.layout,
-                            lz_ops::AttentionCrossPrefillLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::AttentionCrossPrefill {
+            q: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            kv_lens: None,
+            mask: None,
+            sm_scale: if abi::is_given(self.given, 0u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 1u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+            layout: if abi::is_given(self.given, 2u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::AttentionCrossPrefillLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::AttentionCrossPrefillLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::optional_tensor("kv_lens", self.kv_lens, &mut args.kv_lens) }?;
+        unsafe { abi::optional_tensor("mask", self.mask, &mut args.mask) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionCrossPrefillKernel

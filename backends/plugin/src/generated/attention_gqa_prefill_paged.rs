@@ -77,76 +77,81 @@ impl AttentionGqaPrefillPagedArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionGqaPrefillPaged<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionGqaPrefillPaged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k_cache = unsafe { abi::tensor("k_cache", self.k_cache) }?;
-        let v_cache = unsafe { abi::tensor("v_cache", self.v_cache) }?;
-        let qo_indptr = unsafe { abi::tensor("qo_indptr", self.qo_indptr) }?;
-        let kv_indptr = unsafe { abi::tensor("kv_indptr", self.kv_indptr) }?;
-        let kv_indices = unsafe { abi::tensor("kv_indices", self.kv_indices) }?;
-        let kv_last_page_len = unsafe {
-            abi::tensor("kv_last_page_len", self.kv_last_page_len)
+        let mut args = lz_ops::AttentionGqaPrefillPaged {
+            q: lz_core::TensorView::EMPTY,
+            k_cache: lz_core::TensorView::EMPTY,
+            v_cache: lz_core::TensorView::EMPTY,
+            qo_indptr: lz_core::TensorView::EMPTY,
+            kv_indptr: lz_core::TensorView::EMPTY,
+            kv_indices: lz_core::TensorView::EMPTY,
+            kv_last_page_len: lz_core::TensorView::EMPTY,
+            alibi_slopes: None,
+            causal: if abi::is_given(self.given, 0u32) {
+                Some(self.causal != 0)
+            } else {
+                None
+            },
+            window_left: if abi::is_given(self.given, 1u32) {
+                Some(self.window_left)
+            } else {
+                None
+            },
+            window_right: if abi::is_given(self.given, 2u32) {
+                Some(self.window_right)
+            } else {
+                None
+            },
+            soft_cap: if abi::is_given(self.given, 3u32) {
+                Some(self.soft_cap)
+            } else {
+                None
+            },
+            sm_scale: if abi::is_given(self.given, 4u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 5u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+            layout: if abi::is_given(self.given, 6u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::AttentionGqaPrefillPagedLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::AttentionGqaPrefillPagedLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k_cache", self.k_cache, &mut args.k_cache) }?;
+        unsafe { abi::tensor("v_cache", self.v_cache, &mut args.v_cache) }?;
+        unsafe { abi::tensor("qo_indptr", self.qo_indptr, &mut args.qo_indptr) }?;
+        unsafe { abi::tensor("kv_indptr", self.kv_indptr, &mut args.kv_indptr) }?;
+        unsafe { abi::tensor("kv_indices", self.kv_indices, &mut args.kv_indices) }?;
+        unsafe {
+            abi::tensor(
+                "kv_last_page_len",
+                self.kv_last_page_len,
+                &mut args.kv_last_page_len,
+            )
         }?;
-        let alibi_slopes = unsafe {
-            abi::optional_tensor("alibi_slopes", self.alibi_slopes)
+        unsafe {
+            abi::optional_tensor(
+                "alibi_slopes",
+                self.alibi_slopes,
+                &mut args.alibi_slopes,
+            )
         }?;
-        Ok(
-            lent(lz_ops::AttentionGqaPrefillPaged {
-                q,
-                k_cache,
-                v_cache,
-                qo_indptr,
-                kv_indptr,
-                kv_indices,
-                kv_last_page_len,
-                alibi_slopes,
-                causal: if abi::is_given(self.given, 0u32) {
-                    Some(self.causal != 0)
-                } else {
-                    None
-                },
-                window_left: if abi::is_given(self.given, 1u32) {
-                    Some(self.window_left)
-                } else {
-                    None
-                },
-                window_right: if abi::is_given(self.given, 2u32) {
-                    Some(self.window_right)
-                } else {
-                    None
-                },
-                soft_cap: if abi::is_given(self.given, 3u32) {
-                    Some(self.soft_cap)
-                } else {
-                    None
-                },
-                sm_scale: if abi::is_given(self.given, 4u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 5u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-                layout: if abi::is_given(self.given, 6u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::AttentionGqaPrefillPagedLayout::from_number(
-                                self.layout,
-                            ),
-                            self.layout,
-                            lz_ops::AttentionGqaPrefillPagedLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionGqaPrefillPagedKernel

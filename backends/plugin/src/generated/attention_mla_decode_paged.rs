@@ -65,34 +65,37 @@ impl AttentionMlaDecodePagedArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionMlaDecodePaged<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionMlaDecodePaged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q_nope = unsafe { abi::tensor("q_nope", self.q_nope) }?;
-        let q_pe = unsafe { abi::tensor("q_pe", self.q_pe) }?;
-        let ckv_cache = unsafe { abi::tensor("ckv_cache", self.ckv_cache) }?;
-        let kpe_cache = unsafe { abi::tensor("kpe_cache", self.kpe_cache) }?;
-        let kv_indptr = unsafe { abi::tensor("kv_indptr", self.kv_indptr) }?;
-        let kv_indices = unsafe { abi::tensor("kv_indices", self.kv_indices) }?;
-        let kv_last_page_len = unsafe {
-            abi::tensor("kv_last_page_len", self.kv_last_page_len)
+        let mut args = lz_ops::AttentionMlaDecodePaged {
+            q_nope: lz_core::TensorView::EMPTY,
+            q_pe: lz_core::TensorView::EMPTY,
+            ckv_cache: lz_core::TensorView::EMPTY,
+            kpe_cache: lz_core::TensorView::EMPTY,
+            kv_indptr: lz_core::TensorView::EMPTY,
+            kv_indices: lz_core::TensorView::EMPTY,
+            kv_last_page_len: lz_core::TensorView::EMPTY,
+            sm_scale: self.sm_scale,
+            return_lse: if abi::is_given(self.given, 1u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q_nope", self.q_nope, &mut args.q_nope) }?;
+        unsafe { abi::tensor("q_pe", self.q_pe, &mut args.q_pe) }?;
+        unsafe { abi::tensor("ckv_cache", self.ckv_cache, &mut args.ckv_cache) }?;
+        unsafe { abi::tensor("kpe_cache", self.kpe_cache, &mut args.kpe_cache) }?;
+        unsafe { abi::tensor("kv_indptr", self.kv_indptr, &mut args.kv_indptr) }?;
+        unsafe { abi::tensor("kv_indices", self.kv_indices, &mut args.kv_indices) }?;
+        unsafe {
+            abi::tensor(
+                "kv_last_page_len",
+                self.kv_last_page_len,
+                &mut args.kv_last_page_len,
+            )
         }?;
-        Ok(
-            lent(lz_ops::AttentionMlaDecodePaged {
-                q_nope,
-                q_pe,
-                ckv_cache,
-                kpe_cache,
-                kv_indptr,
-                kv_indices,
-                kv_last_page_len,
-                sm_scale: self.sm_scale,
-                return_lse: if abi::is_given(self.given, 1u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionMlaDecodePagedKernel

@@ -63,36 +63,35 @@ impl AttentionMlaPrefillArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionMlaPrefill<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionMlaPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q_nope = unsafe { abi::tensor("q_nope", self.q_nope) }?;
-        let q_pe = unsafe { abi::tensor("q_pe", self.q_pe) }?;
-        let ckv = unsafe { abi::tensor("ckv", self.ckv) }?;
-        let kpe = unsafe { abi::tensor("kpe", self.kpe) }?;
-        Ok(
-            lent(lz_ops::AttentionMlaPrefill {
-                q_nope,
-                q_pe,
-                ckv,
-                kpe,
-                sm_scale: self.sm_scale,
-                causal: if abi::is_given(self.given, 1u32) {
-                    Some(self.causal != 0)
-                } else {
-                    None
-                },
-                causal_offset: if abi::is_given(self.given, 2u32) {
-                    Some(self.causal_offset)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 3u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::AttentionMlaPrefill {
+            q_nope: lz_core::TensorView::EMPTY,
+            q_pe: lz_core::TensorView::EMPTY,
+            ckv: lz_core::TensorView::EMPTY,
+            kpe: lz_core::TensorView::EMPTY,
+            sm_scale: self.sm_scale,
+            causal: if abi::is_given(self.given, 1u32) {
+                Some(self.causal != 0)
+            } else {
+                None
+            },
+            causal_offset: if abi::is_given(self.given, 2u32) {
+                Some(self.causal_offset)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 3u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q_nope", self.q_nope, &mut args.q_nope) }?;
+        unsafe { abi::tensor("q_pe", self.q_pe, &mut args.q_pe) }?;
+        unsafe { abi::tensor("ckv", self.ckv, &mut args.ckv) }?;
+        unsafe { abi::tensor("kpe", self.kpe, &mut args.kpe) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionMlaPrefillKernel

@@ -67,39 +67,38 @@ impl AttentionSparseBlockArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionSparseBlock<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionSparseBlock<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let indptr = unsafe { abi::tensor("indptr", self.indptr) }?;
-        let indices = unsafe { abi::tensor("indices", self.indices) }?;
-        Ok(
-            lent(lz_ops::AttentionSparseBlock {
-                q,
-                k,
-                v,
-                indptr,
-                indices,
-                block_rows: self.block_rows,
-                block_cols: self.block_cols,
-                soft_cap: if abi::is_given(self.given, 2u32) {
-                    Some(self.soft_cap)
-                } else {
-                    None
-                },
-                sm_scale: if abi::is_given(self.given, 3u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 4u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::AttentionSparseBlock {
+            q: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            indptr: lz_core::TensorView::EMPTY,
+            indices: lz_core::TensorView::EMPTY,
+            block_rows: self.block_rows,
+            block_cols: self.block_cols,
+            soft_cap: if abi::is_given(self.given, 2u32) {
+                Some(self.soft_cap)
+            } else {
+                None
+            },
+            sm_scale: if abi::is_given(self.given, 3u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 4u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::tensor("indptr", self.indptr, &mut args.indptr) }?;
+        unsafe { abi::tensor("indices", self.indices, &mut args.indices) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionSparseBlockKernel

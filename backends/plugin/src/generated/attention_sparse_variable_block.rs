@@ -65,43 +65,50 @@ impl AttentionSparseVariableBlockArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionSparseVariableBlock<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionSparseVariableBlock<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let block_mask = unsafe { abi::tensor("block_mask", self.block_mask) }?;
-        let block_row_sizes = unsafe {
-            abi::tensor("block_row_sizes", self.block_row_sizes)
+        let mut args = lz_ops::AttentionSparseVariableBlock {
+            q: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            block_mask: lz_core::TensorView::EMPTY,
+            block_row_sizes: lz_core::TensorView::EMPTY,
+            block_col_sizes: lz_core::TensorView::EMPTY,
+            soft_cap: if abi::is_given(self.given, 0u32) {
+                Some(self.soft_cap)
+            } else {
+                None
+            },
+            sm_scale: if abi::is_given(self.given, 1u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 2u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::tensor("block_mask", self.block_mask, &mut args.block_mask) }?;
+        unsafe {
+            abi::tensor(
+                "block_row_sizes",
+                self.block_row_sizes,
+                &mut args.block_row_sizes,
+            )
         }?;
-        let block_col_sizes = unsafe {
-            abi::tensor("block_col_sizes", self.block_col_sizes)
+        unsafe {
+            abi::tensor(
+                "block_col_sizes",
+                self.block_col_sizes,
+                &mut args.block_col_sizes,
+            )
         }?;
-        Ok(
-            lent(lz_ops::AttentionSparseVariableBlock {
-                q,
-                k,
-                v,
-                block_mask,
-                block_row_sizes,
-                block_col_sizes,
-                soft_cap: if abi::is_given(self.given, 0u32) {
-                    Some(self.soft_cap)
-                } else {
-                    None
-                },
-                sm_scale: if abi::is_given(self.given, 1u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 2u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionSparseVariableBlockKernel

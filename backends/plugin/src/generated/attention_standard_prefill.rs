@@ -73,73 +73,74 @@ impl AttentionStandardPrefillArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionStandardPrefill<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionStandardPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let mask = unsafe { abi::optional_tensor("mask", self.mask) }?;
-        let alibi_slopes = unsafe {
-            abi::optional_tensor("alibi_slopes", self.alibi_slopes)
+        let mut args = lz_ops::AttentionStandardPrefill {
+            q: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            mask: None,
+            alibi_slopes: None,
+            causal: if abi::is_given(self.given, 0u32) {
+                Some(self.causal != 0)
+            } else {
+                None
+            },
+            causal_offset: if abi::is_given(self.given, 1u32) {
+                Some(self.causal_offset)
+            } else {
+                None
+            },
+            window_left: if abi::is_given(self.given, 2u32) {
+                Some(self.window_left)
+            } else {
+                None
+            },
+            window_right: if abi::is_given(self.given, 3u32) {
+                Some(self.window_right)
+            } else {
+                None
+            },
+            soft_cap: if abi::is_given(self.given, 4u32) {
+                Some(self.soft_cap)
+            } else {
+                None
+            },
+            sm_scale: if abi::is_given(self.given, 5u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 6u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+            layout: if abi::is_given(self.given, 7u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::AttentionStandardPrefillLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::AttentionStandardPrefillLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::optional_tensor("mask", self.mask, &mut args.mask) }?;
+        unsafe {
+            abi::optional_tensor(
+                "alibi_slopes",
+                self.alibi_slopes,
+                &mut args.alibi_slopes,
+            )
         }?;
-        Ok(
-            lent(lz_ops::AttentionStandardPrefill {
-                q,
-                k,
-                v,
-                mask,
-                alibi_slopes,
-                causal: if abi::is_given(self.given, 0u32) {
-                    Some(self.causal != 0)
-                } else {
-                    None
-                },
-                causal_offset: if abi::is_given(self.given, 1u32) {
-                    Some(self.causal_offset)
-                } else {
-                    None
-                },
-                window_left: if abi::is_given(self.given, 2u32) {
-                    Some(self.window_left)
-                } else {
-                    None
-                },
-                window_right: if abi::is_given(self.given, 3u32) {
-                    Some(self.window_right)
-                } else {
-                    None
-                },
-                soft_cap: if abi::is_given(self.given, 4u32) {
-                    Some(self.soft_cap)
-                } else {
-                    None
-                },
-                sm_scale: if abi::is_given(self.given, 5u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 6u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-                layout: if abi::is_given(self.given, 7u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::AttentionStandardPrefillLayout::from_number(
-                                self.layout,
-                            ),
-                            self.layout,
-                            lz_ops::AttentionStandardPrefillLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionStandardPrefillKernel

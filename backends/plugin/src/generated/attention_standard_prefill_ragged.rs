@@ -71,56 +71,59 @@ impl AttentionStandardPrefillRaggedArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionStandardPrefillRagged<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionStandardPrefillRagged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let q = unsafe { abi::tensor("q", self.q) }?;
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let qo_indptr = unsafe { abi::tensor("qo_indptr", self.qo_indptr) }?;
-        let kv_indptr = unsafe { abi::tensor("kv_indptr", self.kv_indptr) }?;
-        let alibi_slopes = unsafe {
-            abi::optional_tensor("alibi_slopes", self.alibi_slopes)
+        let mut args = lz_ops::AttentionStandardPrefillRagged {
+            q: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            qo_indptr: lz_core::TensorView::EMPTY,
+            kv_indptr: lz_core::TensorView::EMPTY,
+            alibi_slopes: None,
+            causal: if abi::is_given(self.given, 0u32) {
+                Some(self.causal != 0)
+            } else {
+                None
+            },
+            window_left: if abi::is_given(self.given, 1u32) {
+                Some(self.window_left)
+            } else {
+                None
+            },
+            window_right: if abi::is_given(self.given, 2u32) {
+                Some(self.window_right)
+            } else {
+                None
+            },
+            soft_cap: if abi::is_given(self.given, 3u32) {
+                Some(self.soft_cap)
+            } else {
+                None
+            },
+            sm_scale: if abi::is_given(self.given, 4u32) {
+                Some(self.sm_scale)
+            } else {
+                None
+            },
+            return_lse: if abi::is_given(self.given, 5u32) {
+                Some(self.return_lse != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("q", self.q, &mut args.q) }?;
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::tensor("qo_indptr", self.qo_indptr, &mut args.qo_indptr) }?;
+        unsafe { abi::tensor("kv_indptr", self.kv_indptr, &mut args.kv_indptr) }?;
+        unsafe {
+            abi::optional_tensor(
+                "alibi_slopes",
+                self.alibi_slopes,
+                &mut args.alibi_slopes,
+            )
         }?;
-        Ok(
-            lent(lz_ops::AttentionStandardPrefillRagged {
-                q,
-                k,
-                v,
-                qo_indptr,
-                kv_indptr,
-                alibi_slopes,
-                causal: if abi::is_given(self.given, 0u32) {
-                    Some(self.causal != 0)
-                } else {
-                    None
-                },
-                window_left: if abi::is_given(self.given, 1u32) {
-                    Some(self.window_left)
-                } else {
-                    None
-                },
-                window_right: if abi::is_given(self.given, 2u32) {
-                    Some(self.window_right)
-                } else {
-                    None
-                },
-                soft_cap: if abi::is_given(self.given, 3u32) {
-                    Some(self.soft_cap)
-                } else {
-                    None
-                },
-                sm_scale: if abi::is_given(self.given, 4u32) {
-                    Some(self.sm_scale)
-                } else {
-                    None
-                },
-                return_lse: if abi::is_given(self.given, 5u32) {
-                    Some(self.return_lse != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionStandardPrefillRaggedKernel

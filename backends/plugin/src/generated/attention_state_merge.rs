@@ -51,16 +51,15 @@ impl AttentionStateMergeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::AttentionStateMerge<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::AttentionStateMerge<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let s = unsafe { abi::tensor("s", self.s) }?;
-        Ok(
-            lent(lz_ops::AttentionStateMerge {
-                v,
-                s,
-            }),
-        )
+        let mut args = lz_ops::AttentionStateMerge {
+            v: lz_core::TensorView::EMPTY,
+            s: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::tensor("s", self.s, &mut args.s) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::AttentionStateMergeKernel

@@ -63,58 +63,57 @@ impl DequantizeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::Dequantize<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::Dequantize<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let quantized = unsafe { abi::tensor("quantized", self.quantized) }?;
-        let scale = unsafe { abi::tensor("scale", self.scale) }?;
-        let zero_point = unsafe { abi::optional_tensor("zero_point", self.zero_point) }?;
-        let global_scale = unsafe {
-            abi::optional_tensor("global_scale", self.global_scale)
+        let mut args = lz_ops::Dequantize {
+            quantized: lz_core::TensorView::EMPTY,
+            scale: lz_core::TensorView::EMPTY,
+            zero_point: None,
+            global_scale: None,
+            format: abi::case(
+                "format",
+                lz_ops::DequantizeFormat::from_number(self.format),
+                self.format,
+                lz_ops::DequantizeFormat::NAMES,
+            )?,
+            granularity: abi::case(
+                "granularity",
+                lz_ops::DequantizeGranularity::from_number(self.granularity),
+                self.granularity,
+                lz_ops::DequantizeGranularity::NAMES,
+            )?,
+            block_size: if abi::is_given(self.given, 2u32) {
+                Some(self.block_size)
+            } else {
+                None
+            },
+            inner: if abi::is_given(self.given, 3u32) { Some(self.inner) } else { None },
+            output_dtype: if abi::is_given(self.given, 4u32) {
+                Some(
+                    abi::case(
+                        "output_dtype",
+                        lz_ops::DequantizeOutputDtype::from_number(self.output_dtype),
+                        self.output_dtype,
+                        lz_ops::DequantizeOutputDtype::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("quantized", self.quantized, &mut args.quantized) }?;
+        unsafe { abi::tensor("scale", self.scale, &mut args.scale) }?;
+        unsafe {
+            abi::optional_tensor("zero_point", self.zero_point, &mut args.zero_point)
         }?;
-        Ok(
-            lent(lz_ops::Dequantize {
-                quantized,
-                scale,
-                zero_point,
-                global_scale,
-                format: abi::case(
-                    "format",
-                    lz_ops::DequantizeFormat::from_number(self.format),
-                    self.format,
-                    lz_ops::DequantizeFormat::NAMES,
-                )?,
-                granularity: abi::case(
-                    "granularity",
-                    lz_ops::DequantizeGranularity::from_number(self.granularity),
-                    self.granularity,
-                    lz_ops::DequantizeGranularity::NAMES,
-                )?,
-                block_size: if abi::is_given(self.given, 2u32) {
-                    Some(self.block_size)
-                } else {
-                    None
-                },
-                inner: if abi::is_given(self.given, 3u32) {
-                    Some(self.inner)
-                } else {
-                    None
-                },
-                output_dtype: if abi::is_given(self.given, 4u32) {
-                    Some(
-                        abi::case(
-                            "output_dtype",
-                            lz_ops::DequantizeOutputDtype::from_number(
-                                self.output_dtype,
-                            ),
-                            self.output_dtype,
-                            lz_ops::DequantizeOutputDtype::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        unsafe {
+            abi::optional_tensor(
+                "global_scale",
+                self.global_scale,
+                &mut args.global_scale,
+            )
+        }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::DequantizeKernel for Native<DequantizeArgs, DequantizePlaces> {

@@ -49,16 +49,15 @@ impl EmbeddingLookupArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::EmbeddingLookup<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::EmbeddingLookup<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let table = unsafe { abi::tensor("table", self.table) }?;
-        let ids = unsafe { abi::tensor("ids", self.ids) }?;
-        Ok(
-            lent(lz_ops::EmbeddingLookup {
-                table,
-                ids,
-            }),
-        )
+        let mut args = lz_ops::EmbeddingLookup {
+            table: lz_core::TensorView::EMPTY,
+            ids: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("table", self.table, &mut args.table) }?;
+        unsafe { abi::tensor("ids", self.ids, &mut args.ids) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::EmbeddingLookupKernel

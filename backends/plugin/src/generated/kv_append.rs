@@ -55,34 +55,33 @@ impl KvAppendArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::KvAppend<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::KvAppend<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let k = unsafe { abi::tensor("k", self.k) }?;
-        let v = unsafe { abi::tensor("v", self.v) }?;
-        let k_cache = unsafe { abi::tensor_mut("k_cache", self.k_cache) }?;
-        let v_cache = unsafe { abi::tensor_mut("v_cache", self.v_cache) }?;
-        let slots = unsafe { abi::tensor("slots", self.slots) }?;
-        Ok(
-            lent(lz_ops::KvAppend {
-                k,
-                v,
-                k_cache,
-                v_cache,
-                slots,
-                layout: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::KvAppendLayout::from_number(self.layout),
-                            self.layout,
-                            lz_ops::KvAppendLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::KvAppend {
+            k: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::EMPTY,
+            k_cache: lz_core::TensorMut::EMPTY,
+            v_cache: lz_core::TensorMut::EMPTY,
+            slots: lz_core::TensorView::EMPTY,
+            layout: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::KvAppendLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::KvAppendLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("k", self.k, &mut args.k) }?;
+        unsafe { abi::tensor("v", self.v, &mut args.v) }?;
+        unsafe { abi::tensor_mut("k_cache", self.k_cache, &mut args.k_cache) }?;
+        unsafe { abi::tensor_mut("v_cache", self.v_cache, &mut args.v_cache) }?;
+        unsafe { abi::tensor("slots", self.slots, &mut args.slots) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::KvAppendKernel for Native<KvAppendArgs, KvAppendPlaces> {

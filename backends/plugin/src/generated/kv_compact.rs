@@ -53,32 +53,31 @@ impl KvCompactArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::KvCompact<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::KvCompact<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let k_cache = unsafe { abi::tensor_mut("k_cache", self.k_cache) }?;
-        let v_cache = unsafe { abi::tensor_mut("v_cache", self.v_cache) }?;
-        let source = unsafe { abi::tensor("source", self.source) }?;
-        let target = unsafe { abi::tensor("target", self.target) }?;
-        Ok(
-            lent(lz_ops::KvCompact {
-                k_cache,
-                v_cache,
-                source,
-                target,
-                layout: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::KvCompactLayout::from_number(self.layout),
-                            self.layout,
-                            lz_ops::KvCompactLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::KvCompact {
+            k_cache: lz_core::TensorMut::EMPTY,
+            v_cache: lz_core::TensorMut::EMPTY,
+            source: lz_core::TensorView::EMPTY,
+            target: lz_core::TensorView::EMPTY,
+            layout: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::KvCompactLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::KvCompactLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor_mut("k_cache", self.k_cache, &mut args.k_cache) }?;
+        unsafe { abi::tensor_mut("v_cache", self.v_cache, &mut args.v_cache) }?;
+        unsafe { abi::tensor("source", self.source, &mut args.source) }?;
+        unsafe { abi::tensor("target", self.target, &mut args.target) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::KvCompactKernel for Native<KvCompactArgs, KvCompactPlaces> {

@@ -55,32 +55,31 @@ impl MlpFusedArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::MlpFused<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::MlpFused<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let gate_weight = unsafe { abi::tensor("gate_weight", self.gate_weight) }?;
-        let up_weight = unsafe { abi::tensor("up_weight", self.up_weight) }?;
-        let down_weight = unsafe { abi::tensor("down_weight", self.down_weight) }?;
-        Ok(
-            lent(lz_ops::MlpFused {
-                x,
-                gate_weight,
-                up_weight,
-                down_weight,
-                activation: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "activation",
-                            lz_ops::MlpFusedActivation::from_number(self.activation),
-                            self.activation,
-                            lz_ops::MlpFusedActivation::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::MlpFused {
+            x: lz_core::TensorView::EMPTY,
+            gate_weight: lz_core::TensorView::EMPTY,
+            up_weight: lz_core::TensorView::EMPTY,
+            down_weight: lz_core::TensorView::EMPTY,
+            activation: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "activation",
+                        lz_ops::MlpFusedActivation::from_number(self.activation),
+                        self.activation,
+                        lz_ops::MlpFusedActivation::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor("gate_weight", self.gate_weight, &mut args.gate_weight) }?;
+        unsafe { abi::tensor("up_weight", self.up_weight, &mut args.up_weight) }?;
+        unsafe { abi::tensor("down_weight", self.down_weight, &mut args.down_weight) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::MlpFusedKernel for Native<MlpFusedArgs, MlpFusedPlaces> {

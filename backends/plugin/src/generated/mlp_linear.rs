@@ -53,30 +53,29 @@ impl MlpLinearArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::MlpLinear<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::MlpLinear<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let weight = unsafe { abi::tensor("weight", self.weight) }?;
-        let bias = unsafe { abi::optional_tensor("bias", self.bias) }?;
-        Ok(
-            lent(lz_ops::MlpLinear {
-                x,
-                weight,
-                bias,
-                activation: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "activation",
-                            lz_ops::MlpLinearActivation::from_number(self.activation),
-                            self.activation,
-                            lz_ops::MlpLinearActivation::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::MlpLinear {
+            x: lz_core::TensorView::EMPTY,
+            weight: lz_core::TensorView::EMPTY,
+            bias: None,
+            activation: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "activation",
+                        lz_ops::MlpLinearActivation::from_number(self.activation),
+                        self.activation,
+                        lz_ops::MlpLinearActivation::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor("weight", self.weight, &mut args.weight) }?;
+        unsafe { abi::optional_tensor("bias", self.bias, &mut args.bias) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::MlpLinearKernel for Native<MlpLinearArgs, MlpLinearPlaces> {

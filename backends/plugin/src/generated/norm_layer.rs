@@ -59,24 +59,23 @@ impl NormLayerArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::NormLayer<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::NormLayer<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let weight = unsafe { abi::optional_tensor("weight", self.weight) }?;
-        let bias = unsafe { abi::optional_tensor("bias", self.bias) }?;
-        Ok(
-            lent(lz_ops::NormLayer {
-                x,
-                weight,
-                bias,
-                eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
-                return_stats: if abi::is_given(self.given, 1u32) {
-                    Some(self.return_stats != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::NormLayer {
+            x: lz_core::TensorView::EMPTY,
+            weight: None,
+            bias: None,
+            eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
+            return_stats: if abi::is_given(self.given, 1u32) {
+                Some(self.return_stats != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::optional_tensor("weight", self.weight, &mut args.weight) }?;
+        unsafe { abi::optional_tensor("bias", self.bias, &mut args.bias) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::NormLayerKernel for Native<NormLayerArgs, NormLayerPlaces> {

@@ -53,22 +53,21 @@ impl NormRmsArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::NormRms<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::NormRms<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let weight = unsafe { abi::optional_tensor("weight", self.weight) }?;
-        Ok(
-            lent(lz_ops::NormRms {
-                x,
-                weight,
-                eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
-                weight_offset: if abi::is_given(self.given, 1u32) {
-                    Some(self.weight_offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::NormRms {
+            x: lz_core::TensorView::EMPTY,
+            weight: None,
+            eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
+            weight_offset: if abi::is_given(self.given, 1u32) {
+                Some(self.weight_offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::optional_tensor("weight", self.weight, &mut args.weight) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::NormRmsKernel for Native<NormRmsArgs, NormRmsPlaces> {

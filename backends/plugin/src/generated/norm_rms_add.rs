@@ -55,24 +55,23 @@ impl NormRmsAddArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::NormRmsAdd<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::NormRmsAdd<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let residual = unsafe { abi::tensor_mut("residual", self.residual) }?;
-        let weight = unsafe { abi::optional_tensor("weight", self.weight) }?;
-        Ok(
-            lent(lz_ops::NormRmsAdd {
-                x,
-                residual,
-                weight,
-                eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
-                weight_offset: if abi::is_given(self.given, 1u32) {
-                    Some(self.weight_offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::NormRmsAdd {
+            x: lz_core::TensorView::EMPTY,
+            residual: lz_core::TensorMut::EMPTY,
+            weight: None,
+            eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
+            weight_offset: if abi::is_given(self.given, 1u32) {
+                Some(self.weight_offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor_mut("residual", self.residual, &mut args.residual) }?;
+        unsafe { abi::optional_tensor("weight", self.weight, &mut args.weight) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::NormRmsAddKernel for Native<NormRmsAddArgs, NormRmsAddPlaces> {

@@ -51,21 +51,20 @@ impl PosencAlibiArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::PosencAlibi<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::PosencAlibi<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let scores = unsafe { abi::tensor("scores", self.scores) }?;
-        let slopes = unsafe { abi::tensor("slopes", self.slopes) }?;
-        Ok(
-            lent(lz_ops::PosencAlibi {
-                scores,
-                slopes,
-                causal_offset: if abi::is_given(self.given, 0u32) {
-                    Some(self.causal_offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::PosencAlibi {
+            scores: lz_core::TensorView::EMPTY,
+            slopes: lz_core::TensorView::EMPTY,
+            causal_offset: if abi::is_given(self.given, 0u32) {
+                Some(self.causal_offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("scores", self.scores, &mut args.scores) }?;
+        unsafe { abi::tensor("slopes", self.slopes, &mut args.slopes) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::PosencAlibiKernel for Native<PosencAlibiArgs, PosencAlibiPlaces> {

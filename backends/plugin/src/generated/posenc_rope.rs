@@ -57,37 +57,38 @@ impl PosencRopeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::PosencRope<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::PosencRope<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let cos = unsafe { abi::tensor("cos", self.cos) }?;
-        let sin = unsafe { abi::tensor("sin", self.sin) }?;
-        let positions = unsafe { abi::optional_tensor("positions", self.positions) }?;
-        Ok(
-            lent(lz_ops::PosencRope {
-                x,
-                cos,
-                sin,
-                positions,
-                interleaved: if abi::is_given(self.given, 0u32) {
-                    Some(self.interleaved != 0)
-                } else {
-                    None
-                },
-                layout: if abi::is_given(self.given, 1u32) {
-                    Some(
-                        abi::case(
-                            "layout",
-                            lz_ops::PosencRopeLayout::from_number(self.layout),
-                            self.layout,
-                            lz_ops::PosencRopeLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::PosencRope {
+            x: lz_core::TensorView::EMPTY,
+            cos: lz_core::TensorView::EMPTY,
+            sin: lz_core::TensorView::EMPTY,
+            positions: None,
+            interleaved: if abi::is_given(self.given, 0u32) {
+                Some(self.interleaved != 0)
+            } else {
+                None
+            },
+            layout: if abi::is_given(self.given, 1u32) {
+                Some(
+                    abi::case(
+                        "layout",
+                        lz_ops::PosencRopeLayout::from_number(self.layout),
+                        self.layout,
+                        lz_ops::PosencRopeLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor("cos", self.cos, &mut args.cos) }?;
+        unsafe { abi::tensor("sin", self.sin, &mut args.sin) }?;
+        unsafe {
+            abi::optional_tensor("positions", self.positions, &mut args.positions)
+        }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::PosencRopeKernel for Native<PosencRopeArgs, PosencRopePlaces> {

@@ -61,39 +61,44 @@ impl QuantizeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::Quantize<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::Quantize<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let scale = unsafe { abi::optional_tensor("scale", self.scale) }?;
-        let zero_point = unsafe { abi::optional_tensor("zero_point", self.zero_point) }?;
-        let global_scale = unsafe {
-            abi::optional_tensor("global_scale", self.global_scale)
+        let mut args = lz_ops::Quantize {
+            x: lz_core::TensorView::EMPTY,
+            scale: None,
+            zero_point: None,
+            global_scale: None,
+            format: abi::case(
+                "format",
+                lz_ops::QuantizeFormat::from_number(self.format),
+                self.format,
+                lz_ops::QuantizeFormat::NAMES,
+            )?,
+            granularity: abi::case(
+                "granularity",
+                lz_ops::QuantizeGranularity::from_number(self.granularity),
+                self.granularity,
+                lz_ops::QuantizeGranularity::NAMES,
+            )?,
+            block_size: if abi::is_given(self.given, 2u32) {
+                Some(self.block_size)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::optional_tensor("scale", self.scale, &mut args.scale) }?;
+        unsafe {
+            abi::optional_tensor("zero_point", self.zero_point, &mut args.zero_point)
         }?;
-        Ok(
-            lent(lz_ops::Quantize {
-                x,
-                scale,
-                zero_point,
-                global_scale,
-                format: abi::case(
-                    "format",
-                    lz_ops::QuantizeFormat::from_number(self.format),
-                    self.format,
-                    lz_ops::QuantizeFormat::NAMES,
-                )?,
-                granularity: abi::case(
-                    "granularity",
-                    lz_ops::QuantizeGranularity::from_number(self.granularity),
-                    self.granularity,
-                    lz_ops::QuantizeGranularity::NAMES,
-                )?,
-                block_size: if abi::is_given(self.given, 2u32) {
-                    Some(self.block_size)
-                } else {
-                    None
-                },
-            }),
-        )
+        unsafe {
+            abi::optional_tensor(
+                "global_scale",
+                self.global_scale,
+                &mut args.global_scale,
+            )
+        }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::QuantizeKernel for Native<QuantizeArgs, QuantizePlaces> {

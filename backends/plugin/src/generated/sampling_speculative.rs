@@ -61,36 +61,39 @@ impl SamplingSpeculativeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::SamplingSpeculative<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::SamplingSpeculative<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let draft_probs = unsafe { abi::tensor("draft_probs", self.draft_probs) }?;
-        let draft_tokens = unsafe { abi::tensor("draft_tokens", self.draft_tokens) }?;
-        let target_probs = unsafe { abi::tensor("target_probs", self.target_probs) }?;
-        let seed_tensor = unsafe {
-            abi::optional_tensor("seed_tensor", self.seed_tensor)
+        let mut args = lz_ops::SamplingSpeculative {
+            draft_probs: lz_core::TensorView::EMPTY,
+            draft_tokens: lz_core::TensorView::EMPTY,
+            target_probs: lz_core::TensorView::EMPTY,
+            seed_tensor: None,
+            offset_tensor: None,
+            seed: if abi::is_given(self.given, 0u32) { Some(self.seed) } else { None },
+            offset: if abi::is_given(self.given, 1u32) {
+                Some(self.offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("draft_probs", self.draft_probs, &mut args.draft_probs) }?;
+        unsafe {
+            abi::tensor("draft_tokens", self.draft_tokens, &mut args.draft_tokens)
         }?;
-        let offset_tensor = unsafe {
-            abi::optional_tensor("offset_tensor", self.offset_tensor)
+        unsafe {
+            abi::tensor("target_probs", self.target_probs, &mut args.target_probs)
         }?;
-        Ok(
-            lent(lz_ops::SamplingSpeculative {
-                draft_probs,
-                draft_tokens,
-                target_probs,
-                seed_tensor,
-                offset_tensor,
-                seed: if abi::is_given(self.given, 0u32) {
-                    Some(self.seed)
-                } else {
-                    None
-                },
-                offset: if abi::is_given(self.given, 1u32) {
-                    Some(self.offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        unsafe {
+            abi::optional_tensor("seed_tensor", self.seed_tensor, &mut args.seed_tensor)
+        }?;
+        unsafe {
+            abi::optional_tensor(
+                "offset_tensor",
+                self.offset_tensor,
+                &mut args.offset_tensor,
+            )
+        }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::SamplingSpeculativeKernel

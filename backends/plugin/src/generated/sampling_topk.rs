@@ -61,40 +61,39 @@ impl SamplingTopkArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::SamplingTopk<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::SamplingTopk<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let logits = unsafe { abi::tensor("logits", self.logits) }?;
-        let k_tensor = unsafe { abi::optional_tensor("k_tensor", self.k_tensor) }?;
-        let seed_tensor = unsafe {
-            abi::optional_tensor("seed_tensor", self.seed_tensor)
+        let mut args = lz_ops::SamplingTopk {
+            logits: lz_core::TensorView::EMPTY,
+            k_tensor: None,
+            seed_tensor: None,
+            offset_tensor: None,
+            k: self.k,
+            temperature: if abi::is_given(self.given, 1u32) {
+                Some(self.temperature)
+            } else {
+                None
+            },
+            seed: if abi::is_given(self.given, 2u32) { Some(self.seed) } else { None },
+            offset: if abi::is_given(self.given, 3u32) {
+                Some(self.offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("logits", self.logits, &mut args.logits) }?;
+        unsafe { abi::optional_tensor("k_tensor", self.k_tensor, &mut args.k_tensor) }?;
+        unsafe {
+            abi::optional_tensor("seed_tensor", self.seed_tensor, &mut args.seed_tensor)
         }?;
-        let offset_tensor = unsafe {
-            abi::optional_tensor("offset_tensor", self.offset_tensor)
+        unsafe {
+            abi::optional_tensor(
+                "offset_tensor",
+                self.offset_tensor,
+                &mut args.offset_tensor,
+            )
         }?;
-        Ok(
-            lent(lz_ops::SamplingTopk {
-                logits,
-                k_tensor,
-                seed_tensor,
-                offset_tensor,
-                k: self.k,
-                temperature: if abi::is_given(self.given, 1u32) {
-                    Some(self.temperature)
-                } else {
-                    None
-                },
-                seed: if abi::is_given(self.given, 2u32) {
-                    Some(self.seed)
-                } else {
-                    None
-                },
-                offset: if abi::is_given(self.given, 3u32) {
-                    Some(self.offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::SamplingTopkKernel for Native<SamplingTopkArgs, SamplingTopkPlaces> {

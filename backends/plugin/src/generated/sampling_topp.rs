@@ -63,45 +63,40 @@ impl SamplingToppArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::SamplingTopp<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::SamplingTopp<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let logits = unsafe { abi::tensor("logits", self.logits) }?;
-        let p_tensor = unsafe { abi::optional_tensor("p_tensor", self.p_tensor) }?;
-        let seed_tensor = unsafe {
-            abi::optional_tensor("seed_tensor", self.seed_tensor)
+        let mut args = lz_ops::SamplingTopp {
+            logits: lz_core::TensorView::EMPTY,
+            p_tensor: None,
+            seed_tensor: None,
+            offset_tensor: None,
+            p: self.p,
+            top_k: if abi::is_given(self.given, 1u32) { Some(self.top_k) } else { None },
+            temperature: if abi::is_given(self.given, 2u32) {
+                Some(self.temperature)
+            } else {
+                None
+            },
+            seed: if abi::is_given(self.given, 3u32) { Some(self.seed) } else { None },
+            offset: if abi::is_given(self.given, 4u32) {
+                Some(self.offset)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("logits", self.logits, &mut args.logits) }?;
+        unsafe { abi::optional_tensor("p_tensor", self.p_tensor, &mut args.p_tensor) }?;
+        unsafe {
+            abi::optional_tensor("seed_tensor", self.seed_tensor, &mut args.seed_tensor)
         }?;
-        let offset_tensor = unsafe {
-            abi::optional_tensor("offset_tensor", self.offset_tensor)
+        unsafe {
+            abi::optional_tensor(
+                "offset_tensor",
+                self.offset_tensor,
+                &mut args.offset_tensor,
+            )
         }?;
-        Ok(
-            lent(lz_ops::SamplingTopp {
-                logits,
-                p_tensor,
-                seed_tensor,
-                offset_tensor,
-                p: self.p,
-                top_k: if abi::is_given(self.given, 1u32) {
-                    Some(self.top_k)
-                } else {
-                    None
-                },
-                temperature: if abi::is_given(self.given, 2u32) {
-                    Some(self.temperature)
-                } else {
-                    None
-                },
-                seed: if abi::is_given(self.given, 3u32) {
-                    Some(self.seed)
-                } else {
-                    None
-                },
-                offset: if abi::is_given(self.given, 4u32) {
-                    Some(self.offset)
-                } else {
-                    None
-                },
-            }),
-        )
+        Ok(lent(&args))
     }
 }
 impl lz_ops::SamplingToppKernel for Native<SamplingToppArgs, SamplingToppPlaces> {

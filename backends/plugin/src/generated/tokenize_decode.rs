@@ -53,23 +53,22 @@ impl TokenizeDecodeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::TokenizeDecode<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::TokenizeDecode<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let tokens = unsafe { abi::tensor("tokens", self.tokens) }?;
-        let indptr = unsafe { abi::tensor("indptr", self.indptr) }?;
         let tokenizer = unsafe { abi::tokenizer("tokenizer", self.tokenizer) }?;
-        Ok(
-            lent(lz_ops::TokenizeDecode {
-                tokens,
-                indptr,
-                tokenizer,
-                skip_special_tokens: if abi::is_given(self.given, 0u32) {
-                    Some(self.skip_special_tokens != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::TokenizeDecode {
+            tokens: lz_core::TensorView::EMPTY,
+            indptr: lz_core::TensorView::EMPTY,
+            tokenizer: tokenizer,
+            skip_special_tokens: if abi::is_given(self.given, 0u32) {
+                Some(self.skip_special_tokens != 0)
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("tokens", self.tokens, &mut args.tokens) }?;
+        unsafe { abi::tensor("indptr", self.indptr, &mut args.indptr) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::TokenizeDecodeKernel for Native<TokenizeDecodeArgs, TokenizeDecodePlaces> {

@@ -57,26 +57,25 @@ impl TokenizeEncodeArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::TokenizeEncode<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::TokenizeEncode<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let texts = unsafe { abi::texts("texts", self.texts) }?;
         let tokenizer = unsafe { abi::tokenizer("tokenizer", self.tokenizer) }?;
-        Ok(
-            lent(lz_ops::TokenizeEncode {
-                texts: &texts,
-                tokenizer,
-                add_special_tokens: if abi::is_given(self.given, 0u32) {
-                    Some(self.add_special_tokens != 0)
-                } else {
-                    None
-                },
-                return_offsets: if abi::is_given(self.given, 1u32) {
-                    Some(self.return_offsets != 0)
-                } else {
-                    None
-                },
-            }),
-        )
+        let mut args = lz_ops::TokenizeEncode {
+            texts: &texts,
+            tokenizer: tokenizer,
+            add_special_tokens: if abi::is_given(self.given, 0u32) {
+                Some(self.add_special_tokens != 0)
+            } else {
+                None
+            },
+            return_offsets: if abi::is_given(self.given, 1u32) {
+                Some(self.return_offsets != 0)
+            } else {
+                None
+            },
+        };
+        Ok(lent(&args))
     }
 }
 impl lz_ops::TokenizeEncodeKernel for Native<TokenizeEncodeArgs, TokenizeEncodePlaces> {

@@ -34,28 +34,39 @@ pub unsafe fn attention_standard_prefill(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = crate::output::place(
+                let mut output_output = lz_core::TensorMut::EMPTY;
+                let has_output = crate::output::place(
                     &lz_ops::ATTENTION_STANDARD_PREFILL,
                     "output",
-                    call.output_spec(),
+                    || call.output_spec(),
                     slot_output,
                     &options,
                     call.q.place(),
+                    &mut output_output,
                 )?;
                 let slot_lse = outputs.at(1usize)?;
-                let output_lse = crate::output::optional_place(
+                let mut output_lse = lz_core::TensorMut::EMPTY;
+                let has_lse = crate::output::optional_place(
                     &lz_ops::ATTENTION_STANDARD_PREFILL,
                     "lse",
-                    call.lse_spec(),
+                    || call.lse_spec(),
                     slot_lse,
                     &options,
                     call.q.place(),
+                    &mut output_lse,
                 )?;
                 {
-                    let out = call.outputs(output_output, output_lse)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call
+                        .outputs_in(
+                            &mut places,
+                            output_output,
+                            has_lse.then_some(output_lse),
+                        )?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

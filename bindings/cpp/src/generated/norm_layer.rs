@@ -32,37 +32,51 @@ pub unsafe fn norm_layer(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = crate::output::place(
+                let mut output_output = lz_core::TensorMut::EMPTY;
+                let has_output = crate::output::place(
                     &lz_ops::NORM_LAYER,
                     "output",
-                    call.output_spec(),
+                    || call.output_spec(),
                     slot_output,
                     &options,
                     call.x.place(),
+                    &mut output_output,
                 )?;
                 let slot_mean = outputs.at(1usize)?;
-                let output_mean = crate::output::optional_place(
+                let mut output_mean = lz_core::TensorMut::EMPTY;
+                let has_mean = crate::output::optional_place(
                     &lz_ops::NORM_LAYER,
                     "mean",
-                    call.mean_spec(),
+                    || call.mean_spec(),
                     slot_mean,
                     &options,
                     call.x.place(),
+                    &mut output_mean,
                 )?;
                 let slot_inv_std = outputs.at(2usize)?;
-                let output_inv_std = crate::output::optional_place(
+                let mut output_inv_std = lz_core::TensorMut::EMPTY;
+                let has_inv_std = crate::output::optional_place(
                     &lz_ops::NORM_LAYER,
                     "inv_std",
-                    call.inv_std_spec(),
+                    || call.inv_std_spec(),
                     slot_inv_std,
                     &options,
                     call.x.place(),
+                    &mut output_inv_std,
                 )?;
                 {
-                    let out = call.outputs(output_output, output_mean, output_inv_std)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call
+                        .outputs_in(
+                            &mut places,
+                            output_output,
+                            has_mean.then_some(output_mean),
+                            has_inv_std.then_some(output_inv_std),
+                        )?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

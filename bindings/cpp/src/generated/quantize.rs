@@ -32,28 +32,39 @@ pub unsafe fn quantize(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_quantized = outputs.at(0usize)?;
-                let output_quantized = crate::output::place(
+                let mut output_quantized = lz_core::TensorMut::EMPTY;
+                let has_quantized = crate::output::place(
                     &lz_ops::QUANTIZE,
                     "quantized",
-                    call.quantized_spec(),
+                    || call.quantized_spec(),
                     slot_quantized,
                     &options,
                     call.x.place(),
+                    &mut output_quantized,
                 )?;
                 let slot_scale_out = outputs.at(1usize)?;
-                let output_scale_out = crate::output::optional_place(
+                let mut output_scale_out = lz_core::TensorMut::EMPTY;
+                let has_scale_out = crate::output::optional_place(
                     &lz_ops::QUANTIZE,
                     "scale_out",
-                    call.scale_out_spec(),
+                    || call.scale_out_spec(),
                     slot_scale_out,
                     &options,
                     call.x.place(),
+                    &mut output_scale_out,
                 )?;
                 {
-                    let out = call.outputs(output_quantized, output_scale_out)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call
+                        .outputs_in(
+                            &mut places,
+                            output_quantized,
+                            has_scale_out.then_some(output_scale_out),
+                        )?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

@@ -32,28 +32,35 @@ pub unsafe fn sampling_speculative(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_tokens = outputs.at(0usize)?;
-                let output_tokens = crate::output::place(
+                let mut output_tokens = lz_core::TensorMut::EMPTY;
+                let has_tokens = crate::output::place(
                     &lz_ops::SAMPLING_SPECULATIVE,
                     "tokens",
-                    call.tokens_spec(),
+                    || call.tokens_spec(),
                     slot_tokens,
                     &options,
                     call.draft_probs.place(),
+                    &mut output_tokens,
                 )?;
                 let slot_accepted = outputs.at(1usize)?;
-                let output_accepted = crate::output::place(
+                let mut output_accepted = lz_core::TensorMut::EMPTY;
+                let has_accepted = crate::output::place(
                     &lz_ops::SAMPLING_SPECULATIVE,
                     "accepted",
-                    call.accepted_spec(),
+                    || call.accepted_spec(),
                     slot_accepted,
                     &options,
                     call.draft_probs.place(),
+                    &mut output_accepted,
                 )?;
                 {
-                    let out = call.outputs(output_tokens, output_accepted)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call
+                        .outputs_in(&mut places, output_tokens, output_accepted)?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

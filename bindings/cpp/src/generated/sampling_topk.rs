@@ -32,19 +32,23 @@ pub unsafe fn sampling_topk(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_tokens = outputs.at(0usize)?;
-                let output_tokens = crate::output::place(
+                let mut output_tokens = lz_core::TensorMut::EMPTY;
+                let has_tokens = crate::output::place(
                     &lz_ops::SAMPLING_TOPK,
                     "tokens",
-                    call.tokens_spec(),
+                    || call.tokens_spec(),
                     slot_tokens,
                     &options,
                     call.logits.place(),
+                    &mut output_tokens,
                 )?;
                 {
-                    let out = call.outputs(output_tokens)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call.outputs_in(&mut places, output_tokens)?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

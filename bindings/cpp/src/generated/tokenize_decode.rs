@@ -32,12 +32,14 @@ pub unsafe fn tokenize_decode(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_texts = outputs.at(0usize)?;
                 let mut output_texts = None;
                 {
-                    let out = call.outputs(&mut output_texts)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call.outputs_in(&mut places, &mut output_texts)?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 crate::output::hand_over_texts(
                     slot_texts,

@@ -32,29 +32,34 @@ pub unsafe fn tokenize_encode(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_tokens = outputs.at(0usize)?;
                 let mut output_tokens = None;
                 let slot_indptr = outputs.at(1usize)?;
-                let output_indptr = crate::output::place(
+                let mut output_indptr = lz_core::TensorMut::EMPTY;
+                let has_indptr = crate::output::place(
                     &lz_ops::TOKENIZE_ENCODE,
                     "indptr",
-                    call.indptr_spec(),
+                    || call.indptr_spec(),
                     slot_indptr,
                     &options,
                     lz_core::tensor::Place::HOST,
+                    &mut output_indptr,
                 )?;
                 let slot_offsets = outputs.at(2usize)?;
                 let mut output_offsets = None;
                 let wants_offsets = call.wants_offsets();
                 {
+                    let mut places = None;
                     let out = call
-                        .outputs(
+                        .outputs_in(
+                            &mut places,
                             &mut output_tokens,
                             output_indptr,
                             if wants_offsets { Some(&mut output_offsets) } else { None },
                         )?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 crate::output::hand_over_tensor(
                     slot_tokens,

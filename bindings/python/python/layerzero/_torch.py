@@ -40,7 +40,8 @@ def define() -> None:
     for overload in OVERLOADS:
         _LIBRARY.define(overload.schema, tags=(torch.Tag.pt2_compliant_tag,))
         name = overload.schema.split("(", 1)[0]
-        _LIBRARY.impl(name, _implementation(overload), "CompositeExplicitAutograd")
+        if not _implemented(name, overload):
+            _LIBRARY.impl(name, _implementation(overload), "CompositeExplicitAutograd")
         torch.library.register_fake(f"layerzero::{name}", _fake(overload), lib=_LIBRARY)
 
 
@@ -51,6 +52,33 @@ def substitute() -> None:
 
     for name in {overload.operation for overload in _torch_ops.OVERLOADS}:
         torch.compiler.substitute_in_graph(getattr(_native.ops, name))(getattr(_torch_ops, name))
+
+
+_KINDS = {"Tensor": "t", "float": "f", "int": "i", "bool": "b", "str": "s"}
+
+
+def _implemented(name: str, overload: Overload) -> bool:
+    """Whether the overload could be implemented without Python in between, which newer releases of torch allow."""
+    schema = torch._C.parse_schema(f"layerzero::{overload.schema}")
+    kinds = ""
+    for argument in schema.arguments:
+        optional = isinstance(argument.type, torch._C.OptionalType)
+        kind = _KINDS.get(str(argument.type.getElementType() if optional else argument.type))
+        if kind is None:
+            return False
+        kinds += kind.upper() if optional else kind
+    by_name = [argument.name for argument in schema.arguments if argument.kwarg_only]
+    return _native.implement_overload(
+        name,
+        getattr(_native.ops, overload.operation),
+        kinds,
+        len(schema.arguments) - len(by_name),
+        [one for one in by_name if one not in overload.places],
+        overload.fixed,
+        len(overload.places),
+        overload.results,
+        lambda: _another_overload(overload),
+    )
 
 
 def _implementation(overload: Overload) -> Callable[..., Any]:

@@ -11,7 +11,6 @@ Agreement is asked for, by all ranks at the same place of the program, on a grou
 from __future__ import annotations
 
 import hashlib
-import re
 import struct
 import threading
 import warnings
@@ -141,20 +140,10 @@ def _gather(timeout: float) -> list[dict[str, Any]]:
     return every
 
 
-_LINE = re.compile(r'^\s*(?:- )?(operation|context|kernel|kernel_version): "(.*)"$')
-
-
 def decisions() -> dict[tuple[str, str], str]:
     """What this rank decided: operation and call → kernel and its version."""
-    found: dict[tuple[str, str], str] = {}
-    entry: dict[str, str] = {}
-    for line in _native.freeze().splitlines():
-        match = _LINE.match(line)
-        if match:
-            entry[match[1]] = match[2]
-            if match[1] == "kernel_version":
-                found[entry["operation"], entry["context"]] = f"{entry['kernel']} {entry['kernel_version']}"
-    return found
+    recorded = _native.recorded_decisions()
+    return {(operation, context): f"{kernel} {version}" for operation, context, kernel, version in recorded}
 
 
 def _differences(every: list[dict[str, Any]]) -> tuple[Disagreement, ...]:

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"activation_silu_mul",
@@ -44,24 +44,24 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [gate, up, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_SILU_MUL);
-    let mut import_gate = Import::EMPTY;
-    frame.tensor("gate", gate, &mut import_gate)?;
-    let mut import_up = Import::EMPTY;
-    frame.tensor("up", up, &mut import_up)?;
-    let args = ActivationSiluMul {
-        gate: import_gate.view(),
-        up: import_up.view(),
+    let mut args = ActivationSiluMul {
+        gate: TensorView::EMPTY,
+        up: TensorView::EMPTY,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_gate = Hold::NOTHING;
+    frame.tensor("gate", gate, &mut args.gate, &mut hold_gate)?;
+    let mut hold_up = Hold::NOTHING;
+    frame.tensor("up", up, &mut args.up, &mut hold_up)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -74,19 +74,21 @@ fn call<'a, 'py>(
                 if let Some(hosted) = Hosted::of(entry) {
                     return hosted.run(frame, &[gate, up], &[], out);
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        call.outputs_in(&mut ready, view_output)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"attention_cross_decode",
@@ -44,45 +44,48 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, kv_lens, mask, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_CROSS_DECODE);
-    let mut import_q = Import::EMPTY;
-    frame.tensor("q", q, &mut import_q)?;
-    let mut import_k = Import::EMPTY;
-    frame.tensor("k", k, &mut import_k)?;
-    let mut import_v = Import::EMPTY;
-    frame.tensor("v", v, &mut import_v)?;
-    let mut import_kv_lens = Import::EMPTY;
-    let has_kv_lens = frame.optional("kv_lens", kv_lens, &mut import_kv_lens)?;
-    let mut import_mask = Import::EMPTY;
-    let has_mask = frame.optional("mask", mask, &mut import_mask)?;
-    let args = AttentionCrossDecode {
-        q: import_q.view(),
-        k: import_k.view(),
-        v: import_v.view(),
-        kv_lens: has_kv_lens.then(|| import_kv_lens.view()),
-        mask: has_mask.then(|| import_mask.view()),
+    let mut args = AttentionCrossDecode {
+        q: TensorView::EMPTY,
+        k: TensorView::EMPTY,
+        v: TensorView::EMPTY,
+        kv_lens: None,
+        mask: None,
         sm_scale: frame.float32("sm_scale", sm_scale)?,
         return_lse: frame.bool("return_lse", return_lse)?,
         layout: frame
             .case("layout", AttentionCrossDecodeLayout::NAMES, layout)?
             .and_then(AttentionCrossDecodeLayout::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_q = Hold::NOTHING;
+    frame.tensor("q", q, &mut args.q, &mut hold_q)?;
+    let mut hold_k = Hold::NOTHING;
+    frame.tensor("k", k, &mut args.k, &mut hold_k)?;
+    let mut hold_v = Hold::NOTHING;
+    frame.tensor("v", v, &mut args.v, &mut hold_v)?;
+    let mut hold_kv_lens = Hold::NOTHING;
+    frame.optional("kv_lens", kv_lens, &mut args.kv_lens, &mut hold_kv_lens)?;
+    let mut hold_mask = Hold::NOTHING;
+    frame.optional("mask", mask, &mut args.mask, &mut hold_mask)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut place_lse = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        let mut view_lse = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
-            place_lse.take(&mut frame, &mut given, "lse")?;
+            place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         }
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_lse.lend(),
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(
+                &mut ready,
+                view_output,
+                place_lse.is_there().then_some(view_lse),
+            )
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -113,21 +116,27 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    place_lse.allocate(&mut *frame, call.lse_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                            place_lse.lend(),
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_lse = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
+                        call.outputs_in(
+                                &mut ready,
+                                view_output,
+                                place_lse.is_there().then_some(view_lse),
+                            )
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"attention_gqa_decode_paged",
@@ -59,29 +59,14 @@ fn call<'a, 'py>(
     let [q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes,
     window_left, soft_cap, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_GQA_DECODE_PAGED);
-    let mut import_q = Import::EMPTY;
-    frame.tensor("q", q, &mut import_q)?;
-    let mut import_k_cache = Import::EMPTY;
-    frame.tensor("k_cache", k_cache, &mut import_k_cache)?;
-    let mut import_v_cache = Import::EMPTY;
-    frame.tensor("v_cache", v_cache, &mut import_v_cache)?;
-    let mut import_kv_indptr = Import::EMPTY;
-    frame.tensor("kv_indptr", kv_indptr, &mut import_kv_indptr)?;
-    let mut import_kv_indices = Import::EMPTY;
-    frame.tensor("kv_indices", kv_indices, &mut import_kv_indices)?;
-    let mut import_kv_last_page_len = Import::EMPTY;
-    frame.tensor("kv_last_page_len", kv_last_page_len, &mut import_kv_last_page_len)?;
-    let mut import_alibi_slopes = Import::EMPTY;
-    let has_alibi_slopes = frame
-        .optional("alibi_slopes", alibi_slopes, &mut import_alibi_slopes)?;
-    let args = AttentionGqaDecodePaged {
-        q: import_q.view(),
-        k_cache: import_k_cache.view(),
-        v_cache: import_v_cache.view(),
-        kv_indptr: import_kv_indptr.view(),
-        kv_indices: import_kv_indices.view(),
-        kv_last_page_len: import_kv_last_page_len.view(),
-        alibi_slopes: has_alibi_slopes.then(|| import_alibi_slopes.view()),
+    let mut args = AttentionGqaDecodePaged {
+        q: TensorView::EMPTY,
+        k_cache: TensorView::EMPTY,
+        v_cache: TensorView::EMPTY,
+        kv_indptr: TensorView::EMPTY,
+        kv_indices: TensorView::EMPTY,
+        kv_last_page_len: TensorView::EMPTY,
+        alibi_slopes: None,
         window_left: frame.int("window_left", window_left)?,
         soft_cap: frame.float32("soft_cap", soft_cap)?,
         sm_scale: frame.float32("sm_scale", sm_scale)?,
@@ -90,23 +75,52 @@ fn call<'a, 'py>(
             .case("layout", AttentionGqaDecodePagedLayout::NAMES, layout)?
             .and_then(AttentionGqaDecodePagedLayout::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_q = Hold::NOTHING;
+    frame.tensor("q", q, &mut args.q, &mut hold_q)?;
+    let mut hold_k_cache = Hold::NOTHING;
+    frame.tensor("k_cache", k_cache, &mut args.k_cache, &mut hold_k_cache)?;
+    let mut hold_v_cache = Hold::NOTHING;
+    frame.tensor("v_cache", v_cache, &mut args.v_cache, &mut hold_v_cache)?;
+    let mut hold_kv_indptr = Hold::NOTHING;
+    frame.tensor("kv_indptr", kv_indptr, &mut args.kv_indptr, &mut hold_kv_indptr)?;
+    let mut hold_kv_indices = Hold::NOTHING;
+    frame.tensor("kv_indices", kv_indices, &mut args.kv_indices, &mut hold_kv_indices)?;
+    let mut hold_kv_last_page_len = Hold::NOTHING;
+    frame
+        .tensor(
+            "kv_last_page_len",
+            kv_last_page_len,
+            &mut args.kv_last_page_len,
+            &mut hold_kv_last_page_len,
+        )?;
+    let mut hold_alibi_slopes = Hold::NOTHING;
+    frame
+        .optional(
+            "alibi_slopes",
+            alibi_slopes,
+            &mut args.alibi_slopes,
+            &mut hold_alibi_slopes,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut place_lse = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        let mut view_lse = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
-            place_lse.take(&mut frame, &mut given, "lse")?;
+            place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         }
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_lse.lend(),
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(
+                &mut ready,
+                view_output,
+                place_lse.is_there().then_some(view_lse),
+            )
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -147,21 +161,27 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    place_lse.allocate(&mut *frame, call.lse_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                            place_lse.lend(),
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_lse = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
+                        call.outputs_in(
+                                &mut ready,
+                                view_output,
+                                place_lse.is_there().then_some(view_lse),
+                            )
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

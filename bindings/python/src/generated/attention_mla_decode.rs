@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"attention_mla_decode",
@@ -44,39 +44,42 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q_nope, q_pe, ckv, kpe, sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE);
-    let mut import_q_nope = Import::EMPTY;
-    frame.tensor("q_nope", q_nope, &mut import_q_nope)?;
-    let mut import_q_pe = Import::EMPTY;
-    frame.tensor("q_pe", q_pe, &mut import_q_pe)?;
-    let mut import_ckv = Import::EMPTY;
-    frame.tensor("ckv", ckv, &mut import_ckv)?;
-    let mut import_kpe = Import::EMPTY;
-    frame.tensor("kpe", kpe, &mut import_kpe)?;
-    let args = AttentionMlaDecode {
-        q_nope: import_q_nope.view(),
-        q_pe: import_q_pe.view(),
-        ckv: import_ckv.view(),
-        kpe: import_kpe.view(),
+    let mut args = AttentionMlaDecode {
+        q_nope: TensorView::EMPTY,
+        q_pe: TensorView::EMPTY,
+        ckv: TensorView::EMPTY,
+        kpe: TensorView::EMPTY,
         sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
         return_lse: frame.bool("return_lse", return_lse)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_q_nope = Hold::NOTHING;
+    frame.tensor("q_nope", q_nope, &mut args.q_nope, &mut hold_q_nope)?;
+    let mut hold_q_pe = Hold::NOTHING;
+    frame.tensor("q_pe", q_pe, &mut args.q_pe, &mut hold_q_pe)?;
+    let mut hold_ckv = Hold::NOTHING;
+    frame.tensor("ckv", ckv, &mut args.ckv, &mut hold_ckv)?;
+    let mut hold_kpe = Hold::NOTHING;
+    frame.tensor("kpe", kpe, &mut args.kpe, &mut hold_kpe)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut place_lse = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        let mut view_lse = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
-            place_lse.take(&mut frame, &mut given, "lse")?;
+            place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         }
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_lse.lend(),
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(
+                &mut ready,
+                view_output,
+                place_lse.is_there().then_some(view_lse),
+            )
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -98,21 +101,27 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    place_lse.allocate(&mut *frame, call.lse_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                            place_lse.lend(),
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_lse = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
+                        call.outputs_in(
+                                &mut ready,
+                                view_output,
+                                place_lse.is_there().then_some(view_lse),
+                            )
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"attention_state_merge",
@@ -44,29 +44,28 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [v, s, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE);
-    let mut import_v = Import::EMPTY;
-    frame.tensor("v", v, &mut import_v)?;
-    let mut import_s = Import::EMPTY;
-    frame.tensor("s", s, &mut import_s)?;
-    let args = AttentionStateMerge {
-        v: import_v.view(),
-        s: import_s.view(),
+    let mut args = AttentionStateMerge {
+        v: TensorView::EMPTY,
+        s: TensorView::EMPTY,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_v = Hold::NOTHING;
+    frame.tensor("v", v, &mut args.v, &mut hold_v)?;
+    let mut hold_s = Hold::NOTHING;
+    frame.tensor("s", s, &mut args.s, &mut hold_s)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut place_lse = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
-        place_lse.take(&mut frame, &mut given, "lse")?;
+        let mut view_output = TensorMut::EMPTY;
+        let mut view_lse = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
+        place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_lse.must(&frame).map_err(|error| frame.raise(&error))?,
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_output, view_lse)
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -79,21 +78,23 @@ fn call<'a, 'py>(
                 if let Some(hosted) = Hosted::of(entry) {
                     return hosted.run(frame, &[v, s], &[], out);
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    place_lse.allocate(&mut *frame, call.lse_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                            place_lse.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_lse = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
+                        call.outputs_in(&mut ready, view_output, view_lse)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"dequantize",
@@ -56,22 +56,11 @@ fn call<'a, 'py>(
     let [quantized, scale, zero_point, global_scale, format, granularity, block_size,
     inner, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &DEQUANTIZE);
-    let mut import_quantized = Import::EMPTY;
-    frame.tensor("quantized", quantized, &mut import_quantized)?;
-    import_quantized.nibbles(Frame::is_one_of(format, &["mxfp4", "nvfp4"]));
-    let mut import_scale = Import::EMPTY;
-    frame.tensor("scale", scale, &mut import_scale)?;
-    let mut import_zero_point = Import::EMPTY;
-    let has_zero_point = frame
-        .optional("zero_point", zero_point, &mut import_zero_point)?;
-    let mut import_global_scale = Import::EMPTY;
-    let has_global_scale = frame
-        .optional("global_scale", global_scale, &mut import_global_scale)?;
-    let args = Dequantize {
-        quantized: import_quantized.view(),
-        scale: import_scale.view(),
-        zero_point: has_zero_point.then(|| import_zero_point.view()),
-        global_scale: has_global_scale.then(|| import_global_scale.view()),
+    let mut args = Dequantize {
+        quantized: TensorView::EMPTY,
+        scale: TensorView::EMPTY,
+        zero_point: None,
+        global_scale: None,
         format: frame
             .must(
                 "format",
@@ -92,16 +81,37 @@ fn call<'a, 'py>(
             .case("output_dtype", DequantizeOutputDtype::NAMES, output_dtype)?
             .and_then(DequantizeOutputDtype::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_quantized = Hold::NOTHING;
+    frame.tensor("quantized", quantized, &mut args.quantized, &mut hold_quantized)?;
+    if let (true, Some(view)) = (
+        Frame::is_one_of(format, &["mxfp4", "nvfp4"]),
+        Some(&mut args.quantized),
+    ) {
+        view.take_bytes_for_nibbles();
+    }
+    let mut hold_scale = Hold::NOTHING;
+    frame.tensor("scale", scale, &mut args.scale, &mut hold_scale)?;
+    let mut hold_zero_point = Hold::NOTHING;
+    frame
+        .optional("zero_point", zero_point, &mut args.zero_point, &mut hold_zero_point)?;
+    let mut hold_global_scale = Hold::NOTHING;
+    frame
+        .optional(
+            "global_scale",
+            global_scale,
+            &mut args.global_scale,
+            &mut hold_global_scale,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -150,19 +160,21 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        call.outputs_in(&mut ready, view_output)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

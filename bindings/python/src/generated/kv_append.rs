@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"kv_append",
@@ -44,35 +44,36 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k, v, k_cache, v_cache, slots, layout] = arguments;
     let mut frame = Frame::new(py, &KV_APPEND);
-    let mut import_k = Import::EMPTY;
-    frame.tensor("k", k, &mut import_k)?;
-    let mut import_v = Import::EMPTY;
-    frame.tensor("v", v, &mut import_v)?;
-    let mut import_k_cache = Import::EMPTY;
-    frame.writable("k_cache", k_cache, &mut import_k_cache)?;
-    let mut import_v_cache = Import::EMPTY;
-    frame.writable("v_cache", v_cache, &mut import_v_cache)?;
-    let mut import_slots = Import::EMPTY;
-    frame.tensor("slots", slots, &mut import_slots)?;
-    let args = KvAppend {
-        k: import_k.view(),
-        v: import_v.view(),
-        k_cache: import_k_cache.lend(),
-        v_cache: import_v_cache.lend(),
-        slots: import_slots.view(),
+    let mut args = KvAppend {
+        k: TensorView::EMPTY,
+        v: TensorView::EMPTY,
+        k_cache: TensorMut::EMPTY,
+        v_cache: TensorMut::EMPTY,
+        slots: TensorView::EMPTY,
         layout: frame
             .case("layout", KvAppendLayout::NAMES, layout)?
             .and_then(KvAppendLayout::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_k = Hold::NOTHING;
+    frame.tensor("k", k, &mut args.k, &mut hold_k)?;
+    let mut hold_v = Hold::NOTHING;
+    frame.tensor("v", v, &mut args.v, &mut hold_v)?;
+    let mut hold_k_cache = Hold::NOTHING;
+    frame.writable("k_cache", k_cache, &mut args.k_cache, &mut hold_k_cache)?;
+    let mut hold_v_cache = Hold::NOTHING;
+    frame.writable("v_cache", v_cache, &mut args.v_cache, &mut hold_v_cache)?;
+    let mut hold_slots = Hold::NOTHING;
+    frame.tensor("slots", slots, &mut args.slots, &mut hold_slots)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
     let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
     prepare(&mut frame)
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let made = call.outputs();
-        let mut ready = made.map_err(|error| frame.raise(&error))?;
-        let context = call.context_with(&ready);
+        let mut room = None;
+        let ready = call.outputs_in(&mut room).map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(ready);
         frame
             .dispatch(
                 &context,

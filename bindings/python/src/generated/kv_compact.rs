@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"kv_compact",
@@ -44,32 +44,33 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k_cache, v_cache, source, target, layout] = arguments;
     let mut frame = Frame::new(py, &KV_COMPACT);
-    let mut import_k_cache = Import::EMPTY;
-    frame.writable("k_cache", k_cache, &mut import_k_cache)?;
-    let mut import_v_cache = Import::EMPTY;
-    frame.writable("v_cache", v_cache, &mut import_v_cache)?;
-    let mut import_source = Import::EMPTY;
-    frame.tensor("source", source, &mut import_source)?;
-    let mut import_target = Import::EMPTY;
-    frame.tensor("target", target, &mut import_target)?;
-    let args = KvCompact {
-        k_cache: import_k_cache.lend(),
-        v_cache: import_v_cache.lend(),
-        source: import_source.view(),
-        target: import_target.view(),
+    let mut args = KvCompact {
+        k_cache: TensorMut::EMPTY,
+        v_cache: TensorMut::EMPTY,
+        source: TensorView::EMPTY,
+        target: TensorView::EMPTY,
         layout: frame
             .case("layout", KvCompactLayout::NAMES, layout)?
             .and_then(KvCompactLayout::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_k_cache = Hold::NOTHING;
+    frame.writable("k_cache", k_cache, &mut args.k_cache, &mut hold_k_cache)?;
+    let mut hold_v_cache = Hold::NOTHING;
+    frame.writable("v_cache", v_cache, &mut args.v_cache, &mut hold_v_cache)?;
+    let mut hold_source = Hold::NOTHING;
+    frame.tensor("source", source, &mut args.source, &mut hold_source)?;
+    let mut hold_target = Hold::NOTHING;
+    frame.tensor("target", target, &mut args.target, &mut hold_target)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
     let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
     prepare(&mut frame)
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let made = call.outputs();
-        let mut ready = made.map_err(|error| frame.raise(&error))?;
-        let context = call.context_with(&ready);
+        let mut room = None;
+        let ready = call.outputs_in(&mut room).map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(ready);
         frame
             .dispatch(
                 &context,

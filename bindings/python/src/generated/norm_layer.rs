@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"norm_layer",
@@ -44,41 +44,45 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, bias, eps, return_stats, out] = arguments;
     let mut frame = Frame::new(py, &NORM_LAYER);
-    let mut import_x = Import::EMPTY;
-    frame.tensor("x", x, &mut import_x)?;
-    let mut import_weight = Import::EMPTY;
-    let has_weight = frame.optional("weight", weight, &mut import_weight)?;
-    let mut import_bias = Import::EMPTY;
-    let has_bias = frame.optional("bias", bias, &mut import_bias)?;
-    let args = NormLayer {
-        x: import_x.view(),
-        weight: has_weight.then(|| import_weight.view()),
-        bias: has_bias.then(|| import_bias.view()),
+    let mut args = NormLayer {
+        x: TensorView::EMPTY,
+        weight: None,
+        bias: None,
         eps: frame.float32("eps", eps)?,
         return_stats: frame.bool("return_stats", return_stats)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_x = Hold::NOTHING;
+    frame.tensor("x", x, &mut args.x, &mut hold_x)?;
+    let mut hold_weight = Hold::NOTHING;
+    frame.optional("weight", weight, &mut args.weight, &mut hold_weight)?;
+    let mut hold_bias = Hold::NOTHING;
+    frame.optional("bias", bias, &mut args.bias, &mut hold_bias)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut place_mean = Place::EMPTY;
     let mut place_inv_std = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        let mut view_mean = TensorMut::EMPTY;
+        let mut view_inv_std = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.mean_spec().is_some() {
-            place_mean.take(&mut frame, &mut given, "mean")?;
+            place_mean.take(&mut frame, &mut given, "mean", &mut view_mean)?;
         }
         if call.inv_std_spec().is_some() {
-            place_inv_std.take(&mut frame, &mut given, "inv_std")?;
+            place_inv_std.take(&mut frame, &mut given, "inv_std", &mut view_inv_std)?;
         }
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_output.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_mean.lend(),
-                place_inv_std.lend(),
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(
+                &mut ready,
+                view_output,
+                place_mean.is_there().then_some(view_mean),
+                place_inv_std.is_there().then_some(view_inv_std),
+            )
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -100,23 +104,36 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    place_mean.allocate(&mut *frame, call.mean_spec())?;
-                    place_inv_std.allocate(&mut *frame, call.inv_std_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                            place_mean.lend(),
-                            place_inv_std.lend(),
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_mean = TensorMut::EMPTY;
+                        let mut view_inv_std = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        place_mean
+                            .allocate(&mut *frame, call.mean_spec(), &mut view_mean)?;
+                        place_inv_std
+                            .allocate(
+                                &mut *frame,
+                                call.inv_std_spec(),
+                                &mut view_inv_std,
+                            )?;
+                        call.outputs_in(
+                                &mut ready,
+                                view_output,
+                                place_mean.is_there().then_some(view_mean),
+                                place_inv_std.is_there().then_some(view_inv_std),
+                            )
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"posenc_alibi",
@@ -44,25 +44,25 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [scores, slopes, causal_offset, out] = arguments;
     let mut frame = Frame::new(py, &POSENC_ALIBI);
-    let mut import_scores = Import::EMPTY;
-    frame.tensor("scores", scores, &mut import_scores)?;
-    let mut import_slopes = Import::EMPTY;
-    frame.tensor("slopes", slopes, &mut import_slopes)?;
-    let args = PosencAlibi {
-        scores: import_scores.view(),
-        slopes: import_slopes.view(),
+    let mut args = PosencAlibi {
+        scores: TensorView::EMPTY,
+        slopes: TensorView::EMPTY,
         causal_offset: frame.int("causal_offset", causal_offset)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_scores = Hold::NOTHING;
+    frame.tensor("scores", scores, &mut args.scores, &mut hold_scores)?;
+    let mut hold_slopes = Hold::NOTHING;
+    frame.tensor("slopes", slopes, &mut args.slopes, &mut hold_slopes)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -81,19 +81,21 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        call.outputs_in(&mut ready, view_output)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

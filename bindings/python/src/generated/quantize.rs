@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"quantize",
@@ -53,21 +53,11 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, scale, zero_point, global_scale, format, granularity, block_size, out] = arguments;
     let mut frame = Frame::new(py, &QUANTIZE);
-    let mut import_x = Import::EMPTY;
-    frame.tensor("x", x, &mut import_x)?;
-    let mut import_scale = Import::EMPTY;
-    let has_scale = frame.optional("scale", scale, &mut import_scale)?;
-    let mut import_zero_point = Import::EMPTY;
-    let has_zero_point = frame
-        .optional("zero_point", zero_point, &mut import_zero_point)?;
-    let mut import_global_scale = Import::EMPTY;
-    let has_global_scale = frame
-        .optional("global_scale", global_scale, &mut import_global_scale)?;
-    let args = Quantize {
-        x: import_x.view(),
-        scale: has_scale.then(|| import_scale.view()),
-        zero_point: has_zero_point.then(|| import_zero_point.view()),
-        global_scale: has_global_scale.then(|| import_global_scale.view()),
+    let mut args = Quantize {
+        x: TensorView::EMPTY,
+        scale: None,
+        zero_point: None,
+        global_scale: None,
         format: frame
             .must(
                 "format",
@@ -84,24 +74,43 @@ fn call<'a, 'py>(
             )?,
         block_size: frame.int("block_size", block_size)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_x = Hold::NOTHING;
+    frame.tensor("x", x, &mut args.x, &mut hold_x)?;
+    let mut hold_scale = Hold::NOTHING;
+    frame.optional("scale", scale, &mut args.scale, &mut hold_scale)?;
+    let mut hold_zero_point = Hold::NOTHING;
+    frame
+        .optional("zero_point", zero_point, &mut args.zero_point, &mut hold_zero_point)?;
+    let mut hold_global_scale = Hold::NOTHING;
+    frame
+        .optional(
+            "global_scale",
+            global_scale,
+            &mut args.global_scale,
+            &mut hold_global_scale,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_quantized = Place::EMPTY;
     let mut place_scale_out = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_quantized.take(&mut frame, &mut given, "quantized")?;
-        place_quantized.nibbles(call.quantized_spec());
+        let mut view_quantized = TensorMut::EMPTY;
+        let mut view_scale_out = TensorMut::EMPTY;
+        place_quantized.take(&mut frame, &mut given, "quantized", &mut view_quantized)?;
+        crate::output::nibbles(call.quantized_spec(), &mut view_quantized);
         if call.scale_out_spec().is_some() {
-            place_scale_out.take(&mut frame, &mut given, "scale_out")?;
+            place_scale_out
+                .take(&mut frame, &mut given, "scale_out", &mut view_scale_out)?;
         }
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_quantized.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_scale_out.lend(),
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(
+                &mut ready,
+                view_quantized,
+                place_scale_out.is_there().then_some(view_scale_out),
+            )
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -140,21 +149,32 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_quantized.allocate(&mut *frame, call.quantized_spec())?;
-                    place_scale_out.allocate(&mut *frame, call.scale_out_spec())?;
-                    let made = call
-                        .outputs(
-                            place_quantized.must(frame).map_err(KernelError::invalid)?,
-                            place_scale_out.lend(),
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_quantized = TensorMut::EMPTY;
+                        let mut view_scale_out = TensorMut::EMPTY;
+                        place_quantized
+                            .allocate(
+                                &mut *frame,
+                                call.quantized_spec(),
+                                &mut view_quantized,
+                            )?;
+                        place_scale_out
+                            .allocate(
+                                &mut *frame,
+                                call.scale_out_spec(),
+                                &mut view_scale_out,
+                            )?;
+                        call.outputs_in(
+                                &mut ready,
+                                view_quantized,
+                                place_scale_out.is_there().then_some(view_scale_out),
+                            )
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"sampling_speculative",
@@ -54,42 +54,69 @@ fn call<'a, 'py>(
     let [draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed,
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE);
-    let mut import_draft_probs = Import::EMPTY;
-    frame.tensor("draft_probs", draft_probs, &mut import_draft_probs)?;
-    let mut import_draft_tokens = Import::EMPTY;
-    frame.tensor("draft_tokens", draft_tokens, &mut import_draft_tokens)?;
-    let mut import_target_probs = Import::EMPTY;
-    frame.tensor("target_probs", target_probs, &mut import_target_probs)?;
-    let mut import_seed_tensor = Import::EMPTY;
-    let has_seed_tensor = frame
-        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
-    let mut import_offset_tensor = Import::EMPTY;
-    let has_offset_tensor = frame
-        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
-    let args = SamplingSpeculative {
-        draft_probs: import_draft_probs.view(),
-        draft_tokens: import_draft_tokens.view(),
-        target_probs: import_target_probs.view(),
-        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
-        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
+    let mut args = SamplingSpeculative {
+        draft_probs: TensorView::EMPTY,
+        draft_tokens: TensorView::EMPTY,
+        target_probs: TensorView::EMPTY,
+        seed_tensor: None,
+        offset_tensor: None,
         seed: frame.int("seed", seed)?,
         offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_draft_probs = Hold::NOTHING;
+    frame
+        .tensor(
+            "draft_probs",
+            draft_probs,
+            &mut args.draft_probs,
+            &mut hold_draft_probs,
+        )?;
+    let mut hold_draft_tokens = Hold::NOTHING;
+    frame
+        .tensor(
+            "draft_tokens",
+            draft_tokens,
+            &mut args.draft_tokens,
+            &mut hold_draft_tokens,
+        )?;
+    let mut hold_target_probs = Hold::NOTHING;
+    frame
+        .tensor(
+            "target_probs",
+            target_probs,
+            &mut args.target_probs,
+            &mut hold_target_probs,
+        )?;
+    let mut hold_seed_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "seed_tensor",
+            seed_tensor,
+            &mut args.seed_tensor,
+            &mut hold_seed_tensor,
+        )?;
+    let mut hold_offset_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "offset_tensor",
+            offset_tensor,
+            &mut args.offset_tensor,
+            &mut hold_offset_tensor,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_tokens = Place::EMPTY;
     let mut place_accepted = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_tokens.take(&mut frame, &mut given, "tokens")?;
-        place_accepted.take(&mut frame, &mut given, "accepted")?;
+        let mut view_tokens = TensorMut::EMPTY;
+        let mut view_accepted = TensorMut::EMPTY;
+        place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
+        place_accepted.take(&mut frame, &mut given, "accepted", &mut view_accepted)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(
-                place_tokens.must(&frame).map_err(|error| frame.raise(&error))?,
-                place_accepted.must(&frame).map_err(|error| frame.raise(&error))?,
-            );
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_tokens, view_accepted)
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -117,21 +144,28 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
-                    place_accepted.allocate(&mut *frame, call.accepted_spec())?;
-                    let made = call
-                        .outputs(
-                            place_tokens.must(frame).map_err(KernelError::invalid)?,
-                            place_accepted.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_tokens = TensorMut::EMPTY;
+                        let mut view_accepted = TensorMut::EMPTY;
+                        place_tokens
+                            .allocate(
+                                &mut *frame,
+                                call.tokens_spec(),
+                                &mut view_tokens,
+                            )?;
+                        place_accepted
+                            .allocate(
+                                &mut *frame,
+                                call.accepted_spec(),
+                                &mut view_accepted,
+                            )?;
+                        call.outputs_in(&mut ready, view_tokens, view_accepted)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"sampling_topk",
@@ -55,36 +55,46 @@ fn call<'a, 'py>(
     let [logits, k_tensor, seed_tensor, offset_tensor, k, temperature, seed, offset, out,
     ] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPK);
-    let mut import_logits = Import::EMPTY;
-    frame.tensor("logits", logits, &mut import_logits)?;
-    let mut import_k_tensor = Import::EMPTY;
-    let has_k_tensor = frame.optional("k_tensor", k_tensor, &mut import_k_tensor)?;
-    let mut import_seed_tensor = Import::EMPTY;
-    let has_seed_tensor = frame
-        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
-    let mut import_offset_tensor = Import::EMPTY;
-    let has_offset_tensor = frame
-        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
-    let args = SamplingTopk {
-        logits: import_logits.view(),
-        k_tensor: has_k_tensor.then(|| import_k_tensor.view()),
-        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
-        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
+    let mut args = SamplingTopk {
+        logits: TensorView::EMPTY,
+        k_tensor: None,
+        seed_tensor: None,
+        offset_tensor: None,
         k: frame.must("k", frame.int("k", k)?)?,
         temperature: frame.float32("temperature", temperature)?,
         seed: frame.int("seed", seed)?,
         offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_logits = Hold::NOTHING;
+    frame.tensor("logits", logits, &mut args.logits, &mut hold_logits)?;
+    let mut hold_k_tensor = Hold::NOTHING;
+    frame.optional("k_tensor", k_tensor, &mut args.k_tensor, &mut hold_k_tensor)?;
+    let mut hold_seed_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "seed_tensor",
+            seed_tensor,
+            &mut args.seed_tensor,
+            &mut hold_seed_tensor,
+        )?;
+    let mut hold_offset_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "offset_tensor",
+            offset_tensor,
+            &mut args.offset_tensor,
+            &mut hold_offset_tensor,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_tokens = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_tokens.take(&mut frame, &mut given, "tokens")?;
+        let mut view_tokens = TensorMut::EMPTY;
+        place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_tokens.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_tokens).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -108,19 +118,21 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
-                    let made = call
-                        .outputs(
-                            place_tokens.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_tokens = TensorMut::EMPTY;
+                        place_tokens
+                            .allocate(
+                                &mut *frame,
+                                call.tokens_spec(),
+                                &mut view_tokens,
+                            )?;
+                        call.outputs_in(&mut ready, view_tokens)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"sampling_topp",
@@ -56,37 +56,47 @@ fn call<'a, 'py>(
     let [logits, p_tensor, seed_tensor, offset_tensor, p, top_k, temperature, seed,
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPP);
-    let mut import_logits = Import::EMPTY;
-    frame.tensor("logits", logits, &mut import_logits)?;
-    let mut import_p_tensor = Import::EMPTY;
-    let has_p_tensor = frame.optional("p_tensor", p_tensor, &mut import_p_tensor)?;
-    let mut import_seed_tensor = Import::EMPTY;
-    let has_seed_tensor = frame
-        .optional("seed_tensor", seed_tensor, &mut import_seed_tensor)?;
-    let mut import_offset_tensor = Import::EMPTY;
-    let has_offset_tensor = frame
-        .optional("offset_tensor", offset_tensor, &mut import_offset_tensor)?;
-    let args = SamplingTopp {
-        logits: import_logits.view(),
-        p_tensor: has_p_tensor.then(|| import_p_tensor.view()),
-        seed_tensor: has_seed_tensor.then(|| import_seed_tensor.view()),
-        offset_tensor: has_offset_tensor.then(|| import_offset_tensor.view()),
+    let mut args = SamplingTopp {
+        logits: TensorView::EMPTY,
+        p_tensor: None,
+        seed_tensor: None,
+        offset_tensor: None,
         p: frame.must("p", frame.float32("p", p)?)?,
         top_k: frame.int("top_k", top_k)?,
         temperature: frame.float32("temperature", temperature)?,
         seed: frame.int("seed", seed)?,
         offset: frame.int("offset", offset)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_logits = Hold::NOTHING;
+    frame.tensor("logits", logits, &mut args.logits, &mut hold_logits)?;
+    let mut hold_p_tensor = Hold::NOTHING;
+    frame.optional("p_tensor", p_tensor, &mut args.p_tensor, &mut hold_p_tensor)?;
+    let mut hold_seed_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "seed_tensor",
+            seed_tensor,
+            &mut args.seed_tensor,
+            &mut hold_seed_tensor,
+        )?;
+    let mut hold_offset_tensor = Hold::NOTHING;
+    frame
+        .optional(
+            "offset_tensor",
+            offset_tensor,
+            &mut args.offset_tensor,
+            &mut hold_offset_tensor,
+        )?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_tokens = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_tokens.take(&mut frame, &mut given, "tokens")?;
+        let mut view_tokens = TensorMut::EMPTY;
+        place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_tokens.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_tokens).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -111,19 +121,21 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_tokens.allocate(&mut *frame, call.tokens_spec())?;
-                    let made = call
-                        .outputs(
-                            place_tokens.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_tokens = TensorMut::EMPTY;
+                        place_tokens
+                            .allocate(
+                                &mut *frame,
+                                call.tokens_spec(),
+                                &mut view_tokens,
+                            )?;
+                        call.outputs_in(&mut ready, view_tokens)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

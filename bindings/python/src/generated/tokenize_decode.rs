@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"tokenize_decode",
@@ -44,27 +44,30 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [tokens, indptr, tokenizer, skip_special_tokens] = arguments;
     let mut frame = Frame::new(py, &TOKENIZE_DECODE);
-    let mut import_tokens = Import::EMPTY;
-    frame.tensor("tokens", tokens, &mut import_tokens)?;
-    let mut import_indptr = Import::EMPTY;
-    frame.tensor("indptr", indptr, &mut import_indptr)?;
-    let import_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
-    let args = TokenizeDecode {
-        tokens: import_tokens.view(),
-        indptr: import_indptr.view(),
-        tokenizer: &*import_tokenizer,
+    let lent_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
+    let mut args = TokenizeDecode {
+        tokens: TensorView::EMPTY,
+        indptr: TensorView::EMPTY,
+        tokenizer: &*lent_tokenizer,
         skip_special_tokens: frame.bool("skip_special_tokens", skip_special_tokens)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_tokens = Hold::NOTHING;
+    frame.tensor("tokens", tokens, &mut args.tokens, &mut hold_tokens)?;
+    let mut hold_indptr = Hold::NOTHING;
+    frame.tensor("indptr", indptr, &mut args.indptr, &mut hold_indptr)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_texts = None;
     let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
     let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> { Ok(()) };
     prepare(&mut frame)
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let made = call.outputs(&mut place_texts);
-        let mut ready = made.map_err(|error| frame.raise(&error))?;
-        let context = call.context_with(&ready);
+        let mut room = None;
+        let ready = call
+            .outputs_in(&mut room, &mut place_texts)
+            .map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(ready);
         frame
             .dispatch(
                 &context,

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"tokenize_encode",
@@ -44,35 +44,39 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [texts, tokenizer, add_special_tokens, return_offsets] = arguments;
     let mut frame = Frame::new(py, &TOKENIZE_ENCODE);
-    let import_texts = frame.texts("texts", texts)?;
-    let import_texts = import_texts.as_strs();
-    let import_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
-    let args = TokenizeEncode {
-        texts: &import_texts,
-        tokenizer: &*import_tokenizer,
+    let lent_texts = frame.texts("texts", texts)?;
+    let lent_texts = lent_texts.as_strs();
+    let lent_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
+    let mut args = TokenizeEncode {
+        texts: &lent_texts,
+        tokenizer: &*lent_tokenizer,
         add_special_tokens: frame.bool("add_special_tokens", add_special_tokens)?,
         return_offsets: frame.bool("return_offsets", return_offsets)?,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_tokens = None;
     let mut place_indptr = Place::EMPTY;
     let mut place_offsets = None;
     let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
+    let mut view_indptr = TensorMut::EMPTY;
     let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> {
-        place_indptr.allocate(&mut *frame, call.indptr_spec())?;
+        place_indptr.allocate(&mut *frame, call.indptr_spec(), &mut view_indptr)?;
         Ok(())
     };
     prepare(&mut frame)
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
-        let made = call
-            .outputs(
+        let mut room = None;
+        let ready = call
+            .outputs_in(
+                &mut room,
                 &mut place_tokens,
-                place_indptr.must(&frame).map_err(|error| frame.raise(&error))?,
+                view_indptr,
                 call.wants_offsets().then_some(&mut place_offsets),
-            );
-        let mut ready = made.map_err(|error| frame.raise(&error))?;
-        let context = call.context_with(&ready);
+            )
+            .map_err(|error| frame.raise(&error))?;
+        let context = call.context_with(ready);
         frame
             .dispatch(
                 &context,

@@ -3,17 +3,21 @@
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
-use lz_core::DType;
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::Dims;
+use lz_core::{DType, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyTuple};
 
-use super::{Import, Kind, Owner, Problem, byte_layout, unsupported};
+use super::{Hold, Kind, Owner, Problem, describe_bytes, unsupported};
 
 /// Borrows memory.
-pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+pub fn read(
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     let mut buffer = Box::new(MaybeUninit::<ffi::Py_buffer>::zeroed());
     // SAFETY: the object is alive, the buffer is zeroed memory of the right type.
     if unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), buffer.as_mut_ptr(), ffi::PyBUF_FULL_RO) } != 0 {
@@ -21,25 +25,19 @@ pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
     }
     // SAFETY: filled by the successful call above.
     let buffer = unsafe { Box::from_raw(Box::into_raw(buffer).cast::<ffi::Py_buffer>()) };
-    let mut import = Import {
-        data: buffer.buf.cast(),
-        layout: Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST },
-        read_only: buffer.readonly != 0,
-        kind: Kind::Buffer,
-        owner: Owner::Buffer(buffer),
-    };
-    // From here on dropping the import gives the buffer back.
-    let Import { owner: Owner::Buffer(buffer), layout, .. } = &mut import else { return Ok(import) };
-    let format = if buffer.format.is_null() {
+    let (data, rank, size) = (buffer.buf.cast::<u8>(), buffer.ndim.max(0) as usize, buffer.itemsize as usize);
+    let (shape, strides, format) = (buffer.shape, buffer.strides, buffer.format);
+    (hold.read_only, hold.kind) = (buffer.readonly != 0, Kind::Buffer);
+    // From here on dropping the hold gives the buffer back.
+    hold.owner = Owner::Buffer(buffer);
+    let format = if format.is_null() {
         "B".to_owned()
     } else {
         // SAFETY: the exporter gives a terminated string that lives as long as the buffer.
-        unsafe { CStr::from_ptr(buffer.format) }.to_string_lossy().into_owned()
+        unsafe { CStr::from_ptr(format) }.to_string_lossy().into_owned()
     };
-    let dtype = dtype(&format, buffer.itemsize as usize)?;
     // SAFETY: PyBUF_FULL_RO makes the exporter fill both arrays with `ndim` entries.
-    unsafe { byte_layout(buffer.ndim.max(0) as usize, buffer.shape, buffer.strides, dtype, layout)? };
-    Ok(import)
+    unsafe { describe_bytes(view, data, rank, (shape, strides), dtype(&format, size)?) }
 }
 
 fn dtype(format: &str, size: usize) -> Result<DType, Problem> {

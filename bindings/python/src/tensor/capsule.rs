@@ -1,8 +1,8 @@
 //! Anything with `__dlpack__`.
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Layout, MAX_RANK, Place};
-use lz_core::{DType, Reason, ReasonCode};
+use lz_core::tensor::{Dims, MAX_RANK, Place};
+use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyBufferError, PyTypeError};
 use pyo3::ffi;
@@ -10,15 +10,15 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict, PyTuple};
 
 use super::layout::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY};
-use super::{Import, Kind, Owner, Problem, too_many_dimensions, unsupported};
+use super::{Hold, Kind, Owner, Problem, too_many_dimensions, unsupported};
 
-/// Borrows through a capsule.
-pub fn read(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
-    read_as(object, Kind::Other)
-}
-
-/// Borrows through a capsule of a library that we know.
-pub fn read_as(object: Borrowed<'_, '_, PyAny>, kind: Kind) -> Result<Import, Problem> {
+/// Borrows through a capsule, from a library of this kind.
+pub fn read(
+    object: Borrowed<'_, '_, PyAny>,
+    kind: Kind,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     let py = object.py();
     let keywords = PyDict::new(py);
     keywords.set_item("max_version", PyTuple::new(py, [1, 0])?)?;
@@ -38,25 +38,22 @@ pub fn read_as(object: Borrowed<'_, '_, PyAny>, kind: Kind) -> Result<Import, Pr
             if (*tensor).version.major > 1 {
                 return Err(unsupported("DLPack of a later major version"));
             }
-            let mut import = Import::EMPTY;
-            import.kind = kind;
-            import.data = describe(&(*tensor).dl_tensor, &mut import.layout)?;
-            import.read_only = (*tensor).flags & FLAG_READ_ONLY != 0;
+            describe(&(*tensor).dl_tensor, view)?;
+            (hold.kind, hold.read_only) = (kind, (*tensor).flags & FLAG_READ_ONLY != 0);
             ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor_versioned".as_ptr());
-            import.owner = Owner::DlPackVersioned(tensor);
-            return Ok(import);
+            hold.owner = Owner::DlPackVersioned(tensor);
+            return Ok(());
         }
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor".as_ptr()) == 0 {
             return Err(unsupported("a capsule that is not a tensor"));
         }
         let tensor =
             ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()).cast::<DLManagedTensor>();
-        let mut import = Import::EMPTY;
-        import.kind = kind;
-        import.data = describe(&(*tensor).dl_tensor, &mut import.layout)?;
+        describe(&(*tensor).dl_tensor, view)?;
+        hold.kind = kind;
         ffi::PyCapsule_SetName(capsule.as_ptr(), c"used_dltensor".as_ptr());
-        import.owner = Owner::DlPack(tensor);
-        Ok(import)
+        hold.owner = Owner::DlPack(tensor);
+        Ok(())
     }
 }
 
@@ -71,29 +68,15 @@ pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
         .into()
 }
 
-/// Writes the layout of a tensor into an empty one, and gives where its data begins.
+/// Describes a tensor in an empty view.
 ///
 /// # Safety
 /// The tensor comes from an exporter that keeps DLPack's rules.
 #[inline]
-pub unsafe fn describe(tensor: &DLTensor, layout: &mut Layout) -> Result<*mut u8, Problem> {
+pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(), Problem> {
     let rank = tensor.ndim as usize;
     if rank > MAX_RANK {
         return Err(too_many_dimensions(rank));
-    }
-    for position in 0..rank {
-        // SAFETY: DLPack promises `ndim` sizes, and as many strides where there are any.
-        let fits = layout.shape.push(unsafe { *tensor.shape.add(position) });
-        debug_assert!(fits, "the rank was looked at");
-    }
-    if tensor.strides.is_null() {
-        layout.strides = layout.shape.contiguous_strides();
-    } else {
-        for position in 0..rank {
-            // SAFETY: as above.
-            let fits = layout.strides.push(unsafe { *tensor.strides.add(position) });
-            debug_assert!(fits, "the rank was looked at");
-        }
     }
     let dtype = dtype(tensor.dtype)?;
     let platform = match tensor.device.device_type {
@@ -106,8 +89,20 @@ pub unsafe fn describe(tensor: &DLTensor, layout: &mut Layout) -> Result<*mut u8
     let index =
         if platform == Platform::Cpu { 0 } else { u16::try_from(tensor.device.device_id).unwrap_or(0) };
     let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
-    (layout.dtype, layout.place) = (dtype, Place { platform, index });
-    Ok(data)
+    let what = (dtype, Place { platform, index });
+    // SAFETY: DLPack promises `ndim` sizes, and as many strides where there are any; the rest is promised by the caller.
+    unsafe {
+        if tensor.strides.is_null() {
+            let shape = if rank == 0 { &[] } else { std::slice::from_raw_parts(tensor.shape, rank) };
+            let dense = Dims::new(shape).unwrap_or(Dims::EMPTY).contiguous_strides();
+            view.describe(data, rank, what, |position| (shape[position], dense[position]));
+        } else {
+            view.describe(data, rank, what, |position| {
+                (*tensor.shape.add(position), *tensor.strides.add(position))
+            });
+        }
+    }
+    Ok(())
 }
 
 #[inline]

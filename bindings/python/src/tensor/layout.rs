@@ -43,6 +43,22 @@ pub struct DLTensor {
     pub byte_offset: u64,
 }
 
+impl DLTensor {
+    /// To be filled.
+    pub const EMPTY: DLTensor = DLTensor {
+        data: std::ptr::null_mut(),
+        device: DLDevice { device_type: 0, device_id: 0 },
+        ndim: 0,
+        dtype: DLDataType { code: 0, bits: 0, lanes: 0 },
+        shape: std::ptr::null_mut(),
+        strides: std::ptr::null_mut(),
+        byte_offset: 0,
+    };
+}
+
+/// The function that fills one from an object, which must outlive it.
+pub type Borrow = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> std::ffi::c_int;
+
 /// A tensor with its owner, before version 1.0.
 #[repr(C)]
 pub struct DLManagedTensor {
@@ -95,7 +111,7 @@ pub struct DLPackExchangeAPI {
     /// An object from an owned tensor.
     pub object_from_managed: *const c_void,
     /// A borrowed tensor from an object, valid while the object is; may be null.
-    pub borrow: Option<unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> std::ffi::c_int>,
+    pub borrow: Option<Borrow>,
     /// The stream that the framework works on.
     pub stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> std::ffi::c_int>,
 }

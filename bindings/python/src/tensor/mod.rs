@@ -8,13 +8,15 @@ pub mod numpy;
 pub mod torch;
 mod types;
 
-use lz_core::tensor::{Dims, Layout, MAX_RANK, Place};
+use std::cell::Cell;
+
+use lz_core::tensor::{MAX_RANK, Place};
 use lz_core::{DType, Reason, ReasonCode, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use layout::{DLManagedTensor, DLManagedTensorVersioned};
-pub use types::computes_by_dispatch;
+pub use types::{computes_by_dispatch, is_usual};
 
 /// Which library an object belongs to, and so which one allocates results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,14 +43,19 @@ impl Kind {
     }
 }
 
-/// A tensor that was lent by Python; gives it back when dropped.
-pub struct Import {
-    data: *mut u8,
-    layout: Layout,
+/// What Python lends a tensor with; gives it back when dropped. The tensor itself is described where its view stays, because
+/// it is too large to be handed from function to function in every call.
+pub struct Hold {
     read_only: bool,
     /// Which library it belongs to.
     pub kind: Kind,
     owner: Owner,
+}
+
+/// A tensor that was lent by Python, as one thing, for those that have time.
+pub struct Import {
+    tensor: TensorMut<'static>,
+    hold: Hold,
 }
 
 /// Who keeps the memory.
@@ -60,7 +67,7 @@ enum Owner {
     DlPackVersioned(*mut DLManagedTensorVersioned),
 }
 
-impl Drop for Import {
+impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
         if !matches!(self.owner, Owner::Caller) {
@@ -89,81 +96,32 @@ impl From<Reason> for Problem {
     }
 }
 
-impl Import {
+impl Hold {
     /// Nothing yet.
-    pub const EMPTY: Import = Import {
-        data: std::ptr::null_mut(),
-        layout: Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST },
-        read_only: false,
-        kind: Kind::Numpy,
-        owner: Owner::Caller,
-    };
+    pub const NOTHING: Hold = Hold { read_only: false, kind: Kind::Numpy, owner: Owner::Caller };
 
-    /// Borrows an object into an empty import. An import is too large to be handed from function to function: what comes in
-    /// every call is written where it stays.
+    /// Borrows an object and describes it in an empty view.
     #[inline]
-    pub fn fill(&mut self, object: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
+    pub fn fill(
+        &mut self,
+        object: Borrowed<'_, '_, PyAny>,
+        view: &mut TensorView<'_>,
+    ) -> Result<(), Problem> {
         let ty = types::of(object);
         if types::NUMPY.is(ty) {
             // SAFETY: its exact type is numpy's array.
-            return unsafe { numpy::read(object, self) };
+            return unsafe { numpy::read(object, view, self) };
         }
         if types::TENSOR.is(ty) || types::PARAMETER.is(ty) {
-            return torch::read(object, self);
+            return torch::read(object, view, self);
         }
-        types::read(object, self)
-    }
-
-    /// Borrows an object.
-    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
-        let mut import = Import::EMPTY;
-        import.fill(object)?;
-        Ok(import)
-    }
-
-    /// From a place that was just allocated for a result.
-    pub fn fresh(data: *mut u8, layout: Layout, kind: Kind) -> Import {
-        Import { data, layout, read_only: false, kind, owner: Owner::Caller }
-    }
-
-    /// The same memory as pairs of 4-bit floats, where it is meant so and the library knows only bytes.
-    #[inline]
-    pub fn nibbles(&mut self, packed: bool) {
-        if packed && self.layout.dtype == DType::U8 {
-            self.layout.dtype = DType::F4E2M1x2;
-        }
+        types::read(object, view, self)
     }
 
     /// Whether it may be written.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.read_only
-    }
-
-    /// Where it is.
-    #[inline]
-    pub fn place(&self) -> Place {
-        self.layout.place
-    }
-
-    /// Number of elements.
-    #[inline]
-    pub fn elements(&self) -> i64 {
-        self.layout.elements().unwrap_or(0)
-    }
-
-    /// To read.
-    #[inline]
-    pub fn view(&self) -> TensorView<'_> {
-        // SAFETY: the owner keeps the memory alive and described it; the caller holds it for the time of the call.
-        unsafe { TensorView::from_raw(self.data, self.layout) }
-    }
-
-    /// To write. Generated functions lend each place once, and hold the import until the call is over.
-    #[inline]
-    pub fn lend<'a>(&self) -> TensorMut<'a> {
-        // SAFETY: read-only memory was refused where it was imported to be written; the rest as the comment above says.
-        unsafe { TensorMut::from_raw(self.data, self.layout) }
     }
 
     #[cold]
@@ -192,6 +150,49 @@ impl Import {
     }
 }
 
+impl Import {
+    /// Borrows an object.
+    pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+        let mut import = Import { tensor: TensorMut::EMPTY, hold: Hold::NOTHING };
+        // SAFETY: what is described is the object's own memory; whoever writes asks first whether it may.
+        import.hold.fill(object, unsafe { import.tensor.description() })?;
+        Ok(import)
+    }
+
+    /// Its view and what holds it, to be filled.
+    #[inline]
+    pub fn parts(&mut self) -> (&mut TensorMut<'static>, &mut Hold) {
+        (&mut self.tensor, &mut self.hold)
+    }
+
+    /// Nothing yet.
+    pub const EMPTY: Import = Import { tensor: TensorMut::EMPTY, hold: Hold::NOTHING };
+
+    /// Whether it may be written.
+    pub fn is_read_only(&self) -> bool {
+        self.hold.is_read_only()
+    }
+
+    /// The same memory as pairs of 4-bit floats, where it is meant so and the library knows only bytes.
+    pub fn nibbles(&mut self, packed: bool) {
+        if packed {
+            // SAFETY: elements of the same size in the same memory.
+            unsafe { self.tensor.description() }.take_bytes_for_nibbles();
+        }
+    }
+
+    /// To read.
+    pub fn view(&self) -> TensorView<'_> {
+        self.tensor.as_view()
+    }
+
+    /// To write. Whoever calls lends each place once, and holds the import until the call is over.
+    pub fn lend<'a>(&self) -> TensorMut<'a> {
+        // SAFETY: read-only memory was refused where it was imported to be written; the rest as the comment above says.
+        unsafe { self.tensor.lend() }
+    }
+}
+
 #[cold]
 fn too_many_dimensions(rank: usize) -> Problem {
     Reason::new(ReasonCode::RankMismatch)
@@ -208,37 +209,37 @@ fn unsupported(found: &str) -> Problem {
         .into()
 }
 
-/// Writes a host layout from strides in bytes. The arrays have `rank` entries.
+/// Describes host memory with strides in bytes.
 ///
 /// # Safety
-/// Both pointers are readable for `rank` entries.
-#[inline]
-unsafe fn byte_layout(
+/// Both arrays have `rank` entries, and what they describe is the object's memory.
+#[inline(always)]
+unsafe fn describe_bytes(
+    view: &mut TensorView<'_>,
+    data: *const u8,
     rank: usize,
-    shape: *const isize,
-    strides: *const isize,
+    (shape, strides): (*const isize, *const isize),
     dtype: DType,
-    layout: &mut Layout,
 ) -> Result<(), Problem> {
     if rank > MAX_RANK {
         return Err(too_many_dimensions(rank));
     }
     // Sizes of elements are powers of two.
     let shift = dtype.size().trailing_zeros();
-    let (sizes, steps, mut rest) = (&mut layout.shape, &mut layout.strides, 0i64);
-    for position in 0..rank {
-        // SAFETY: promised by the caller.
-        let (size, step) = unsafe { (*shape.add(position) as i64, *strides.add(position) as i64) };
-        rest |= step & (dtype.size() as i64 - 1);
-        let fits = sizes.push(size) & steps.push(step >> shift);
-        debug_assert!(fits, "the rank was looked at");
+    let rest = Cell::new(0i64);
+    // SAFETY: promised by the caller; `describe` asks for positions below the rank.
+    unsafe {
+        view.describe(data, rank, (dtype, Place::HOST), |position| {
+            let (size, step) = (*shape.add(position) as i64, *strides.add(position) as i64);
+            rest.set(rest.get() | step & (dtype.size() as i64 - 1));
+            (size, step >> shift)
+        });
     }
-    if rest != 0 {
+    if rest.get() != 0 {
         return Err(Reason::new(ReasonCode::StrideInvalid)
             .required(format!("strides that are multiples of {} bytes", dtype.size()))
             .found("strides that are not".to_owned())
             .into());
     }
-    (layout.dtype, layout.place) = (dtype, Place::HOST);
     Ok(())
 }

@@ -4,8 +4,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use lz_core::DType;
-use lz_core::tensor::{Dims, Layout, Place};
+use lz_core::tensor::Dims;
+use lz_core::{DType, TensorView};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -13,7 +13,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::PyType;
 use pyo3::{Borrowed, intern};
 
-use super::{Import, Kind, Problem, byte_layout, types, unsupported};
+use super::{Hold, Kind, Problem, describe_bytes, types, unsupported};
 
 /// `PyArrayObject_fields`.
 #[repr(C)]
@@ -47,15 +47,17 @@ const WRITEABLE: c_int = 0x0400;
 /// # Safety
 /// The object is an array: its type is `numpy.ndarray` or a subclass of it.
 #[inline]
-pub unsafe fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
+pub unsafe fn read(
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     // SAFETY: promised by the caller; the array and its descriptor live as long as the object.
     unsafe {
         let array = &*object.as_ptr().cast::<ArrayObject>();
         let dtype = dtype_of(object, array.descriptor)?;
-        byte_layout(array.rank as usize, array.shape, array.strides, dtype, &mut import.layout)?;
-        (import.data, import.kind) = (array.data, Kind::Numpy);
-        import.read_only = array.flags & WRITEABLE == 0;
-        Ok(())
+        (hold.kind, hold.read_only) = (Kind::Numpy, array.flags & WRITEABLE == 0);
+        describe_bytes(view, array.data, array.rank as usize, (array.shape, array.strides), dtype)
     }
 }
 
@@ -142,8 +144,8 @@ fn interface(py: Python<'_>) -> PyResult<&'static Interface> {
     })
 }
 
-/// A new array; its content is whatever was there.
-pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(Bound<'py, PyAny>, Import)> {
+/// A new array and its memory; its content is whatever was there.
+pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(Bound<'py, PyAny>, *mut u8)> {
     let interface = interface(py)?;
     let kept = &interface.dtypes[dtype as usize];
     let mut descriptor = kept.load(Ordering::Relaxed);
@@ -162,8 +164,7 @@ pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(B
         let object = (interface.empty)(sizes.len() as c_int, shape.as_ptr(), descriptor.cast(), 0);
         let object = Bound::from_owned_ptr_or_err(py, object)?;
         let data = (*object.as_ptr().cast::<ArrayObject>()).data;
-        let layout = Layout { shape: *sizes, strides: sizes.contiguous_strides(), dtype, place: Place::HOST };
-        Ok((object, Import::fresh(data, layout, Kind::Numpy)))
+        Ok((object, data))
     }
 }
 

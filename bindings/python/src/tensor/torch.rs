@@ -6,8 +6,8 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use lz_core::device::Platform;
-use lz_core::tensor::{Dims, Layout, Place};
-use lz_core::{DType, Reason, ReasonCode};
+use lz_core::tensor::{Dims, Place};
+use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -15,20 +15,25 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
-use super::layout::{DLDataType, DLDevice, DLPackExchangeAPI, DLTensor};
-use super::{Import, Kind, Problem, capsule, types};
+use super::layout::{DLPackExchangeAPI, DLTensor};
+use super::{Hold, Kind, Problem, capsule, types};
+use crate::output::fresh;
 
 mod peek;
+mod plain;
 mod stable;
 
 use peek::Peek;
+use plain::Plain;
 use stable::Stable;
+pub use stable::library;
 
 /// What was learned of the torch of this process.
 struct Torch {
     exchange: Option<&'static DLPackExchangeAPI>,
     stable: Option<Stable>,
     peek: Option<Peek>,
+    plain: Option<Plain>,
 }
 
 // SAFETY: tables of functions that live as long as the library, which is never unloaded.
@@ -45,8 +50,12 @@ pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
         return Ok(());
     }
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
-    let torch =
-        Torch { exchange: exchange(&tensor)?, stable: Stable::find(module), peek: Peek::learn(module) };
+    let (exchange, stable, peek) = (exchange(&tensor)?, Stable::find(module), Peek::learn(module));
+    let plain = match (&stable, &peek, exchange.and_then(|exchange| exchange.borrow)) {
+        (Some(stable), Some(peek), Some(borrow)) => Plain::learn(module, stable, peek, borrow),
+        _ => None,
+    };
+    let torch = Torch { exchange, stable, peek, plain };
     // Another thread may have been first; what it found is the same.
     TORCH.set(py, torch).ok();
     types::TENSOR.learn(&tensor);
@@ -74,34 +83,44 @@ fn exchange(ty: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAP
 
 /// Borrows a tensor.
 #[inline]
-pub fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
-    let Some(torch) = TORCH.get(object.py()) else {
-        *import = capsule::read_as(object, Kind::Torch)?;
-        return Ok(());
-    };
+pub fn read(
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
+    hold.kind = Kind::Torch;
+    let Some(torch) = TORCH.get(object.py()) else { return capsule::read(object, Kind::Torch, view, hold) };
+    if let Some(plain) = &torch.plain {
+        // SAFETY: the object is a tensor of the torch that was learned from.
+        match unsafe { plain.describe(object, view) } {
+            Some(false) => return Ok(()),
+            Some(true) => return refuse_grad(torch, object),
+            None => {}
+        }
+    }
+    read_any(torch, object, view, hold)
+}
+
+/// Borrows a tensor that is not on the host, or has more to it than memory.
+#[inline(never)]
+fn read_any(
+    torch: &Torch,
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     let Some(borrow) = torch.exchange.and_then(|exchange| exchange.borrow) else {
-        *import = read_by_capsule(torch, object)?;
-        return Ok(());
+        return read_by_capsule(torch, object, view, hold);
     };
     refuse_traps(torch, object)?;
-    let mut tensor = DLTensor {
-        data: ptr::null_mut(),
-        device: DLDevice { device_type: 0, device_id: 0 },
-        ndim: 0,
-        dtype: DLDataType { code: 0, bits: 0, lanes: 0 },
-        shape: ptr::null_mut(),
-        strides: ptr::null_mut(),
-        byte_offset: 0,
-    };
+    let mut tensor = DLTensor::EMPTY;
     // SAFETY: the object is a tensor of the type that the function came from; it fills the structure, whose pointers stay good
     // while the caller holds the object.
     unsafe {
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
             return Err(not_lent(object));
         }
-        import.data = capsule::describe(&tensor, &mut import.layout)?;
-        import.kind = Kind::Torch;
-        Ok(())
+        capsule::describe(&tensor, view)
     }
 }
 
@@ -153,13 +172,18 @@ fn refuse_grad(torch: &Torch, object: Borrowed<'_, '_, PyAny>) -> Result<(), Pro
 }
 
 /// For a torch without exchange functions.
-fn read_by_capsule(torch: &Torch, object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
+fn read_by_capsule(
+    torch: &Torch,
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     refuse_traps(torch, object)?;
     let detached = object.call_method0("detach")?;
-    let mut import = capsule::read_as(detached.as_borrowed(), Kind::Torch)?;
+    capsule::read(detached.as_borrowed(), Kind::Torch, view, hold)?;
     // Before version 1.3 torch marks everything it exports as its own, and nothing as read-only.
-    import.read_only = false;
-    Ok(import)
+    hold.read_only = false;
+    Ok(())
 }
 
 #[cold]
@@ -195,31 +219,34 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
     stream as usize
 }
 
-/// A new tensor on a device; its content is whatever was there.
+/// A new tensor on a device, described; its content is whatever was there.
 pub fn allocate<'py>(
     py: Python<'py>,
     sizes: &Dims,
     dtype: DType,
     like: Borrowed<'_, 'py, PyAny>,
     place: Place,
-) -> Result<(Bound<'py, PyAny>, Import), Problem> {
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<Bound<'py, PyAny>, Problem> {
+    hold.kind = Kind::Torch;
     let strides = sizes.contiguous_strides();
     if let Some(stable) = TORCH.get(py).and_then(|torch| torch.stable.as_ref())
         && let Some((object, data)) = stable.empty(py, sizes, &strides, dtype, place)
     {
         // In a mode that makes other tensors (FakeTensorMode) the result is of another type, and is looked at as any other.
         if types::TENSOR.is(types::of(object.as_borrowed())) {
-            let layout = Layout { shape: *sizes, strides, dtype, place };
-            return Ok((object, Import::fresh(data, layout, Kind::Torch)));
+            fresh(view, data, sizes, dtype, place);
+            return Ok(object);
         }
-        let import = Import::new(object.as_borrowed())?;
-        return Ok((object, import));
+        hold.fill(object.as_borrowed(), view)?;
+        return Ok(object);
     }
     let torch = py.import("torch")?;
     let keywords = PyDict::new(py);
     keywords.set_item("dtype", torch.getattr(dtype.long_name())?)?;
     keywords.set_item("device", like.getattr("device")?)?;
     let object = torch.call_method("empty", (PyTuple::new(py, sizes.iter())?,), Some(&keywords))?;
-    let import = Import::new(object.as_borrowed())?;
-    Ok((object, import))
+    hold.fill(object.as_borrowed(), view)?;
+    Ok(object)
 }

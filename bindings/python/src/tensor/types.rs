@@ -3,13 +3,13 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use lz_core::{Reason, ReasonCode};
+use lz_core::{Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
-use super::{Import, Problem, buffer, capsule, numpy, torch};
+use super::{Hold, Kind, Problem, buffer, capsule, numpy, torch};
 
 /// The address of a type, once it was seen. The type is held for good, so the address cannot become another's.
 pub struct Known(AtomicPtr<ffi::PyTypeObject>);
@@ -41,6 +41,13 @@ pub fn of(object: Borrowed<'_, '_, PyAny>) -> *mut ffi::PyTypeObject {
     unsafe { ffi::Py_TYPE(object.as_ptr()) }
 }
 
+/// Whether an object is of one of the types that come in every call.
+#[inline]
+pub fn is_usual(object: Borrowed<'_, '_, PyAny>) -> bool {
+    let ty = of(object);
+    NUMPY.is(ty) || TENSOR.is(ty) || PARAMETER.is(ty)
+}
+
 /// How objects of a type are read.
 #[derive(Clone, Copy)]
 enum Way {
@@ -63,7 +70,11 @@ static WAYS: Mutex<Vec<(usize, Way)>> = Mutex::new(Vec::new());
 
 /// Reads an object whose type is none of the three.
 #[inline(never)]
-pub fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), Problem> {
+pub fn read(
+    object: Borrowed<'_, '_, PyAny>,
+    view: &mut TensorView<'_>,
+    hold: &mut Hold,
+) -> Result<(), Problem> {
     let address = of(object) as usize;
     let way = match known(address) {
         Some(way) => way,
@@ -71,16 +82,10 @@ pub fn read(object: Borrowed<'_, '_, PyAny>, import: &mut Import) -> Result<(), 
     };
     match way {
         // SAFETY: a subclass of numpy's array begins with its struct.
-        Way::Array => unsafe { numpy::read(object, import) },
-        Way::Tensor => torch::read(object, import),
-        Way::Capsule => {
-            *import = capsule::read(object)?;
-            Ok(())
-        }
-        Way::Buffer => {
-            *import = buffer::read(object)?;
-            Ok(())
-        }
+        Way::Array => unsafe { numpy::read(object, view, hold) },
+        Way::Tensor => torch::read(object, view, hold),
+        Way::Capsule => capsule::read(object, Kind::Other, view, hold),
+        Way::Buffer => buffer::read(object, view, hold),
         Way::Dispatch => {
             let why = "a tensor that computes by __torch_dispatch__ has no memory that a kernel could use";
             Err(refused(object, why))

@@ -12,18 +12,18 @@ use pyo3::types::PyDict;
 /// Where the two facts are.
 pub struct Peek {
     /// Word of a tensor's record that is 0 if nothing of autograd is known of it.
-    autograd: usize,
+    pub(super) autograd: usize,
     /// Word of the record that holds its dispatch keys.
-    keys: usize,
+    pub(super) keys: usize,
     /// The key of views that are still to be negated.
     negative: u64,
 }
 
 /// Words of a tensor's record that are looked through; the record has not been smaller in any torch 2.
-const WORDS: usize = 22;
+pub(super) const WORDS: usize = 22;
 
 /// The words of a tensor's record. The first field of the object behind its head points there, which is checked.
-fn record(tensor: &Bound<'_, PyAny>) -> Option<[u64; WORDS]> {
+pub(super) fn record(tensor: &Bound<'_, PyAny>) -> Option<[u64; WORDS]> {
     let told: usize = tensor.getattr("_cdata").ok()?.extract().ok()?;
     // SAFETY: a tensor object is larger than its head and one pointer; torch itself tells what the pointer must be; the record
     // behind it has at least this many words.

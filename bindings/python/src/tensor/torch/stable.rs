@@ -28,13 +28,7 @@ pub struct Stable {
 impl Stable {
     /// From torch 2.14 on; earlier ones lack the way to a Python object.
     pub fn find(torch: &Bound<'_, PyAny>) -> Option<Stable> {
-        let folder: String = torch.getattr("__path__").ok()?.get_item(0).ok()?.extract().ok()?;
-        let file = std::path::Path::new(&folder).join("lib").join(if cfg!(target_os = "macos") {
-            "libtorch_cpu.dylib"
-        } else {
-            "libtorch_cpu.so"
-        });
-        let library = loaded(&file)?;
+        let library = library(torch)?;
         // SAFETY: the names and types are those of torch's stable header; the library stays loaded.
         unsafe {
             let number = |name: &str| library.get::<Number>(name.as_bytes()).ok().map(|function| function());
@@ -57,6 +51,11 @@ impl Stable {
             std::mem::forget(library);
             Some(found)
         }
+    }
+
+    /// torch's number of a dtype, if it has it.
+    pub fn number(&self, dtype: DType) -> Option<u16> {
+        u16::try_from(*self.dtypes.get(dtype as usize)?).ok()
     }
 
     /// Whether this thread records gradients.
@@ -113,6 +112,13 @@ impl Stable {
             Some((Bound::from_owned_ptr_or_opt(py, object.cast())?, data.cast()))
         }
     }
+}
+
+/// torch's own library, which is loaded already.
+pub fn library(torch: &Bound<'_, PyAny>) -> Option<libloading::os::unix::Library> {
+    let folder: String = torch.getattr("__path__").ok()?.get_item(0).ok()?.extract().ok()?;
+    let name = if cfg!(target_os = "macos") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
+    loaded(&std::path::Path::new(&folder).join("lib").join(name))
 }
 
 #[cfg(unix)]
