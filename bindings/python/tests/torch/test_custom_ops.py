@@ -1,5 +1,7 @@
 """`torch.ops.layerzero`: torch's own checks of each operation, and graphs that contain them."""
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -145,5 +147,28 @@ def test_gradients_are_refused_in_graphs_too():
 
 
 def test_an_overload_with_another_number_of_results_says_which():
-    with pytest.raises(ValueError, match="scale_out"):
+    # torch knows no exceptions but its own of what is not written in Python.
+    with pytest.raises((ValueError, RuntimeError), match="scale_out"):
         torch.ops.layerzero.quantize.default(torch.randn(2, 4), format="int8", granularity="tensor")
+
+
+def test_a_failure_says_what_it_was():
+    x, w = torch.randn(2, 4), torch.randn(3)
+    with pytest.raises(RuntimeError, match="AXIS_MISMATCH"):
+        torch.ops.layerzero.norm_rms.default(x, w)
+    # And leaves nothing behind.
+    right = torch.ops.layerzero.norm_rms.default(x, torch.ones(4))
+    assert torch.equal(right, lz.ops.norm_rms(x, torch.ones(4)))
+
+
+def test_tensors_are_given_back():
+    x, w, out = torch.randn(2, 4), torch.randn(4), torch.empty(2, 4)
+    before = [sys.getrefcount(one) for one in (x, w, out)]
+    uses = [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in (x, w, out)]
+    for _ in range(100):
+        torch.ops.layerzero.norm_rms.default(x, w, eps=1e-5)
+        torch.ops.layerzero.norm_rms.out(x, w, out=out)
+        with pytest.raises(RuntimeError):
+            torch.ops.layerzero.norm_rms.default(x, out)
+    assert [sys.getrefcount(one) for one in (x, w, out)] == before
+    assert [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in (x, w, out)] == uses

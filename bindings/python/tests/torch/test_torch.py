@@ -179,3 +179,35 @@ def test_in_place_update_of_a_cache():
     other = cache.clone()
     assert lz.ops.kv_append(values, values * 2, cache, other, torch.tensor([0, 5, -1])) is None
     assert cache.sum() == 4 and other.sum() == 8
+
+
+def test_a_lazy_copy_is_copied_before_it_is_written():
+    x = torch.randn(2, 4)
+    kept, lazy = x.clone(), torch._lazy_clone(x)
+    result = lz.ops.norm_rms(kept, out=lazy)
+    assert result is lazy and torch.equal(x, kept)
+    assert torch.equal(lazy, lz.ops.norm_rms(kept))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_tensors_of_every_form_are_seen_as_they_are(dtype):
+    base = torch.randn(3, 8, 6, dtype=torch.float32)
+    forms = [
+        base,
+        base[1:],
+        base[:, 2:5],
+        base.transpose(0, 1),
+        base[:, :, ::2],
+        base[0, 0],
+        base.expand(2, 3, 8, 6),
+        base.reshape(3, 2, 2, 2, 2, 3),
+        base[:0],
+        torch.nn.Parameter(base[1]),
+    ]
+    with torch.inference_mode():
+        forms.append(torch.randn(4, 6))
+    with torch.no_grad():
+        for form in forms:
+            x = form.to(dtype) if form.is_contiguous() else form
+            wanted = torch.nn.functional.rms_norm(x.float(), x.shape[-1:], eps=1e-6)
+            torch.testing.assert_close(lz.ops.norm_rms(x).float(), wanted, rtol=2e-2, atol=2e-2)
