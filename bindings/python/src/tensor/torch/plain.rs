@@ -26,6 +26,11 @@ const STORAGE_WORDS: usize = 9;
 /// torch's dtypes have smaller numbers.
 const DTYPES: usize = 64;
 
+/// What torch's numbers of dtypes mean.
+type Meanings = [Option<DType>; DTYPES];
+/// A word, and by how many bits something is shifted there.
+type Shifted = (usize, u32);
+
 /// Where a plain tensor says what it is.
 pub struct Plain {
     autograd: usize,
@@ -36,8 +41,8 @@ pub struct Plain {
     rank: usize,
     storage: usize,
     /// Word and shift of the dtype's number.
-    dtype: (usize, u32),
-    dtypes: [Option<DType>; DTYPES],
+    dtype: Shifted,
+    dtypes: Meanings,
     /// Word of the storage's record with the address of its memory.
     data: usize,
     /// Word and bits of the storage's record that are 0 unless touching its memory means more than that.
@@ -119,9 +124,12 @@ impl Plain {
             )
         };
         drop(PyErr::take(tensor.py()));
-        seen == Some(false)
+        // The stride of a dimension without neighbours means nothing, and the function says 1 there.
+        let steps = ours.shape().iter().zip(ours.strides().iter().zip(theirs.strides()));
+        seen.is_some()
             && filled
-            && ours.layout() == theirs.layout()
+            && (ours.shape(), ours.dtype(), ours.place()) == (theirs.shape(), theirs.dtype(), theirs.place())
+            && steps.filter(|(size, _)| **size > 1).all(|(_, (our, their))| our == their)
             && (ours.elements() == 0 || ours.as_ptr() == theirs.as_ptr())
     }
 }
@@ -197,9 +205,9 @@ impl<'py> Samples<'_, 'py> {
     }
 
     /// Where a record has the number of its dtype, and what the numbers mean.
-    fn dtypes(&self, stable: &Stable) -> Option<((usize, u32), [Option<DType>; DTYPES])> {
+    fn dtypes(&self, stable: &Stable) -> Option<(Shifted, Meanings)> {
         let mut meanings = [None; DTYPES];
-        let mut places: Vec<(usize, u32)> =
+        let mut places: Vec<Shifted> =
             (0..WORDS).flat_map(|word| [0, 16, 32, 48].map(|shift| (word, shift))).collect();
         for dtype in DType::ALL {
             let (Some(number), Ok(tensor)) = (stable.number(dtype), self.empty(dtype.long_name())) else {
