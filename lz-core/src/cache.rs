@@ -71,8 +71,14 @@ pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
 /// A number for a call, by all that a cell depends on: every word times a factor of its own, so that none waits for another.
 #[inline(always)]
 pub(crate) fn hash_call(head: u64, context: &Context) -> u64 {
+    hash_words(head, context.sized())
+}
+
+/// The same of any words.
+#[inline(always)]
+pub(crate) fn hash_words(head: u64, words: &[u64]) -> u64 {
     let mut sum = head;
-    for (word, factor) in context.sized().iter().zip(&FACTORS) {
+    for (word, factor) in words.iter().zip(&FACTORS) {
         sum = sum.wrapping_add(word.wrapping_mul(*factor));
     }
     fold(sum, SPREAD)

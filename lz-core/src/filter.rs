@@ -67,8 +67,7 @@ fn policy(
             return true;
         }
     }
-    let denied = call.denied.get(usize::from(position)).copied().flatten();
-    if let Some(rule) = denied.and_then(|rule| call.table.rules.get(usize::from(rule)))
+    if let Some(rule) = call.denied_by(position)
         && listener.excluded(|| {
             Reason::new(ReasonCode::PolicyDenied).message(format!("{} ({})", rule.what, rule.source))
         })
@@ -542,9 +541,9 @@ pub(crate) fn workspace(kernel: &CompiledKernel, values: &(impl Slots + ?Sized))
 fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     let Some(formula) = &kernel.workspace else { return false };
     let bytes = workspace(kernel, &call.values);
-    let holds = bytes.is_some_and(|bytes| call.memory.is_none_or(|limit| bytes <= limit));
+    let holds = bytes.is_some_and(|bytes| call.memory().is_none_or(|limit| bytes <= limit));
     let reason = || {
-        let limit = call.memory.map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));
+        let limit = call.memory().map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));
         Reason::new(ReasonCode::MemoryHeadroomExceeded)
             .required(format!("{limit} of scratch memory"))
             .found(bytes.map_or_else(|| "no size".to_owned(), |bytes| format!("{bytes} bytes")))

@@ -32,6 +32,11 @@ pub(crate) struct Modulus {
 }
 
 impl Part {
+    /// Its truth as worked out beforehand, where it reads one variable.
+    pub fn shortcut(&self) -> Option<&Shortcut> {
+        self.shortcut.as_ref()
+    }
+
     /// Whether it holds; one that cannot be evaluated does not.
     #[inline]
     pub fn holds(&self, values: &(impl Slots + ?Sized)) -> bool {
@@ -45,7 +50,7 @@ impl Part {
 /// The truth of a part that reads one variable, worked out beforehand: most parts are of this kind, and looking is many
 /// times cheaper than running their program.
 #[derive(Debug, PartialEq, Eq)]
-enum Shortcut {
+pub(crate) enum Shortcut {
     /// Between the cuts, below the first and from the last on: one bit each.
     Int { index: u16, cuts: Box<[i64]>, truths: u64 },
     /// A remainder.

@@ -6,11 +6,12 @@
 use serde::Serialize;
 
 use crate::engine::call::Call;
-use crate::engine::table::Candidate;
-use crate::evidence::{Measured, Question};
+use crate::engine::table::{Candidate, OperationTable};
+use crate::evidence::{Finding, Measured, Question};
 use crate::filter;
 use crate::mode::Ask;
 use crate::plan::Transforms;
+use crate::registry::Registry;
 
 /// What a cold compilation costs where it is allowed inside a call.
 const JIT_POINTS: f64 = 20.0;
@@ -57,55 +58,97 @@ impl Score {
 
 /// What measurements say about the candidates of a call.
 #[derive(Debug, Default)]
-pub(crate) struct Findings {
-    /// One a candidate; empty when nothing is known of any.
-    pub measured: Vec<Option<Measured>>,
-    fastest: f64,
+pub(crate) enum Findings<'a> {
+    /// Nothing.
+    #[default]
+    None,
+    /// What was worked out beforehand: points by candidate when they were loaded, and what is left of them.
+    Prepared { points: &'a [f64], left: f64 },
+    /// What was asked for this call.
+    Asked { measured: Vec<Option<Measured>>, fastest: f64 },
 }
 
-impl Findings {
-    pub fn of(call: &Call<'_>) -> Findings {
-        let mut findings = Findings { measured: Vec::new(), fastest: f64::INFINITY };
-        let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return findings };
-        if !call.world.level.allows_scoring() {
-            return findings;
-        }
-        let question = Question {
-            operation: call.table.info,
-            context: call.context,
-            bucket: call.bucket.words(),
-            device,
+impl<'a> Findings<'a> {
+    pub fn of(call: &Call<'a>) -> Findings<'a> {
+        let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else {
+            return Findings::None;
         };
-        evidence.findings(&question, &mut |finding| {
-            let usable = finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0;
-            let position = call.table.position_of(&call.world.registry, finding.kernel).filter(|_| usable);
-            let Some((position, candidate)) =
-                position.and_then(|at| Some((at, call.table.candidates.get(usize::from(at))?)))
-            else {
-                return;
-            };
-            let Some(kernel) = call.world.registry.compiled(candidate.kernel) else { return };
-            let spec = kernel.spec();
-            if spec.version != finding.version || spec.capabilities_hash != finding.capabilities_hash {
-                return;
+        if !call.world.level.allows_scoring() {
+            return Findings::None;
+        }
+        if let Some(stored) = evidence.stored() {
+            let prepared = call.world.prepared(stored, call.table);
+            let rows = prepared.and_then(|prepared| prepared.find(device, call.bucket.words()));
+            let Some(rows) = rows else { return Findings::None };
+            if let Some((points, left)) = rows.now(stored) {
+                return Findings::Prepared { points, left };
             }
-            if findings.measured.is_empty() {
-                findings.measured.resize(call.table.candidates.len(), None);
-            }
-            let Some(place) = findings.measured.get_mut(usize::from(position)) else { return };
-            if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
-                *place = Some(finding.measured);
-            }
-        });
-        let medians = findings.measured.iter().flatten().map(|measured| measured.median_ns);
-        findings.fastest = medians.fold(f64::INFINITY, f64::min);
-        findings
+        }
+        let measured = measured(call);
+        let medians = measured.iter().flatten().map(|measured| measured.median_ns);
+        let fastest = medians.fold(f64::INFINITY, f64::min);
+        Findings::Asked { measured, fastest }
     }
 
+    #[inline]
     fn points(&self, position: u16) -> Option<f64> {
-        let measured = self.measured.get(usize::from(position))?.as_ref()?;
-        let slowdown = measured.median_ns / self.fastest - 1.0;
-        Some(measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown).max(PERF_FLOOR))
+        match self {
+            Findings::None => None,
+            Findings::Prepared { points, left } => {
+                points.get(usize::from(position)).filter(|points| !points.is_nan()).map(|points| points * left)
+            }
+            Findings::Asked { measured, fastest } => {
+                let measured = measured.get(usize::from(position))?.as_ref()?;
+                Some(points(measured, *fastest))
+            }
+        }
+    }
+}
+
+/// Points for a measurement beside the fastest of all candidates.
+pub(crate) fn points(measured: &Measured, fastest: f64) -> f64 {
+    let slowdown = measured.median_ns / fastest - 1.0;
+    measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown).max(PERF_FLOOR)
+}
+
+/// What was measured, by candidate; empty when nothing is known of any.
+pub(crate) fn measured(call: &Call<'_>) -> Vec<Option<Measured>> {
+    let (Some(evidence), Some(device)) = (&call.world.evidence, call.device) else { return Vec::new() };
+    if !call.world.level.allows_scoring() {
+        return Vec::new();
+    }
+    let question =
+        Question { operation: call.table.info, context: call.context, bucket: call.bucket.words(), device };
+    let mut all = Vec::new();
+    evidence.findings(&question, &mut |finding| {
+        believe(&mut all, call.table, &call.world.registry, finding);
+    });
+    all
+}
+
+/// Takes a finding over, where it is about a present kernel as it is now and nothing more believable is known of that.
+pub(crate) fn believe(
+    all: &mut Vec<Option<Measured>>,
+    table: &OperationTable,
+    registry: &Registry,
+    finding: &Finding<'_>,
+) {
+    if !(finding.measured.confidence > 0.0 && finding.measured.median_ns > 0.0) {
+        return;
+    }
+    let Some(position) = table.position_of(registry, finding.kernel) else { return };
+    let candidate = table.candidates.get(usize::from(position));
+    let Some(kernel) = candidate.and_then(|candidate| registry.compiled(candidate.kernel)) else { return };
+    let spec = kernel.spec();
+    if spec.version != finding.version || spec.capabilities_hash != finding.capabilities_hash {
+        return;
+    }
+    if all.is_empty() {
+        all.resize(table.candidates.len(), None);
+    }
+    let Some(place) = all.get_mut(usize::from(position)) else { return };
+    if place.is_none_or(|known| known.confidence < finding.measured.confidence) {
+        *place = Some(finding.measured);
     }
 }
 
@@ -115,12 +158,12 @@ pub(crate) fn score(
     call: &Call<'_>,
     position: u16,
     candidate: &Candidate,
-    findings: &Findings,
+    findings: &Findings<'_>,
 ) -> (Score, Transforms) {
     let facts = &candidate.facts;
     let kernel = || call.world.registry.compiled(candidate.kernel);
     let transforms = filter::transforms(call, facts, kernel);
-    let policy = candidate.points + call.points.get(usize::from(position)).copied().unwrap_or(0.0);
+    let policy = candidate.points + call.points(candidate);
     // With best effort those that promise invariance come first, whatever else speaks for the others.
     let varies = call.mode.has(Ask::TensorParallelInvariant)
         && !(facts.tp_invariant

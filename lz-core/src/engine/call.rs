@@ -1,6 +1,9 @@
 //! One call as filter and score see it: its context read once, its device found, the rules that act on it known.
 
-use super::table::OperationTable;
+use std::cell::OnceCell;
+
+use super::sieve::{MEMBERS, Set, members, only};
+use super::table::{Candidate, CompiledRule, OperationTable};
 use super::world::World;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
@@ -26,18 +29,16 @@ pub(crate) struct Call<'a> {
     pub device: Option<&'a DeviceSpec>,
     pub values: Values<'a>,
     pub bucket: Bucket,
-    /// One truth a rule.
-    pub rules: Vec<bool>,
-    /// Points of the rules that act, by candidate; empty when none gives any.
-    pub points: Vec<f64>,
-    /// The rule that excludes, by candidate; empty when none does.
-    pub denied: Vec<Option<u16>>,
+    /// Rules that act.
+    rules: Acting,
+    /// Candidates that the sieve let pass.
+    passed: Set,
     /// The locked kernel, if any.
     pub lock: Option<ActingLock<'a>>,
     /// What dispatch tables say.
     pub hint: Hint<'a>,
-    /// Bytes that a kernel's scratch memory may take now.
-    pub memory: Option<u64>,
+    /// Bytes that a kernel's scratch memory may take now, once somebody has asked.
+    memory: OnceCell<Option<u64>>,
     /// What is true of the strides and addresses of all tensors together.
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
@@ -68,29 +69,10 @@ impl<'a> Call<'a> {
     pub fn new(world: &'a World, table: &'a OperationTable, context: &'a Context, mode: Mode) -> Call<'a> {
         let device = world.devices.of_call(table.place, context);
         let values = Values::of_call(&table.info.fields, context, device, mode);
-        let rules: Vec<bool> = table.rules.iter().map(|rule| rule.condition.holds(&values)).collect();
-        let (mut points, mut denied) = (Vec::new(), Vec::new());
-        for (number, (rule, _)) in table.rules.iter().zip(&rules).enumerate().filter(|(_, (_, acts))| **acts)
-        {
-            if !rule.points.is_empty() {
-                points.resize(table.candidates.len(), 0.0);
-            }
-            for (position, more) in &rule.points {
-                if let Some(points) = points.get_mut(usize::from(*position)) {
-                    *points += more;
-                }
-            }
-            if !rule.denied.is_empty() {
-                denied.resize(table.candidates.len(), None);
-            }
-            for position in &rule.denied {
-                if let Some(denied) = denied.get_mut(usize::from(*position)) {
-                    *denied = Some(number as u16);
-                }
-            }
-        }
+        let standing = table.sieve.sift(&values);
+        let rules = Acting::of(table, standing.rules, &values);
         let lock = acting_lock(table, &rules, context, &values);
-        let hint = hint(world, table, context, device, lock.is_some(), &points);
+        let hint = hint(world, table, context, device, lock.is_some(), &rules);
         Call {
             world,
             table,
@@ -98,16 +80,61 @@ impl<'a> Call<'a> {
             mode,
             device,
             values,
-            bucket: Bucket::of(table.info, context),
+            bucket: table.bucket.of(context),
             rules,
-            points,
-            denied,
+            passed: standing.candidates,
             lock,
             hint,
-            memory: world.memory_limit(device),
+            memory: OnceCell::new(),
             strides: Strides::of(table, context),
             takes_cold: false,
         }
+    }
+
+    /// Whether a rule acts.
+    #[inline]
+    pub fn acts(&self, rule: u16) -> bool {
+        self.rules.has(rule)
+    }
+
+    /// Rules that act.
+    pub fn acting(&self) -> impl Iterator<Item = &'a CompiledRule> {
+        let all = self.table.rules.iter().zip(0u16..);
+        all.filter(|(_, number)| self.acts(*number)).map(|(rule, _)| rule)
+    }
+
+    /// Points that the rules that act give to a candidate.
+    #[inline]
+    pub fn points(&self, candidate: &Candidate) -> f64 {
+        self.rules.points(self.table, candidate)
+    }
+
+    /// The rule that excludes a candidate; the last, where several do.
+    pub fn denied_by(&self, position: u16) -> Option<&'a CompiledRule> {
+        self.acting().filter(|rule| rule.denied.contains(&position)).last()
+    }
+
+    /// Candidates that may be able to run the call: all others are excluded for its whole cell. One that somebody would
+    /// compile stays, because it is asked for when it is better than what runs.
+    #[inline]
+    pub fn candidates(&self) -> impl Iterator<Item = u16> + use<> {
+        let count = self.table.candidates.len();
+        let mut passed = self.passed;
+        match self.lock {
+            Some((Some(position), ..)) => passed &= only(usize::from(position)),
+            Some((None, ..)) => passed = 0,
+            None => {}
+        }
+        if self.world.jit.is_some() {
+            passed |= self.table.compiling;
+        }
+        let there = if count < MEMBERS { (1 << count) - 1 } else { Set::MAX };
+        members(passed & there).chain(MEMBERS as u16..count.max(MEMBERS) as u16)
+    }
+
+    /// Bytes that a kernel's scratch memory may take now.
+    pub fn memory(&self) -> Option<u64> {
+        *self.memory.get_or_init(|| self.world.memory_limit(self.device))
     }
 
     /// The same call, for which a kernel may compile inside of it: for whoever has seen that nothing else can run it. `None`
@@ -150,7 +177,7 @@ fn hint<'a>(
     context: &Context,
     device: Option<&DeviceSpec>,
     locked: bool,
-    points: &[f64],
+    rules: &Acting,
 ) -> Hint<'a> {
     if !world.level.allows_cache() {
         return Hint::None;
@@ -160,9 +187,8 @@ fn hint<'a>(
         return Hint::None;
     }
     if let Hint::Decided { positions, overruled, .. } = &mut hint {
-        let more = points.iter().copied().chain(std::iter::repeat(0.0));
-        let weights: Vec<f64> =
-            table.candidates.iter().zip(more).map(|(candidate, more)| candidate.points + more).collect();
+        let weight = |candidate: &Candidate| candidate.points + rules.points(table, candidate);
+        let weights: Vec<f64> = table.candidates.iter().map(weight).collect();
         let first = positions.first().and_then(|first| weights.get(usize::from(*first)));
         if locked {
             *overruled = Some("a lock");
@@ -176,16 +202,62 @@ fn hint<'a>(
 /// Of several locks the last wins, and rules come after locks.
 fn acting_lock<'a>(
     table: &'a OperationTable,
-    rules: &[bool],
+    rules: &Acting,
     context: &Context,
     values: &Values<'_>,
 ) -> Option<ActingLock<'a>> {
-    let rule = table.rules.iter().zip(rules).rev().find_map(|(rule, acts)| {
+    let rule = table.locking.iter().rev().filter(|number| rules.has(**number)).find_map(|number| {
+        let rule = table.rules.get(usize::from(*number))?;
         let (candidate, id) = rule.lock.as_ref()?;
-        acts.then_some((*candidate, id.as_str(), &rule.source))
+        Some((*candidate, id.as_str(), &rule.source))
     });
     rule.or_else(|| {
         let lock = table.locks.iter().rev().find(|lock| lock.acts(context, values))?;
         Some((lock.candidate, lock.kernel.as_str(), &lock.source))
     })
+}
+
+/// The rules that act on a call.
+#[derive(Debug)]
+struct Acting {
+    few: Set,
+    /// Those that have no bit.
+    more: Vec<u16>,
+}
+
+impl Acting {
+    /// What the sieve says, and the rules that it cannot tell.
+    #[inline]
+    fn of(table: &OperationTable, sifted: Set, values: &Values<'_>) -> Acting {
+        let mut acting = Acting { few: sifted, more: Vec::new() };
+        for number in &table.unsifted {
+            let bit = only(usize::from(*number));
+            if bit != 0 && sifted & bit == 0 {
+                continue;
+            }
+            let rule = table.rules.get(usize::from(*number));
+            let acts = rule.is_some_and(|rule| rule.condition.holds(values));
+            match bit {
+                0 if acts => acting.more.push(*number),
+                _ if !acts => acting.few &= !bit,
+                _ => {}
+            }
+        }
+        acting
+    }
+
+    #[inline]
+    fn has(&self, rule: u16) -> bool {
+        match only(usize::from(rule)) {
+            0 => self.more.contains(&rule),
+            bit => self.few & bit != 0,
+        }
+    }
+
+    #[inline]
+    fn points(&self, table: &OperationTable, candidate: &Candidate) -> f64 {
+        let (first, end) = candidate.by_rules;
+        let mine = table.by_rules.get(first as usize..end as usize).unwrap_or_default();
+        mine.iter().filter(|(rule, _)| self.has(*rule)).fold(0.0, |sum, (_, points)| sum + points)
+    }
 }

@@ -4,7 +4,6 @@ use std::collections::BinaryHeap;
 
 use super::call::Call;
 use super::guard::Guard;
-use super::table::Candidate;
 use crate::compiled::CompiledKernel;
 use crate::error::Error;
 use crate::expression_names::Values;
@@ -84,28 +83,65 @@ impl Merit {
     }
 }
 
-/// All candidates, to be taken best first; ties are broken by id, so that every process ranks alike. What a dispatch table
-/// decided goes before all others. Nearly always one of the first is taken, so the rest is left unsorted.
-fn order(call: &Call<'_>, findings: &Findings) -> BinaryHeap<Merit> {
-    let first = call.hint.first();
-    let merit = |(candidate, position): (&Candidate, u16)| {
-        let total = score(call, position, candidate, findings).0.total();
-        let turn = first.iter().position(|hinted| *hinted == position);
-        let turn = turn.and_then(|turn| u16::try_from(turn).ok()).unwrap_or(u16::MAX);
-        Merit::new(turn, total, candidate.rank, position)
-    };
-    call.table.candidates.iter().zip(0u16..).map(merit).collect::<Vec<Merit>>().into()
+/// A candidate's place in the order; ties are broken by id, so that every process ranks alike. What a dispatch table decided
+/// goes before all others.
+#[inline(always)]
+fn merit(call: &Call<'_>, findings: &Findings<'_>, position: u16) -> Option<Merit> {
+    let candidate = call.table.candidates.get(usize::from(position))?;
+    let total = score(call, position, candidate, findings).0.total();
+    let turn = call.hint.first().iter().position(|hinted| *hinted == position);
+    let turn = turn.and_then(|turn| u16::try_from(turn).ok()).unwrap_or(u16::MAX);
+    Some(Merit::new(turn, total, candidate.rank, position))
 }
 
-/// The same with their scores.
-pub(crate) fn rank(call: &Call<'_>, findings: &Findings) -> Vec<Ranked> {
+/// Candidates that may run a call, to be taken best first. Nearly always the first is taken, so that the others are put into
+/// an order only when it is not.
+struct Order<'c> {
+    call: &'c Call<'c>,
+    findings: &'c Findings<'c>,
+    first: Option<Merit>,
+    rest: Option<BinaryHeap<Merit>>,
+}
+
+impl<'c> Order<'c> {
+    fn new(call: &'c Call<'c>, findings: &'c Findings<'c>) -> Order<'c> {
+        Order { call, findings, first: None, rest: None }
+    }
+
+    fn merits(&self) -> impl Iterator<Item = Merit> {
+        self.call.candidates().filter_map(|position| merit(self.call, self.findings, position))
+    }
+
+    fn next(&mut self) -> Option<u16> {
+        let next = match (&mut self.rest, self.first) {
+            (Some(rest), _) => rest.pop(),
+            (None, None) => {
+                self.first = self.merits().max();
+                self.first
+            }
+            (None, Some(first)) => {
+                let mut rest: BinaryHeap<Merit> = self.merits().filter(|merit| *merit != first).collect();
+                let next = rest.pop();
+                self.rest = Some(rest);
+                next
+            }
+        };
+        next.map(Merit::position)
+    }
+}
+
+/// All candidates, best first, with their scores.
+pub(crate) fn rank(call: &Call<'_>, findings: &Findings<'_>) -> Vec<Ranked> {
     let scored = |merit: Merit| {
         let position = merit.position();
         let candidate = call.table.candidates.get(usize::from(position))?;
         let (score, transforms) = score(call, position, candidate, findings);
         Some(Ranked { position, score, total: score.total(), transforms })
     };
-    order(call, findings).into_sorted_vec().into_iter().rev().filter_map(scored).collect()
+    let all = 0..u16::try_from(call.table.candidates.len()).unwrap_or(u16::MAX);
+    let mut merits: Vec<Merit> = all.filter_map(|position| merit(call, findings, position)).collect();
+    merits.sort_unstable();
+    merits.into_iter().rev().filter_map(scored).collect()
 }
 
 /// What the quick walk remembers of one kernel.
@@ -139,9 +175,9 @@ impl Listener for Quick<'_> {
 pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
     let findings = Findings::of(call);
     let mut guards = policy_guards(call);
-    let mut order = order(call, &findings);
-    while let Some(merit) = order.pop() {
-        let (position, before) = (merit.position(), guards.len());
+    let mut order = Order::new(call, &findings);
+    while let Some(position) = order.next() {
+        let before = guards.len();
         let mut quick = Quick { excluded: false, fails: None, holds: &mut guards };
         filter::examine(call, position, &mut quick);
         let Quick { excluded, fails, .. } = quick;
@@ -174,12 +210,11 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
 
 /// Conditions of rules and locks, and answers of dispatch tables, that a cell does not settle.
 fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
-    let rules = call.table.rules.iter().zip(&call.rules).enumerate();
-    let rules = rules
-        .filter(|(_, (rule, _))| rule.open)
-        .map(|(number, (_, acts))| Guard::Rule { rule: number as u16, expect: *acts });
-    let locks = call.table.locks.iter().enumerate().filter(|(_, lock)| lock.open).map(|(number, lock)| {
-        Guard::Lock { lock: number as u16, expect: lock.acts(call.context, &call.values) }
+    let rules = call.table.open_rules.iter();
+    let rules = rules.map(|number| Guard::Rule { rule: *number, expect: call.acts(*number) });
+    let locks = call.table.open_locks.iter().filter_map(|number| {
+        let lock = call.table.locks.get(usize::from(*number))?;
+        Some(Guard::Lock { lock: *number, expect: lock.acts(call.context, &call.values) })
     });
     let mut guards: Vec<Guard> = rules.chain(locks).collect();
     if call.world.level.allows_cache() && call.world.solved.reads_numbers(call.table.info) {

@@ -18,6 +18,7 @@ mod open;
 mod planned;
 mod publish;
 mod scoped;
+pub(crate) mod sieve;
 mod sync;
 pub(crate) mod table;
 pub(crate) mod world;

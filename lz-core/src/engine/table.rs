@@ -6,11 +6,12 @@
 use lz_schema::expr::{self, Program, Type};
 
 use super::devices::place_of;
-use crate::bucket::STRIDE_SPEED_BITS;
+use super::sieve::{Set, Sieve, Sieving, Standing};
+use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::cache::hash_text;
 use crate::compiled::Facts;
 use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
-use crate::expression_names::{FieldSet, MAX_VALUES, Names, Values, kernel_values};
+use crate::expression_names::{DEVICE_NAMES, FieldSet, MAX_VALUES, Names, Values, kernel_values};
 use crate::operation::OperationInfo;
 use crate::part::{Part, parts};
 use crate::policy::{Action, Listed, Pattern, Policy, Provenance};
@@ -39,6 +40,20 @@ pub(crate) struct OperationTable {
     pub place: Option<Store>,
     /// Stride classes of the tensor inputs.
     pub strides: Vec<(Store, String)>,
+    /// How its calls fall into buckets.
+    pub bucket: BucketForm<'static>,
+    /// Who cannot run a call, and which rules act on it.
+    pub sieve: Sieve,
+    /// Rules that the sieve cannot tell the truth of.
+    pub unsifted: Vec<u16>,
+    /// Rules and locks whose truth is not the same for a whole cell, and rules that lock.
+    pub open_rules: Vec<u16>,
+    pub open_locks: Vec<u16>,
+    pub locking: Vec<u16>,
+    /// Candidates that are compiled when they are first needed.
+    pub compiling: Set,
+    /// What rules give to candidates, those of one candidate together.
+    pub by_rules: Vec<(u16, f64)>,
 }
 
 /// Candidates by the hashes of their ids: a table with room to spare, in which each stands at or behind its place.
@@ -77,6 +92,8 @@ pub(crate) struct Candidate {
     pub facts: Facts,
     /// Points that policy gives it on every call.
     pub points: f64,
+    /// Where in the table's `by_rules` its own are.
+    pub by_rules: (u32, u32),
     /// Where those came from.
     pub notes: Vec<PolicyNote>,
     /// Why it is excluded on every call.
@@ -110,7 +127,6 @@ pub(crate) struct CompiledLock {
     pub kernel: String,
     pub fixes: Vec<(Store, u64)>,
     pub condition: Condition,
-    pub open: bool,
     pub source: Provenance,
 }
 
@@ -124,7 +140,6 @@ impl CompiledLock {
 pub(crate) struct CompiledRule {
     pub what: String,
     pub condition: Condition,
-    pub open: bool,
     /// Points by candidate.
     pub points: Vec<(u16, f64)>,
     /// Candidates that it excludes.
@@ -199,6 +214,14 @@ impl OperationTable {
                 .filter(|field| field.kind == FieldKind::Strides)
                 .map(|field| (field.store, field.name.to_string()))
                 .collect(),
+            bucket: BucketForm::new(info),
+            sieve: Sieving::default().finish(Standing::NONE),
+            unsifted: Vec::new(),
+            open_rules: Vec::new(),
+            open_locks: Vec::new(),
+            locking: Vec::new(),
+            compiling: 0,
+            by_rules: Vec::new(),
         };
         let names = Names::of_policy(info);
         table.locks = locks(&table, registry, policy, &names);
@@ -208,18 +231,69 @@ impl OperationTable {
         let open = |condition: &Condition, table: &OperationTable| {
             condition.parts.iter().any(|part| !table.is_settled(part))
         };
-        let open_rules: Vec<bool> = table.rules.iter().map(|rule| open(&rule.condition, &table)).collect();
-        let open_locks: Vec<bool> = table
-            .locks
-            .iter()
-            .map(|lock| {
-                let scalar = lock.fixes.iter().any(|(store, _)| matches!(store, Store::Scalar(_)));
-                scalar || open(&lock.condition, &table)
-            })
-            .collect();
-        table.rules.iter_mut().zip(open_rules).for_each(|(rule, open)| rule.open = open);
-        table.locks.iter_mut().zip(open_locks).for_each(|(lock, open)| lock.open = open);
+        let opens = |lock: &CompiledLock| {
+            let scalar = lock.fixes.iter().any(|(store, _)| matches!(store, Store::Scalar(_)));
+            scalar || open(&lock.condition, &table)
+        };
+        let (open_rules, open_locks, locking) = (
+            numbers(&table.rules, |rule| open(&rule.condition, &table)),
+            numbers(&table.locks, opens),
+            numbers(&table.rules, |rule| rule.lock.is_some()),
+        );
+        (table.open_rules, table.open_locks, table.locking) = (open_rules, open_locks, locking);
+        table.share_points();
+        table.sift(registry);
         table
+    }
+
+    /// Puts what rules give to each candidate together, in the order of rules.
+    fn share_points(&mut self) {
+        for (position, candidate) in self.candidates.iter_mut().enumerate() {
+            let first = self.by_rules.len();
+            for (number, rule) in self.rules.iter().enumerate() {
+                let mine = rule.points.iter().filter(|(who, _)| usize::from(*who) == position);
+                self.by_rules.extend(mine.map(|(_, points)| (number as u16, *points)));
+            }
+            candidate.by_rules = (first as u32, self.by_rules.len() as u32);
+        }
+    }
+
+    /// Makes the sieve: what policy always excludes, platforms, dtypes and formats, conditions that a cell settles, and the
+    /// conditions of rules.
+    fn sift(&mut self, registry: &Registry) {
+        let mut sieving = Sieving::default();
+        let mut never = Standing::NONE;
+        let platform = DEVICE_NAMES.iter().position(|name| *name == "platform");
+        let platform = platform.map(|place| (self.info.fields.len() + place) as u16);
+        let field_of = |store: Store| self.info.fields.iter().position(|field| field.store == store);
+        for (position, candidate) in self.candidates.iter().enumerate() {
+            let who = Standing::candidate(position);
+            let Some(kernel) = registry.compiled(candidate.kernel) else { continue };
+            never.candidates |= if candidate.excluded.is_empty() { 0 } else { who.candidates };
+            self.compiling |= if kernel.spec().jit { who.candidates } else { 0 };
+            if let Some(platform) = platform {
+                sieving.add_cases(platform, 1 << kernel.spec().platform as u32, who);
+            }
+            for need in kernel.dtypes.iter().chain(&kernel.quant_format) {
+                if let Some(field) = field_of(need.store) {
+                    sieving.add_cases(field as u16, need.allowed, who);
+                }
+            }
+            for part in kernel.limits.iter().flat_map(|limit| &limit.parts) {
+                if self.is_settled(part) {
+                    sieving.add(part, who);
+                }
+            }
+        }
+        for (number, rule) in self.rules.iter().enumerate() {
+            let who = Standing::rule(number);
+            let parts = rule.condition.parts.iter();
+            let left = parts.filter(|part| !sieving.add(part, who)).count();
+            if left > 0 || who == Standing::NONE {
+                self.unsifted.push(number as u16);
+            }
+        }
+        self.sieve = sieving.finish(never);
     }
 
     fn all_parts<'a>(&'a self, registry: &'a Registry) -> impl Iterator<Item = &'a Part> {
@@ -342,6 +416,11 @@ impl OperationTable {
     }
 }
 
+/// The numbers of those for which something is so.
+fn numbers<T>(all: &[T], so: impl Fn(&T) -> bool) -> Vec<u16> {
+    all.iter().zip(0u16..).filter(|(one, _)| so(one)).map(|(_, number)| number).collect()
+}
+
 fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy) -> Vec<Candidate> {
     let about = |list: &'static str, entries: &'_ [Listed]| -> Vec<(Listed, &'static str)> {
         let mine = entries.iter().filter(|listed| names_operation(&listed.operations, info, registry));
@@ -360,6 +439,7 @@ fn candidates(info: &'static OperationInfo, registry: &Registry, policy: &Policy
             rank: 0,
             facts: kernel.facts,
             points: 0.0,
+            by_rules: (0, 0),
             notes: Vec::new(),
             excluded: Vec::new(),
         };
@@ -447,7 +527,6 @@ fn locks(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
                 kernel: lock.kernel.clone(),
                 fixes,
                 condition,
-                open: false,
                 source: lock.source.clone(),
             });
         }
@@ -467,7 +546,6 @@ fn rules(table: &OperationTable, registry: &Registry, policy: &Policy, names: &N
         let mut compiled = CompiledRule {
             what: describe_rule(rule),
             condition,
-            open: false,
             points: Vec::new(),
             denied: Vec::new(),
             lock: None,

@@ -14,7 +14,7 @@ use super::table::OperationTable;
 use crate::cache::DecisionTable;
 use crate::context::Context;
 use crate::device::DeviceSpec;
-use crate::evidence::{Evidence, KeptBlocks, MemoryProbe};
+use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence};
 use crate::health::{DegradationLevel, Health};
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
@@ -109,6 +109,8 @@ pub(crate) struct World {
     /// When its decisions began to be made.
     pub born: Instant,
     tables: Arc<Tables>,
+    /// What stored measurements mean for each operation, once a decision has needed it.
+    prepared: Arc<[OnceLock<Prepared>]>,
     pub decisions: DecisionTable,
 }
 
@@ -130,6 +132,15 @@ impl World {
                 Arc::new(Tables((0..slots).map(|_| OnceLock::new()).collect()))
             },
             |before| Arc::clone(&before.tables),
+        );
+        let prepared = before.filter(|before| {
+            let same = |(a, b): (&Arc<dyn Evidence>, &Arc<dyn Evidence>)| Arc::ptr_eq(a, b);
+            Arc::ptr_eq(&before.registry, &parts.registry)
+                && before.evidence.as_ref().zip(parts.evidence.as_ref()).is_some_and(same)
+        });
+        let prepared = prepared.map_or_else(
+            || (0..parts.registry.slots()).map(|_| OnceLock::new()).collect(),
+            |before| Arc::clone(&before.prepared),
         );
         let Parts {
             registry,
@@ -169,7 +180,15 @@ impl World {
             solved,
             watching,
             tables,
+            prepared,
         }
+    }
+
+    /// What its stored measurements mean for an operation.
+    #[inline]
+    pub fn prepared(&self, stored: &StoredEvidence, table: &OperationTable) -> Option<&Prepared> {
+        let slot = self.prepared.get(table.info.slot() as usize)?;
+        Some(slot.get_or_init(|| Prepared::new(stored, table, &self.registry)))
     }
 
     /// What it is made of.

@@ -1,6 +1,7 @@
 //! What is known from measurements, as scoring asks for it. Where it comes from (PerfDB, a file, a test) is not known here.
 
 mod blocks;
+mod prepared;
 mod stored;
 
 use crate::context::{Context, dtype_of};
@@ -8,6 +9,7 @@ use crate::device::DeviceSpec;
 use crate::operation::OperationInfo;
 
 pub(crate) use blocks::KeptBlocks;
+pub(crate) use prepared::Prepared;
 pub use stored::StoredEvidence;
 
 /// Which measurements are asked for.
@@ -53,6 +55,11 @@ pub struct Finding<'a> {
 pub trait Evidence: Send + Sync {
     /// Tells every finding that is about this bucket. Of several about one kernel the most believable counts.
     fn findings(&self, question: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>));
+
+    /// Itself, if it is what a database knew: an engine sorts that once, and then asks no more.
+    fn stored(&self) -> Option<&StoredEvidence> {
+        None
+    }
 }
 
 /// The dtypes of a call as PerfDB keys write them: `T=bf16,W=f32`.

@@ -12,29 +12,29 @@ use crate::perfdb::{self, PerfDb, Setting, confidence, decay, unix_now};
 /// What a database knew when it was loaded. Load it again, and give it to the engine again, when there is more to know.
 #[derive(Debug, Default)]
 pub struct StoredEvidence {
-    loaded_at: u64,
-    devices: Vec<KnownDevice>,
+    pub(super) loaded_at: u64,
+    pub(super) devices: Vec<KnownDevice>,
 }
 
 /// What is known of one device.
 #[derive(Debug)]
-struct KnownDevice {
-    uuid: String,
+pub(super) struct KnownDevice {
+    pub uuid: String,
     /// Groups by operation, each in the order of buckets and dtypes.
-    operations: BTreeMap<String, Vec<Group>>,
+    pub operations: BTreeMap<String, Vec<Group>>,
 }
 
 /// The measurements of one bucket and its dtypes.
 #[derive(Debug)]
-struct Group {
-    bucket: Box<[u64]>,
-    dtypes: String,
-    rows: Vec<Row>,
+pub(super) struct Group {
+    pub bucket: Box<[u64]>,
+    pub dtypes: String,
+    pub rows: Vec<Row>,
 }
 
 /// One measured kernel.
 #[derive(Debug)]
-struct Row {
+pub(super) struct Row {
     kernel: String,
     version: String,
     capabilities_hash: String,
@@ -42,7 +42,7 @@ struct Row {
     samples: u64,
     measured_at: u64,
     /// From when on it counts no more.
-    expires_at: u64,
+    pub expires_at: u64,
     /// How far it was to be believed when it was loaded.
     confidence: f64,
 }
@@ -87,6 +87,23 @@ impl StoredEvidence {
     }
 }
 
+impl Row {
+    /// What it says at a time, when so much is left of the confidence that it was loaded with.
+    pub fn finding(&self, now: u64, left: f64) -> Finding<'_> {
+        Finding {
+            kernel: &self.kernel,
+            version: &self.version,
+            capabilities_hash: &self.capabilities_hash,
+            measured: Measured {
+                median_ns: self.median_ns,
+                samples: self.samples,
+                age_seconds: now.saturating_sub(self.measured_at),
+                confidence: self.confidence * left,
+            },
+        }
+    }
+}
+
 fn groups(rows: &[perfdb::Evidence], now: u64, environment: Environment) -> Vec<Group> {
     let mut groups: BTreeMap<(&[u64], &str), Vec<Row>> = BTreeMap::new();
     for row in rows {
@@ -123,17 +140,11 @@ impl Evidence for StoredEvidence {
         let now = unix_now();
         let since = decay(now.saturating_sub(self.loaded_at));
         for row in group.rows.iter().filter(|row| now < row.expires_at) {
-            tell(&Finding {
-                kernel: &row.kernel,
-                version: &row.version,
-                capabilities_hash: &row.capabilities_hash,
-                measured: Measured {
-                    median_ns: row.median_ns,
-                    samples: row.samples,
-                    age_seconds: now.saturating_sub(row.measured_at),
-                    confidence: row.confidence * since,
-                },
-            });
+            tell(&row.finding(now, since));
         }
+    }
+
+    fn stored(&self) -> Option<&StoredEvidence> {
+        Some(self)
     }
 }

@@ -23,7 +23,7 @@ use crate::mode::Mode;
 use crate::operation::OperationInfo;
 use crate::plan::{Plan, Transforms};
 use crate::reason::{Reason, ReasonCode};
-use crate::score::{Findings, Score};
+use crate::score::{self, Findings, Score};
 use crate::split;
 use crate::table::{Hint, LoadedTable};
 
@@ -296,11 +296,12 @@ pub(crate) fn explain(
     explanation.cache = cache_state(&call);
     explanation.policy = acting(&call);
     explanation.table = tabled(&call);
-    let findings = Findings::of(&call);
-    for ranked in decide::rank(&call, &findings) {
+    let measured = score::measured(&call);
+    for ranked in decide::rank(&call, &Findings::of(&call)) {
         let entry = table.candidates.get(usize::from(ranked.position));
         let Some(kernel) = entry.and_then(|entry| world.registry.compiled(entry.kernel)) else { continue };
-        explanation.candidates.push(candidate(&call, ranked, kernel, &findings));
+        let measured = measured.get(usize::from(ranked.position)).copied().flatten();
+        explanation.candidates.push(candidate(&call, ranked, kernel, measured));
     }
     // Possible ones keep their order by score; what cannot run has no order but its name.
     explanation.candidates.sort_by(|a, b| {
@@ -372,8 +373,8 @@ fn acting(call: &Call<'_>) -> Vec<PolicyLine> {
     if let Some((_, id, source)) = call.lock {
         lines.push(PolicyLine { what: format!("lock: {id}"), source: source.to_string(), points: 0.0 });
     }
-    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
-        if *acts && rule.lock.is_none() {
+    for rule in call.acting() {
+        if rule.lock.is_none() {
             let points = rule.points.first().map_or(0.0, |(_, points)| *points);
             lines.push(PolicyLine { what: rule.what.clone(), source: rule.source.to_string(), points });
         }
@@ -414,7 +415,12 @@ fn tabled(call: &Call<'_>) -> Option<TableLine> {
     })
 }
 
-fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings: &Findings) -> Candidate {
+fn candidate(
+    call: &Call<'_>,
+    ranked: Ranked,
+    kernel: &CompiledKernel,
+    measured: Option<Measured>,
+) -> Candidate {
     let mut reasons: Vec<Reason> = Vec::new();
     filter::examine(call, ranked.position, &mut reasons);
     let spec = kernel.spec();
@@ -427,9 +433,8 @@ fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings:
             points: note.points,
         });
     }
-    for (rule, acts) in call.table.rules.iter().zip(&call.rules) {
-        let mine = rule.points.iter().filter(|(who, _)| *who == ranked.position);
-        for (_, points) in mine.filter(|_| *acts) {
+    for rule in call.acting() {
+        for (_, points) in rule.points.iter().filter(|(who, _)| *who == ranked.position) {
             let source = rule.source.to_string();
             policy.push(PolicyLine { what: rule.what.clone(), source, points: *points });
         }
@@ -443,7 +448,7 @@ fn candidate(call: &Call<'_>, ranked: Ranked, kernel: &CompiledKernel, findings:
         score: ranked.score,
         total: ranked.score.total(),
         reasons: reasons.iter().map(ReasonLine::from).collect(),
-        evidence: findings.measured.get(position).copied().flatten(),
+        evidence: measured,
         transforms: ranked.transforms,
         workspace_bytes: filter::workspace(kernel, &call.values),
         policy,

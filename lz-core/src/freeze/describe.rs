@@ -88,10 +88,11 @@ fn platform(field: &Field, context: &Context) -> Option<String> {
 fn conditions(call: &Call<'_>, kernel: &CompiledKernel) -> Vec<String> {
     let table = call.table;
     let mut all = Vec::new();
-    for (rule, acts) in table.rules.iter().zip(&call.rules).filter(|(rule, _)| rule.open) {
-        all.push(format!("rule {}: {}", rule.what, if *acts { "acts" } else { "does not act" }));
+    for number in &table.open_rules {
+        let Some(rule) = table.rules.get(usize::from(*number)) else { continue };
+        all.push(format!("rule {}: {}", rule.what, if call.acts(*number) { "acts" } else { "does not act" }));
     }
-    for lock in table.locks.iter().filter(|lock| lock.open) {
+    for lock in table.open_locks.iter().filter_map(|number| table.locks.get(usize::from(*number))) {
         let acts = lock.acts(call.context, &call.values);
         all.push(format!("lock {}: {}", lock.kernel, if acts { "acts" } else { "does not act" }));
     }
