@@ -51,7 +51,7 @@ impl CellKey {
             let Some(first) = cells.cell(*size as i64) else { return false };
             let second = axes.next().map_or(Some(0), |(cells, size)| cells.cell(*size as i64));
             let Some(second) = second else { return false };
-            push(u64::from(first) << 32 | u64::from(second));
+            push(pair(first, second));
         }
         (self.hash, self.length) = (fold(hash, SPREAD), length);
         true
@@ -60,6 +60,20 @@ impl CellKey {
     fn words(&self) -> &[u64] {
         self.words.get(..self.length).unwrap_or_default()
     }
+}
+
+/// Two cells as one word, whose halves lie in memory in this order.
+#[inline(always)]
+fn pair(first: u32, second: u32) -> u64 {
+    let ([a, b, c, d], [e, f, g, h]) = (first.to_ne_bytes(), second.to_ne_bytes());
+    u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+}
+
+/// The cells of words of pairs, one after the other.
+#[inline(always)]
+fn halves(pairs: &[u64]) -> &[u32] {
+    // SAFETY: a word is two halves, is aligned as one, and every pattern of bits is a number.
+    unsafe { std::slice::from_raw_parts(pairs.as_ptr().cast(), pairs.len() * 2) }
 }
 
 /// The first word of a key: what decisions are never shared between.
@@ -79,7 +93,8 @@ pub(crate) fn hash_call(head: u64, context: &Context) -> u64 {
 pub(crate) fn hash_words(head: u64, words: &[u64]) -> u64 {
     let mut sum = head;
     for (word, factor) in words.iter().zip(&FACTORS) {
-        sum = sum.wrapping_add(word.wrapping_mul(*factor));
+        // A product of 128 bits, which compilers leave to the processor: in pieces for its vectors it would be slower.
+        sum = sum.wrapping_add(fold(*word, *factor));
     }
     fold(sum, SPREAD)
 }
@@ -153,34 +168,22 @@ impl Entry {
     }
 
     /// Whether a call lies in its cell. Sizes are held against where the cell begins and ends, which is cheaper than to find
-    /// out in which cell they lie.
-    #[inline(always)]
+    /// out in which cell they lie. Not compiled into its caller, which has too much else to keep at hand.
+    #[inline(never)]
     fn covers(&self, head: u64, table: &OperationTable, context: &Context) -> bool {
         let flags = context.flags();
         let Some((first, rest)) = self.words.split_first() else { return false };
-        let Some((known, pairs)) = rest.split_at_checked(flags.len()) else { return false };
+        let Some((known, cells)) = rest.split_at_checked(flags.len()) else { return false };
         let mut difference = first ^ head;
         for ((known, flags), mask) in known.iter().zip(flags).zip(&table.mask) {
             difference |= known ^ (flags & mask);
         }
-        if difference != 0 {
-            return false;
-        }
-        for (number, size) in context.axes().iter().enumerate() {
-            let (Some(cells), Some(pair)) = (table.axes.get(number), pairs.get(number / 2)) else {
-                return false;
-            };
-            let cell = if number & 1 == 0 { pair >> 32 } else { *pair };
-            if !cells.has(cell as u32, *size as i64) {
-                return false;
-            }
-        }
-        true
+        difference == 0 && table.grid.covers(halves(cells), context.axes())
     }
 
     /// Whether there is something to look at on each hit.
     #[inline]
-    fn is_guarded(&self) -> bool {
+    pub fn is_guarded(&self) -> bool {
         self.words.len() != usize::from(self.key_words)
     }
 
@@ -195,8 +198,8 @@ impl Entry {
 #[derive(Debug)]
 pub(crate) struct DecisionTable {
     slots: Box<[OnceLock<Entry>]>,
-    /// By the numbers of calls, one more than the place of a slot; 0 for none. The first call of a number keeps it: taking
-    /// turns would make every hit a write.
+    /// By the numbers of calls, two places each, one more than the place of a slot; 0 for none. The first call that comes keeps
+    /// a place: taking turns would make every hit a write.
     short_ways: Box<[AtomicU32]>,
     room: usize,
     length: AtomicUsize,
@@ -228,7 +231,7 @@ impl DecisionTable {
         self.room
     }
 
-    /// The decision that the number of a call leads to, if it is the call's own and stands.
+    /// The decision that the number of a call leads to, if it is the call's own. What it hangs on is still to be looked at.
     #[inline(always)]
     pub fn get_short(
         &self,
@@ -236,14 +239,12 @@ impl DecisionTable {
         head: u64,
         table: &OperationTable,
         context: &Context,
-        stands: impl FnOnce(&Entry) -> bool,
     ) -> Option<&Entry> {
-        let way = self.short_way(call)?.load(Ordering::Relaxed);
-        let entry = self.slots.get((way as usize).wrapping_sub(1))?.get()?;
-        (entry.covers(head, table, context) && (!entry.is_guarded() || stands(entry))).then_some(entry)
+        self.at(self.short_way(call)?).filter(|entry| entry.covers(head, table, context))
     }
 
-    /// The decision of a call's cell that stands, and from now on also by the number of the call.
+    /// The same at the second place, where a call finds its decision that came when the first was taken; then the decision of
+    /// the call's cell that stands, and from now on also by the number of the call.
     #[inline(never)]
     pub fn get_long(
         &self,
@@ -251,23 +252,35 @@ impl DecisionTable {
         table: &OperationTable,
         context: &Context,
         mode: Mode,
-        stands: impl FnMut(&Entry) -> bool,
+        mut stands: impl FnMut(&Entry) -> bool,
     ) -> Option<&Entry> {
+        let second = self.short_way(call >> 32)?;
+        let head = head(table.info.slot(), mode);
+        if let Some(entry) = self.at(second).filter(|entry| entry.covers(head, table, context))
+            && (!entry.is_guarded() || stands(entry))
+        {
+            return Some(entry);
+        }
         let mut key = CellKey::EMPTY;
         if !key.fill(table, context, mode) {
             return None;
         }
         let (place, entry) = self.find(&key, stands)?;
-        let way = self.short_way(call)?;
-        if way.load(Ordering::Relaxed) == 0 {
-            way.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
+        let ways = [self.short_way(call)?, second];
+        if let Some(free) = ways.into_iter().find(|way| way.load(Ordering::Relaxed) == 0) {
+            free.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
         }
         Some(entry)
     }
 
     #[inline(always)]
-    fn short_way(&self, call: u64) -> Option<&AtomicU32> {
-        self.short_ways.get(call as usize & self.short_ways.len().wrapping_sub(1))
+    fn short_way(&self, number: u64) -> Option<&AtomicU32> {
+        self.short_ways.get(number as usize & self.short_ways.len().wrapping_sub(1))
+    }
+
+    #[inline(always)]
+    fn at(&self, way: &AtomicU32) -> Option<&Entry> {
+        self.slots.get((way.load(Ordering::Relaxed) as usize).wrapping_sub(1))?.get()
     }
 
     /// The decision of a cell that stands.

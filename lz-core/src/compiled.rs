@@ -63,6 +63,8 @@ pub(crate) struct Facts {
     pub picks_layouts: bool,
     /// Whether it needs nothing of its device but the right platform.
     pub runs_on_any_device: bool,
+    /// Whether its result is copied into an output that the caller gives.
+    pub copies_output: bool,
 }
 
 impl Facts {
@@ -80,6 +82,7 @@ impl Facts {
             tp_invariant: spec.tp_invariant,
             picks_layouts: layout.is_some(),
             runs_on_any_device: spec.device == DeviceNeeds::default(),
+            copies_output: !spec.writes_into_output,
         }
     }
 }
@@ -228,6 +231,10 @@ impl Compiler<'_> {
     fn dtypes(&mut self) -> Vec<CaseNeed> {
         let mut needs: Vec<CaseNeed> = Vec::new();
         for (variable, dtypes) in &self.spec.dtypes {
+            if let Some(need) = self.output_dtypes(variable, dtypes) {
+                needs.push(need);
+                continue;
+            }
             let Some(field) = self.info.field(variable).filter(|field| field.kind == FieldKind::DType) else {
                 let known = self.info.fields.iter().filter(|field| field.kind == FieldKind::DType);
                 let known: Vec<&str> = known.map(|field| field.name.as_ref()).collect();
@@ -253,7 +260,27 @@ impl Compiler<'_> {
         needs
     }
 
-    /// A variable that only caches of keys and values have is about the cache, one that only outputs have about those.
+    /// What an enum param needs that says of which dtype an output is, where that is what was named.
+    fn output_dtypes(&self, param: &str, dtypes: &[DType]) -> Option<CaseNeed> {
+        let schema = self.info.schema();
+        let index = schema.params.iter().position(|known| known.name == param)?;
+        let made = schema.outputs.iter().find_map(|output| match &output.dtype {
+            Cases::By(by, cases) if *by == index => Some(cases),
+            _ => None,
+        })?;
+        let taken = |dtype: &DTypeRef| matches!(dtype, DTypeRef::Fixed(dtype) if dtypes.contains(dtype));
+        let cases = made.iter().enumerate().take(u64::BITS as usize);
+        let names: Vec<&str> = dtypes.iter().copied().map(DType::name).collect();
+        Some(CaseNeed {
+            name: param.to_owned(),
+            store: self.info.field(param)?.store,
+            code: ReasonCode::OutputDtypeUnsupported,
+            allowed: cases.filter(|(_, dtype)| taken(dtype)).fold(0, |bits, (case, _)| bits | 1 << case),
+            required: names.join(" or "),
+        })
+    }
+
+    /// A variable that only caches of keys and values have is about the cache.
     fn code_of_dtype(&self, variable: &str) -> ReasonCode {
         let schema = self.info.schema();
         let Some(index) = schema.types.iter().position(|known| known.name == variable) else {
@@ -267,9 +294,7 @@ impl Compiler<'_> {
                     .is_some_and(|input| input.dtype.all().contains(&DTypeRef::Variable(index)))
             })
             .peekable();
-        if users.peek().is_none() {
-            ReasonCode::OutputDtypeUnsupported
-        } else if users.all(|input| is_cache(schema, input)) {
+        if users.peek().is_some() && users.all(|input| is_cache(schema, input)) {
             ReasonCode::KvCacheDtypeMismatch
         } else {
             ReasonCode::DtypeUnsupported

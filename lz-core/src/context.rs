@@ -151,34 +151,58 @@ impl Context {
         unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), self.extent.words()) }
     }
 
+    /// Words of flags, of axes and of scalars. They are on the way of every call, so that no bound is checked again.
+    #[inline(always)]
+    fn three(&self) -> (&[u64], &[u64], &[u64]) {
+        let (flags, axes, scalars) = (self.extent.flags(), self.extent.axes(), self.extent.scalars());
+        let first: *const u64 = self.words.as_ptr().cast();
+        // SAFETY: an extent is only made by `Extent::new`, where the parts together are its words, one after the other; and
+        // as many words as the extent says are written, as above.
+        unsafe {
+            (
+                std::slice::from_raw_parts(first, flags),
+                std::slice::from_raw_parts(first.add(flags), axes),
+                std::slice::from_raw_parts(first.add(flags + axes), scalars),
+            )
+        }
+    }
+
     /// Words of flags.
-    #[inline]
+    #[inline(always)]
     pub fn flags(&self) -> &[u64] {
-        self.part(0, self.extent.flags())
+        self.three().0
     }
 
     /// Sizes, in the schema's order; a pack is its product. To be read as `i64`.
-    #[inline]
+    #[inline(always)]
     pub fn axes(&self) -> &[u64] {
-        self.part(self.extent.flags(), self.extent.axes())
+        self.three().1
+    }
+
+    /// Numeric params.
+    #[inline(always)]
+    fn scalars(&self) -> &[u64] {
+        self.three().2
     }
 
     /// Flags and axes: all that tells cells apart.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn sized(&self) -> &[u64] {
-        self.part(0, self.extent.flags() + self.extent.axes())
-    }
-
-    #[inline]
-    fn part(&self, first: usize, length: usize) -> &[u64] {
-        self.words().get(first..first + length).unwrap_or_default()
+        let length = self.extent.flags() + self.extent.axes();
+        // SAFETY: as in `three`: flags and axes are the first of the words that are written.
+        unsafe { std::slice::from_raw_parts(self.words.as_ptr().cast(), length) }
     }
 
     /// Reads a field's raw bits; 0 for one that the context has no word for.
     #[inline]
     pub fn raw(&self, store: Store) -> u64 {
-        let word = self.extent.position(store).and_then(|position| self.words().get(position).copied());
-        store.bits_of(word.unwrap_or_default())
+        match store {
+            Store::Flag { word, .. } => {
+                store.bits_of(self.flags().get(usize::from(word)).copied().unwrap_or_default())
+            }
+            Store::Axis(index) => self.axes().get(usize::from(index)).copied().unwrap_or_default(),
+            Store::Scalar(index) => self.scalars().get(usize::from(index)).copied().unwrap_or_default(),
+        }
     }
 
     /// Writes a field's raw bits; one that the context has no word for is not written.
@@ -308,15 +332,18 @@ pub struct Field {
 }
 
 /// Six bits about a tensor's strides and alignment: bit 0 set for present, bit 1 dense row-major, bit 2 dense last dimension, bits 3–5 the
-/// alignment of its address as a power of two from 1 to 64 (7 is never used). A view knows its own.
+/// alignment of its address as a power of two from 1 to 64; 7 is [`FRESH_OUTPUT`]'s. A view knows its own.
 #[inline]
 pub fn stride_class(view: &TensorView<'_>) -> u64 {
     view.stride_class()
 }
 
-/// The [`stride_class`] of an output that is allocated for the call: dense and aligned. An output that the call does not
-/// produce counts as one, so that it makes no difference.
-pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | 6 << 3;
+/// The [`stride_class`] of an output that is allocated for the call: dense, and aligned as no given one is, so that the two can
+/// be told apart. An output that the call does not produce counts as one, so that it makes no difference.
+pub const FRESH_OUTPUT: u64 = 1 | 1 << 1 | 1 << 2 | FRESH_ALIGNMENT << 3;
+
+/// The alignment of [`FRESH_OUTPUT`].
+pub(crate) const FRESH_ALIGNMENT: u64 = 7;
 
 /// A place in eleven bits: platform and device number.
 #[inline]

@@ -217,7 +217,11 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
         let raw = call.context.raw(need.store);
         if !need.holds(raw)
             && listener.excluded(|| {
-                let found = crate::context::dtype_of(raw).map_or("none", |dtype| dtype.name());
+                let found = if need.code == ReasonCode::OutputDtypeUnsupported {
+                    shown_case(call, &need.name)
+                } else {
+                    crate::context::dtype_of(raw).map_or("none", |dtype| dtype.name()).to_owned()
+                };
                 Reason::new(need.code)
                     .argument(need.name.clone())
                     .required(need.required.clone())
@@ -239,6 +243,11 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     }
     let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {
+        // A result that is copied is not converted: whoever cannot write into a given place can do that, and strictness is
+        // about values.
+        if kind == TransformKind::Output {
+            return false;
+        }
         let adapts = kernel.spec().adapts.contains(&kind);
         let excluded = !adapts || call.mode.has(Ask::Strict) || call.mode.has(Ask::NotAdapting);
         excluded
@@ -282,6 +291,9 @@ pub(crate) fn transforms<'k>(
     if call.strides.alignment < u64::from(facts.alignment) {
         needed = needed.with(TransformKind::Align);
     }
+    if facts.copies_output && call.strides.given_output {
+        needed = needed.with(TransformKind::Output);
+    }
     needed
 }
 
@@ -323,6 +335,7 @@ fn unmet(call: &Call<'_>, kernel: &CompiledKernel, kind: TransformKind) -> Reaso
                 .found(format!("a multiple of {}", 1u64 << (class >> 3)))
         }
         TransformKind::Dtype => Reason::new(ReasonCode::DtypeUnsupported),
+        TransformKind::Output => Reason::new(ReasonCode::OutputWriteUnsupported),
     }
 }
 
@@ -373,9 +386,11 @@ fn tp_invariance(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl L
 fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     let spec = kernel.spec();
     let asked = |ask| call.mode.has(ask);
+    let assumed = !spec.cuda_graph_unsafe && call.world.policy.default_graph_safe.value;
+    let capturable = spec.cuda_graph_safe || assumed;
     let checks = [
         (asked(Ask::Deterministic) && !spec.deterministic, ReasonCode::NonDeterministic),
-        (asked(Ask::Capturing) && !spec.cuda_graph_safe, ReasonCode::CudaGraphUnsafe),
+        (asked(Ask::Capturing) && !capturable, ReasonCode::CudaGraphUnsafe),
         (spec.reduced_precision && !asked(Ask::ReducedPrecision), ReasonCode::MathModeUnsupported),
         (spec.prepacked_weights && !asked(Ask::PackedWeights), ReasonCode::PackedWeightsRequired),
     ];
@@ -389,7 +404,7 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     }
     let strict = &call.world.policy.graph_strict_mode;
     if asked(Ask::Capturing)
-        && spec.cuda_graph_safe
+        && capturable
         && strict.value
         && !call.world.warm.can_be_captured(call.table.info, &spec.id)
         && listener.excluded(|| {
@@ -543,7 +558,8 @@ fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
     let bytes = workspace(kernel, &call.values);
     let holds = bytes.is_some_and(|bytes| call.memory().is_none_or(|limit| bytes <= limit));
     let reason = || {
-        let limit = call.memory().map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));
+        let limit =
+            call.memory().map_or_else(|| "a size".to_owned(), |limit| format!("at most {limit} bytes"));
         Reason::new(ReasonCode::MemoryHeadroomExceeded)
             .required(format!("{limit} of scratch memory"))
             .found(bytes.map_or_else(|| "no size".to_owned(), |bytes| format!("{bytes} bytes")))

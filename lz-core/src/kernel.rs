@@ -22,6 +22,26 @@ pub trait Kernel: Send + Sync + 'static {
     ) -> Result<(), KernelError>;
 }
 
+/// One operation of several that a kernel does at once.
+pub struct FusedPart<'a> {
+    /// The operation.
+    pub operation: &'static crate::operation::OperationInfo,
+    /// Its arguments, validated: inputs, then params. What the part before it would make is `Absent`: it is never made.
+    pub args: Vec<Arg<'a>>,
+}
+
+/// How a kernel runs that does its neighbours' operations as well (`fuses` in its spec).
+pub trait FusedKernel: Send + Sync + 'static {
+    /// Does all parts, in order, each of which takes the first output of the one before it, and writes the outputs of the
+    /// last. The values are those of the parts one after the other, within what the last one's schema allows.
+    fn run_fused(
+        &self,
+        parts: &mut [FusedPart<'_>],
+        outputs: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError>;
+}
+
 /// Why a kernel did not finish.
 #[derive(Debug, Clone)]
 pub struct KernelError {
@@ -102,6 +122,8 @@ pub struct KernelEntry {
     pub kernel: Arc<dyn Kernel>,
     /// How it is compiled for a shape before a call needs it; only kernels that say `jit` have one.
     pub compile: Option<Arc<dyn crate::jit::Compile>>,
+    /// How it does its neighbours' operations as well; without it a plan may name it for them, but a block is not run so.
+    pub fused: Option<Arc<dyn FusedKernel>>,
     /// Its operation, where the maker of the entry knows it; otherwise the registry finds it by the spec's name.
     pub operation: Option<&'static crate::operation::OperationInfo>,
 }
@@ -109,7 +131,13 @@ pub struct KernelEntry {
 impl KernelEntry {
     /// Joins the two.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
-        KernelEntry { spec: Arc::new(spec), kernel: Arc::new(kernel), compile: None, operation: None }
+        KernelEntry {
+            spec: Arc::new(spec),
+            kernel: Arc::new(kernel),
+            compile: None,
+            fused: None,
+            operation: None,
+        }
     }
 
     /// Says which operation it is a kernel of, so that the registry need not know the operation beforehand.
@@ -123,6 +151,13 @@ impl KernelEntry {
     #[must_use]
     pub fn compiled_by(mut self, compile: impl crate::jit::Compile) -> KernelEntry {
         self.compile = Some(Arc::new(compile));
+        self
+    }
+
+    /// Says how it does the operations that its spec says it fuses.
+    #[must_use]
+    pub fn fusing(mut self, fused: impl FusedKernel) -> KernelEntry {
+        self.fused = Some(Arc::new(fused));
         self
     }
 

@@ -20,12 +20,19 @@ pub enum TransformKind {
     Align = 4,
     /// Element types; only plans of several operations ask for it, where their caller allows it.
     Dtype = 8,
+    /// The result into the place that the caller gave, by copying; only for kernels that cannot write there.
+    Output = 16,
 }
 
 impl TransformKind {
     /// Every transform.
-    pub const ALL: [TransformKind; 4] =
-        [TransformKind::Layout, TransformKind::Contiguous, TransformKind::Align, TransformKind::Dtype];
+    pub const ALL: [TransformKind; 5] = [
+        TransformKind::Layout,
+        TransformKind::Contiguous,
+        TransformKind::Align,
+        TransformKind::Dtype,
+        TransformKind::Output,
+    ];
 
     /// The name used in descriptors and explanations.
     pub const fn name(self) -> &'static str {
@@ -34,6 +41,7 @@ impl TransformKind {
             TransformKind::Contiguous => "contiguous",
             TransformKind::Align => "align",
             TransformKind::Dtype => "dtype",
+            TransformKind::Output => "output",
         }
     }
 

@@ -5,16 +5,19 @@
 
 use serde::Serialize;
 
+use crate::compiled::Facts;
 use crate::engine::call::Call;
 use crate::engine::table::{Candidate, OperationTable};
 use crate::evidence::{Finding, Measured, Question};
 use crate::filter;
 use crate::mode::Ask;
-use crate::plan::Transforms;
+use crate::plan::{TransformKind, Transforms};
 use crate::registry::Registry;
 
 /// What a cold compilation costs where it is allowed inside a call.
 const JIT_POINTS: f64 = 20.0;
+/// The least that copying a result into a given output costs.
+const OUTPUT_POINTS: f64 = 1.0;
 /// What a kernel loses that does not promise what is asked for, where that is forgiven.
 const VARIANCE_POINTS: f64 = 500.0;
 /// What the fastest measured kernel gains.
@@ -94,9 +97,10 @@ impl<'a> Findings<'a> {
     fn points(&self, position: u16) -> Option<f64> {
         match self {
             Findings::None => None,
-            Findings::Prepared { points, left } => {
-                points.get(usize::from(position)).filter(|points| !points.is_nan()).map(|points| points * left)
-            }
+            Findings::Prepared { points, left } => points
+                .get(usize::from(position))
+                .filter(|points| !points.is_nan())
+                .map(|points| points * left),
             Findings::Asked { measured, fastest } => {
                 let measured = measured.get(usize::from(position))?.as_ref()?;
                 Some(points(measured, *fastest))
@@ -152,6 +156,16 @@ pub(crate) fn believe(
     }
 }
 
+/// What conversions cost. A copy of the result costs at least a point: no kernel says what that is worth.
+#[inline(always)]
+fn conversions(facts: &Facts, transforms: Transforms) -> f64 {
+    if transforms.contains(TransformKind::Output) {
+        let others = f64::from(transforms.count() - 1);
+        return -facts.transform_cost * others - facts.transform_cost.max(OUTPUT_POINTS);
+    }
+    -facts.transform_cost * f64::from(transforms.count())
+}
+
 /// The score of one candidate, and what its adapter would have to convert.
 #[inline(always)]
 pub(crate) fn score(
@@ -178,8 +192,23 @@ pub(crate) fn score(
         jit: if cold { -JIT_POINTS } else { 0.0 },
         reliability: careful
             .map_or(0.0, |kernel| -call.world.health.reliability_penalty(&call.subject(kernel))),
-        transform: -facts.transform_cost * f64::from(transforms.count()),
+        transform: conversions(facts, transforms),
         fusion: 0.0,
     };
     (score, transforms)
+}
+
+/// The sum alone. Of most candidates on most calls three addends are 0 and need not be looked at.
+#[inline(always)]
+pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findings: &Findings<'_>) -> f64 {
+    let facts = &candidate.facts;
+    if call.is_special || facts.jit || facts.picks_layouts {
+        return score(call, position, candidate, findings).0.total();
+    }
+    let transforms = filter::transforms(call, facts, || None);
+    let transform = conversions(facts, transforms);
+    let policy = candidate.points + call.points(candidate);
+    let total = facts.priority + policy + findings.points(position).unwrap_or(0.0) + transform;
+    debug_assert_eq!(total, score(call, position, candidate, findings).0.total());
+    total
 }

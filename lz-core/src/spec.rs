@@ -45,6 +45,8 @@ pub struct KernelSpec {
     pub speculative_algorithms: Vec<String>,
     /// Safe inside a CUDA graph capture.
     pub cuda_graph_safe: bool,
+    /// Says of itself that it is not. One that says neither is taken as `graph_safety.default_graph_safe` says.
+    pub cuda_graph_unsafe: bool,
     /// The same inputs give the same bits.
     pub deterministic: bool,
     /// The same bits for every tensor-parallel size.
@@ -141,6 +143,7 @@ impl KernelSpec {
             quant_formats: Vec::new(),
             speculative_algorithms: Vec::new(),
             cuda_graph_safe: false,
+            cuda_graph_unsafe: false,
             deterministic: false,
             tp_invariant: false,
             max_tp_size: None,
@@ -161,7 +164,7 @@ impl KernelSpec {
         }
     }
 
-    /// Restricts a dtype variable.
+    /// Restricts a dtype variable, or a param that says of which dtype an output is.
     pub fn dtype(mut self, variable: &str, dtypes: &[DType]) -> KernelSpec {
         self.dtypes.push((variable.to_owned(), dtypes.to_vec()));
         self

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use engine_support::{Shape, attend, engine, entry, failing, run, shared, spec};
-use lz_core::device::{DeviceSpec, Platform};
-use lz_core::evidence::MemoryProbe;
+use lz_core::device::{DeviceSpec, FreeMemory, Platform};
+use lz_core::evidence::{MemoryProbe, SystemMemory};
 use lz_core::mode::{self, KvStrategy, ModeChange, ReductionOrder};
 use lz_core::perfdb::PerfDb;
 use lz_core::policy::layer::Given;
@@ -197,4 +197,33 @@ fn a_cold_kernel_compiles_inside_a_call_only_where_nothing_else_can_run_it_and_p
     );
     assert_eq!(run(&engine, &long).unwrap(), "jit.x");
     assert_eq!(run(&engine, &short).unwrap(), "jit.x", "it has compiled, and goes by its score now");
+}
+
+#[test]
+fn the_system_is_asked_for_its_memory_where_the_operator_says_so() {
+    let mut hungry = spec("hungry.x").priority(90);
+    hungry.workspace = Some("1152921504606846976".to_owned());
+    let mut modest = spec("modest.x").priority(80);
+    modest.workspace = Some("4096".to_owned());
+    let engine = engine([hungry, modest]);
+    let asking = |probe_memory: bool| {
+        let policy = Policy { memory_headroom: Sourced::new(None, "test"), ..Policy::default() };
+        engine.set_policy(Policy { probe_memory: Sourced::new(probe_memory, "test"), ..policy });
+        run(&engine, &Shape::default()).unwrap()
+    };
+    assert_eq!(asking(false), "hungry.x", "nobody has said that an exbibyte is too much");
+    assert_eq!(asking(true), "modest.x");
+    let explanation = engine.explain(attend(), &Shape::default().context());
+    let reason = &explanation.candidate("hungry.x").unwrap().reasons[0];
+    assert_eq!(reason.code, "MEMORY_HEADROOM_EXCEEDED", "{explanation}");
+
+    // Whoever was named comes before the system.
+    let folder = std::env::temp_dir().join(format!("lz-memory-{}", std::process::id()));
+    std::fs::create_dir_all(folder.join("proc")).unwrap();
+    std::fs::write(folder.join("proc/meminfo"), "MemTotal: 8 kB\nMemAvailable: 2 kB\n").unwrap();
+    let memory = FreeMemory::at(&folder, &folder, &folder);
+    engine.set_memory_probe(Some(Arc::new(SystemMemory::of(memory))));
+    let error = run(&engine, &Shape::default()).unwrap_err();
+    assert!(error.to_string().contains("at most 2048 bytes"), "{error}");
+    std::fs::remove_dir_all(&folder).unwrap();
 }

@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 
 use lz_core::device::{
-    AbsenceReason, CudaDriver, Environment, Generation, GenerationTable, InstructionSet, MemoryPressure,
-    Nvml, Platform, PowerState, Temperature, discover, discover_with,
+    AbsenceReason, CudaDriver, Environment, FreeMemory, Generation, GenerationTable, InstructionSet,
+    MemoryPressure, Nvml, Platform, PowerState, Temperature, discover, discover_with,
 };
 
 /// Cargo builds examples before it runs integration tests, and puts them beside the folder of the test binaries.
@@ -64,6 +64,17 @@ fn a_driver_is_asked_and_its_failures_are_reasons() {
     assert_eq!(nvml.environment(&gpu.uuid), expected, "a missing function leaves one bucket unknown");
     assert_eq!(nvml.free_memory_bytes(&gpu.uuid), Some(30));
     assert_eq!(nvml.environment("GPU-of-another-machine"), Environment::default());
+
+    // The driver is asked first: it knows the thread's own context. Where there is none, the management library is.
+    let nowhere = Path::new("/nonexistent");
+    let memory = FreeMemory::at(nowhere, &library, &library);
+    assert_eq!(memory.bytes(gpu), Some(7 << 30));
+    let mut other = gpu.clone();
+    other.uuid = "GPU-of-another-machine".to_owned();
+    assert_eq!(memory.bytes(&other), None);
+    assert_eq!(FreeMemory::at(nowhere, nowhere, nowhere).bytes(gpu), None);
+    configure(&library, 0, 0);
+    assert_eq!(memory.bytes(gpu), Some(30), "without a context");
     assert_eq!(nvml.environment("with\0zero"), Environment::default());
 
     configure(&library, 0, 0);

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lz_core::device::{AbsenceReason, Isa, Platform, Vendor, detect_cpu_at, detect_rocm_at};
+use lz_core::device::{AbsenceReason, FreeMemory, Isa, Platform, Vendor, detect_cpu_at, detect_rocm_at};
 
 /// A folder that is removed at the end.
 struct Machine(PathBuf);
@@ -148,4 +148,27 @@ fn amd_gpus_come_from_the_topology() {
     assert_eq!((spec.compute_units, spec.wavefront_size, spec.memory_bytes), (304, 64, 1000));
     assert_eq!((devices[0].platform(), devices[0].uuid.as_str()), (Platform::Rocm, "GPU-00000000000000ff"));
     assert_eq!(devices[0].hardware_signature(), "rocm_gfx942_rocm63");
+}
+
+#[test]
+fn free_memory_is_what_the_kernel_and_the_tightest_group_leave() {
+    let machine = Machine::new("memory");
+    let nowhere = Path::new("/nonexistent");
+    let memory = FreeMemory::at(&machine.0, nowhere, nowhere);
+    let free = || memory.bytes(&lz_core::device::detect_cpu());
+    assert_eq!(free(), None, "nobody tells");
+    machine.file("proc/meminfo", "MemTotal:       16000 kB\nMemAvailable:    9000 kB\n");
+    assert_eq!(free(), Some(9000 << 10));
+    // A group of the second version; its parent is tighter, and files that can be given back are not taken.
+    machine.file("proc/self/cgroup", "0::/outer/inner\n");
+    machine.file("sys/fs/cgroup/outer/inner/memory.max", "max\n");
+    machine.file("sys/fs/cgroup/outer/memory.max", "4194304\n");
+    machine.file("sys/fs/cgroup/outer/memory.current", "3145728\n");
+    machine.file("sys/fs/cgroup/outer/memory.stat", "anon 1\ninactive_file 1048576\n");
+    assert_eq!(free(), Some(2 << 20));
+    // One of the first version, over its limit already.
+    machine.file("proc/self/cgroup", "5:cpu:/x\n4:memory:/job\n");
+    machine.file("sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000\n");
+    machine.file("sys/fs/cgroup/memory/job/memory.usage_in_bytes", "2000\n");
+    assert_eq!(free(), Some(0));
 }

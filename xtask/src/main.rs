@@ -5,6 +5,7 @@ mod command;
 mod cpp;
 mod definition;
 mod format;
+mod instructions;
 mod new_op;
 mod oracles;
 mod python;
@@ -69,7 +70,7 @@ fn run() -> Result<()> {
         ["import-definition", rest @ ..] => definition::run_import(root, rest)?,
         ["export-definition", rest @ ..] => definition::run_export(root, rest)?,
         ["bench", "select", flags @ ..] => bench(root, "bench-select", flags)?,
-        ["bench", "instructions", flags @ ..] => instructions(root, flags)?,
+        ["bench", "instructions", flags @ ..] => instructions::run(root, flags)?,
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
@@ -87,18 +88,3 @@ fn bench(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
     let arguments = ["run", "--quiet", "--release", "--package", package, "--"];
     command::run(root, "cargo", &[&arguments, flags].concat())
 }
-
-/// Counts with gungraun; its runner is a program of its own, and must be of the library's version.
-fn instructions(root: &Path, flags: &[&str]) -> Result<()> {
-    let tools = root.join("target/tools");
-    let runner = tools.join("bin/gungraun-runner");
-    let folder = tools.to_string_lossy();
-    let install =
-        ["install", "--quiet", "--locked", "--root", &*folder, "--version", GUNGRAUN, "gungraun-runner"];
-    command::run(root, "cargo", &install).context("installing gungraun-runner")?;
-    let count = ["bench", "--quiet", "--package", "bench-select", "--bench", "instructions", "--"];
-    command::run_with(root, "cargo", &[&count, flags].concat(), &[("GUNGRAUN_RUNNER", &runner)])
-}
-
-/// As in Cargo.toml.
-const GUNGRAUN: &str = "=0.20.0";

@@ -147,6 +147,7 @@ impl Reader<'_, '_> {
         }
         spec.alignment = kernel.alignment;
         spec.cuda_graph_safe = kernel.is_cuda_graph_safe;
+        spec.cuda_graph_unsafe = !kernel.is_cuda_graph_safe && get(self.node, "is_cuda_graph_safe").is_some();
         spec.deterministic = kernel.deterministic;
         spec.tp_invariant = kernel.is_tp_invariant;
         spec.max_tp_size = kernel.max_tp_size;

@@ -1,4 +1,4 @@
-//! How many processors a container may really use: CPU quotas of control groups, version 1 and 2.
+//! What a container may really use: CPU quotas and memory limits of control groups, version 1 and 2.
 //!
 //! Only files below a given root are read, so that tests can lay out a machine in a folder.
 
@@ -29,6 +29,40 @@ pub(super) fn processor_quota(root: &Path) -> Option<u32> {
     }
     // Rounding down keeps one thread per processor from being throttled.
     tightest.map(|processors| (processors.floor() as u32).max(1))
+}
+
+/// What the tightest memory limit on the way from this process's group to the root leaves, in bytes. Pages of files that can be
+/// given back at once do not count as taken. `None` when there is no limit or no control group.
+pub(super) fn memory_left(root: &Path) -> Option<u64> {
+    let membership = fs::read_to_string(root.join("proc/self/cgroup")).ok()?;
+    let mut least: Option<f64> = None;
+    for line in membership.lines() {
+        let mut fields = line.splitn(3, ':');
+        let (Some(hierarchy), Some(controllers), Some(group)) = (fields.next(), fields.next(), fields.next())
+        else {
+            continue;
+        };
+        let (mounts, [limit, usage], reclaimable): (&[&str], _, _) =
+            if hierarchy == "0" && controllers.is_empty() {
+                let mounts = &["sys/fs/cgroup", "sys/fs/cgroup/unified"];
+                (mounts, ["memory.max", "memory.current"], "inactive_file")
+            } else if controllers.split(',').any(|name| name == "memory") {
+                let files = ["memory.limit_in_bytes", "memory.usage_in_bytes"];
+                (&["sys/fs/cgroup/memory"], files, "total_inactive_file")
+            } else {
+                continue;
+            };
+        let left = |folder: &Path| {
+            let number = |name: &str| fs::read_to_string(folder.join(name)).ok()?.trim().parse::<f64>().ok();
+            let stat = fs::read_to_string(folder.join("memory.stat")).unwrap_or_default();
+            let free =
+                stat.lines().find_map(|line| line.strip_prefix(reclaimable)?.trim().parse::<f64>().ok());
+            Some((number(limit)? - (number(usage)? - free.unwrap_or(0.0)).max(0.0)).max(0.0))
+        };
+        let found = mounts.iter().filter_map(|mount| tightest_along(&root.join(mount), group, left));
+        least = found.chain(least).reduce(f64::min);
+    }
+    least.map(|bytes| bytes as u64)
 }
 
 fn unified_quota(root: &Path, group: &str) -> Option<f64> {

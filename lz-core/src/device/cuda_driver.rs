@@ -1,6 +1,7 @@
 //! The CUDA driver library, opened at run time: no toolkit is needed to build, and a machine without it simply has no CUDA.
 //!
-//! Only questions about devices are asked. No context is made, no memory is taken.
+//! Only questions are asked, about devices and about the context that the calling thread has. No context is made, no memory is
+//! taken.
 
 use std::ffi::{CStr, c_char, c_int, c_uint};
 use std::path::{Path, PathBuf};
@@ -39,6 +40,8 @@ type DeviceGetName = unsafe extern "C" fn(*mut c_char, c_int, c_int) -> Status;
 type DeviceGetUuid = unsafe extern "C" fn(*mut [u8; 16], c_int) -> Status;
 type DeviceTotalMemory = unsafe extern "C" fn(*mut usize, c_int) -> Status;
 type DeviceGetAttribute = unsafe extern "C" fn(*mut c_int, c_int, c_int) -> Status;
+type ContextGetDevice = unsafe extern "C" fn(*mut c_int) -> Status;
+type MemoryGetInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> Status;
 
 /// The opened driver library.
 #[derive(Debug)]
@@ -50,6 +53,8 @@ pub struct CudaDriver {
     get_uuid: DeviceGetUuid,
     total_memory: DeviceTotalMemory,
     get_attribute: DeviceGetAttribute,
+    context_device: Option<ContextGetDevice>,
+    memory_info: Option<MemoryGetInfo>,
     /// Keeps the code behind the pointers above mapped.
     _library: Library,
 }
@@ -71,6 +76,8 @@ impl CudaDriver {
             get_uuid: symbol(&library, path, &["cuDeviceGetUuid_v2", "cuDeviceGetUuid"])?,
             total_memory: symbol(&library, path, &["cuDeviceTotalMem_v2"])?,
             get_attribute: symbol(&library, path, &["cuDeviceGetAttribute"])?,
+            context_device: symbol(&library, path, &["cuCtxGetDevice"]).ok(),
+            memory_info: symbol(&library, path, &["cuMemGetInfo_v2"]).ok(),
             _library: library,
         };
         // SAFETY: cuInit takes a flags word that must be zero and may be called at any time.
@@ -87,6 +94,25 @@ impl CudaDriver {
         // SAFETY: the pointer is to a live integer that the call fills.
         let status = unsafe { (self.get_version)(&mut version) };
         (status == SUCCESS && version > 0).then(|| format!("{}.{}", version / 1000, version % 1000 / 10))
+    }
+
+    /// Bytes that are free in the calling thread's context; `None` when it has none, or one of another device than that of this
+    /// UUID.
+    pub fn free_memory_bytes(&self, uuid: &str) -> Option<u64> {
+        let mut device: c_int = 0;
+        // SAFETY: the pointer is to a live integer that the call fills; a thread without a context is answered with an error.
+        if unsafe { (self.context_device?)(&mut device) } != SUCCESS {
+            return None;
+        }
+        let mut own = [0u8; 16];
+        // SAFETY: a CUuuid is sixteen bytes, which the call fills.
+        if unsafe { (self.get_uuid)(&mut own, device) } != SUCCESS || uuid_text(&own) != uuid {
+            return None;
+        }
+        let (mut free, mut total) = (0usize, 0usize);
+        // SAFETY: the pointers are to live integers that the call fills.
+        let status = unsafe { (self.memory_info?)(&mut free, &mut total) };
+        (status == SUCCESS).then_some(free as u64)
     }
 
     /// Every device, in the driver's order. A device that cannot be asked is left out and named in the second list.

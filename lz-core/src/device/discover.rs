@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use super::free_memory::kilobytes;
 use super::{
     CudaDriver, DRIVER_LIBRARY, DeviceSpec, Environment, GenerationTable, MemoryPressure, NVML_LIBRARY, Nvml,
     Platform, detect_cpu, detect_rocm_at,
@@ -157,11 +158,7 @@ impl Environment {
 /// Memory pressure is all that a host tells reliably: thermal zones name the board as often as the processor.
 fn host_environment(root: &Path) -> Environment {
     let info = fs::read_to_string(root.join("proc/meminfo")).unwrap_or_default();
-    let kilobytes = |name: &str| -> Option<u64> {
-        let rest = info.lines().find_map(|line| line.strip_prefix(name))?;
-        rest.trim_start_matches(':').trim().strip_suffix("kB")?.trim().parse().ok()
-    };
-    let memory_pressure = match (kilobytes("MemTotal"), kilobytes("MemAvailable")) {
+    let memory_pressure = match (kilobytes(&info, "MemTotal"), kilobytes(&info, "MemAvailable")) {
         (Some(total), Some(free)) => MemoryPressure::of_bytes(total.saturating_sub(free), total),
         _ => MemoryPressure::Unknown,
     };

@@ -3,15 +3,15 @@
 use std::cell::OnceCell;
 
 use super::sieve::{MEMBERS, Set, members, only};
-use super::table::{Candidate, CompiledRule, OperationTable};
+use super::table::{Candidate, CompiledRule, Gift, OperationTable};
 use super::world::World;
 use crate::bucket::Bucket;
 use crate::compiled::CompiledKernel;
-use crate::context::Context;
+use crate::context::{Context, FRESH_ALIGNMENT};
 use crate::device::DeviceSpec;
 use crate::expression_names::Values;
 use crate::health::Subject;
-use crate::mode::Mode;
+use crate::mode::{Ask, Mode};
 use crate::policy::{JitPolicy, Provenance};
 use crate::spec::KernelSpec;
 use crate::table::Hint;
@@ -43,6 +43,8 @@ pub(crate) struct Call<'a> {
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
     pub takes_cold: bool,
+    /// Whether scores hang on more than kernels, policy and measurements: on promises that are asked for, or on failures.
+    pub is_special: bool,
 }
 
 /// What is true of all tensors of a call.
@@ -52,16 +54,22 @@ pub(crate) struct Strides {
     pub common: u64,
     /// The least alignment, as a power of two.
     pub alignment: u64,
+    /// Whether the caller gives a place for an output.
+    pub given_output: bool,
 }
 
 impl Strides {
     fn of(table: &OperationTable, context: &Context) -> Strides {
-        let classes =
-            table.strides.iter().map(|(store, _)| context.raw(*store)).filter(|class| class & 1 != 0);
-        classes.fold(Strides { common: u64::MAX, alignment: u64::MAX }, |all, class| Strides {
-            common: all.common & class,
-            alignment: all.alignment.min(class >> 3),
-        })
+        let mut all = Strides { common: u64::MAX, alignment: u64::MAX, given_output: false };
+        for (position, (store, _)) in table.strides.iter().enumerate() {
+            let class = context.raw(*store);
+            if class & 1 != 0 {
+                all.common &= class;
+                all.alignment = all.alignment.min(class >> 3);
+                all.given_output |= position >= table.strided_inputs && class >> 3 != FRESH_ALIGNMENT;
+            }
+        }
+        all
     }
 }
 
@@ -88,6 +96,7 @@ impl<'a> Call<'a> {
             memory: OnceCell::new(),
             strides: Strides::of(table, context),
             takes_cold: false,
+            is_special: world.careful || mode.has(Ask::TensorParallelInvariant),
         }
     }
 
@@ -258,6 +267,7 @@ impl Acting {
     fn points(&self, table: &OperationTable, candidate: &Candidate) -> f64 {
         let (first, end) = candidate.by_rules;
         let mine = table.by_rules.get(first as usize..end as usize).unwrap_or_default();
-        mine.iter().filter(|(rule, _)| self.has(*rule)).fold(0.0, |sum, (_, points)| sum + points)
+        let acts = |gift: &&Gift| gift.bit & self.few != 0 || gift.bit == 0 && self.more.contains(&gift.rule);
+        mine.iter().filter(acts).fold(0.0, |sum, gift| sum + gift.points)
     }
 }

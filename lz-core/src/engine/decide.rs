@@ -12,7 +12,7 @@ use crate::mode::Ask;
 use crate::plan::Transforms;
 use crate::policy::JitPolicy;
 use crate::reason::{Reason, ReasonCode};
-use crate::score::{Findings, Score, score};
+use crate::score::{Findings, Score, score, total};
 
 /// What was decided for a cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -88,7 +88,7 @@ impl Merit {
 #[inline(always)]
 fn merit(call: &Call<'_>, findings: &Findings<'_>, position: u16) -> Option<Merit> {
     let candidate = call.table.candidates.get(usize::from(position))?;
-    let total = score(call, position, candidate, findings).0.total();
+    let total = total(call, position, candidate, findings);
     let turn = call.hint.first().iter().position(|hinted| *hinted == position);
     let turn = turn.and_then(|turn| u16::try_from(turn).ok()).unwrap_or(u16::MAX);
     Some(Merit::new(turn, total, candidate.rank, position))

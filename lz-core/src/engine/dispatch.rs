@@ -139,11 +139,13 @@ impl Shared {
             let outcome = run_guarded(kernel, way.workspace, way.transforms, scratch, run_one);
             return Some(outcome.map(|error| Trouble::new(way.kernel.clone(), error)));
         }
-        let table = world.table(operation)?;
-        let stands = |entry: &Entry| guard::all_stand(entry.guards(), world, table, context, mode);
-        let entry = match world.decisions.get_short(call, head, table, context, stands) {
-            Some(entry) => entry,
-            None => world.decisions.get_long(call, table, context, mode, stands)?,
+        let table = match ways.as_deref().and_then(|ways| ways.table(generation)) {
+            Some(table) => table,
+            None => world.table(operation)?,
+        };
+        let entry = match world.decisions.get_short(call, head, table, context) {
+            Some(entry) if !entry.is_guarded() || stands(entry, world, table, context, mode) => entry,
+            _ => kept_for_long(world, table, call, context, mode)?,
         };
         let kernel = world.registry.compiled(entry.kernel)?;
         tally.selections += 1;
@@ -151,8 +153,8 @@ impl Shared {
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        if ways.is_none_or(|ways| ways.wants(call, generation)) {
-            recent.remember(slot, world, (call, context, change), entry);
+        if recent.of(slot).is_none_or(|ways| ways.wants(call, generation)) {
+            recent.remember(operation, world, (call, context, change), entry);
         }
         let bytes = entry.workspace.bytes(kernel, context);
         let outcome = run_guarded(kernel, bytes, entry.transforms, scratch, run_one);
@@ -224,7 +226,7 @@ impl Shared {
                 let (slot, call) =
                     (operation.slot(), cache::hash_call(cache::head(operation.slot(), mode), context));
                 if recent.of(slot).is_none_or(|ways| ways.wants(call, world.generation)) {
-                    recent.remember(slot, world, (call, context, change), entry);
+                    recent.remember(operation, world, (call, context, change), entry);
                 }
             }
             let choice = found.choice();
@@ -405,6 +407,25 @@ impl Shared {
         }
         true
     }
+}
+
+/// Whether a decision is right for a call of its cell.
+#[inline(never)]
+fn stands(entry: &Entry, world: &World, table: &OperationTable, context: &Context, mode: Mode) -> bool {
+    guard::all_stand(entry.guards(), world, table, context, mode)
+}
+
+/// The decision of a call's cell, for a call whose number does not lead to it.
+#[inline(never)]
+fn kept_for_long<'w>(
+    world: &'w World,
+    table: &OperationTable,
+    call: u64,
+    context: &Context,
+    mode: Mode,
+) -> Option<&'w Entry> {
+    let right = |entry: &Entry| stands(entry, world, table, context, mode);
+    world.decisions.get_long(call, table, context, mode, right)
 }
 
 /// A kernel that did not run to its end.

@@ -23,13 +23,16 @@ pub(crate) fn only(number: usize) -> Set {
     if number < MEMBERS { 1 << number } else { 0 }
 }
 
-/// The members of a set.
+/// The members of a set, half by half: a processor has no numbers of this size.
 #[inline]
-pub(crate) fn members(mut set: Set) -> impl Iterator<Item = u16> {
+pub(crate) fn members(set: Set) -> impl Iterator<Item = u16> {
+    let (mut low, mut high) = (set as u64, (set >> 64) as u64);
     std::iter::from_fn(move || {
-        let next = set.trailing_zeros();
-        set &= set.wrapping_sub(1);
-        (next < Set::BITS).then_some(next as u16)
+        let (half, first) = if low != 0 { (&mut low, 0) } else { (&mut high, 64) };
+        let next = half.trailing_zeros() as u16;
+        let there = *half != 0;
+        *half &= half.wrapping_sub(1);
+        there.then_some(first + next)
     })
 }
 

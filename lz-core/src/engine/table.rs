@@ -4,12 +4,13 @@
 //! A table belongs to one registry, one policy and the dispatch tables that are loaded. Nothing here knows health, measurements or a call.
 
 use lz_schema::expr::{self, Program, Type};
+use lz_schema::model::Kind;
 
 use super::devices::place_of;
-use super::sieve::{Set, Sieve, Sieving, Standing};
+use super::sieve::{Set, Sieve, Sieving, Standing, only};
 use crate::bucket::{BucketForm, STRIDE_SPEED_BITS};
 use crate::cache::hash_text;
-use crate::compiled::Facts;
+use crate::compiled::{CompiledKernel, Facts};
 use crate::context::{Context, FLAG_WORDS, FieldKind, MAX_AXES, Store};
 use crate::expression_names::{DEVICE_NAMES, FieldSet, MAX_VALUES, Names, Values, kernel_values};
 use crate::operation::OperationInfo;
@@ -34,12 +35,16 @@ pub(crate) struct OperationTable {
     pub mask: [u64; FLAG_WORDS],
     /// How each axis is cut, by its number.
     pub axes: Vec<AxisCells>,
+    /// The same, to be held against sizes.
+    pub grid: Grid,
     /// Fields whose exact value a cell does not fix.
     pub open: FieldSet,
     /// Where the place of the tensors is.
     pub place: Option<Store>,
-    /// Stride classes of the tensor inputs.
+    /// Stride classes of the tensor inputs, then of the outputs.
     pub strides: Vec<(Store, String)>,
+    /// How many of them are inputs'.
+    pub strided_inputs: usize,
     /// How its calls fall into buckets.
     pub bucket: BucketForm<'static>,
     /// Who cannot run a call, and which rules act on it.
@@ -53,7 +58,16 @@ pub(crate) struct OperationTable {
     /// Candidates that are compiled when they are first needed.
     pub compiling: Set,
     /// What rules give to candidates, those of one candidate together.
-    pub by_rules: Vec<(u16, f64)>,
+    pub by_rules: Vec<Gift>,
+}
+
+/// What a rule gives to a candidate.
+#[derive(Debug)]
+pub(crate) struct Gift {
+    /// The rule's own; none for one that has no bit.
+    pub bit: Set,
+    pub rule: u16,
+    pub points: f64,
 }
 
 /// Candidates by the hashes of their ids: a table with room to spare, in which each stands at or behind its place.
@@ -167,19 +181,63 @@ impl AxisCells {
             AxisCells::Cut(cuts) => Some(cuts.partition_point(|cut| *cut <= size) as u32),
         }
     }
+}
 
-    /// Whether a size is in the cell of this number.
+/// All axes' cells in one row of numbers, for whoever knows a cell and asks whether sizes are in it.
+#[derive(Debug, Default)]
+pub(crate) struct Grid {
+    axes: Box<[GridAxis]>,
+    /// Of an axis that is cut: the least number that there is, the cuts, the greatest. Of one that is not: 0 and 1, to which the
+    /// size that names a cell is added.
+    bounds: Box<[i64]>,
+}
+
+#[derive(Debug)]
+struct GridAxis {
+    /// Where its numbers begin.
+    first: u32,
+    /// All bits for an axis that is cut, none for one of which every size is a cell: so that there is no branch.
+    cut: u32,
+}
+
+impl Grid {
+    fn of(cells: &[AxisCells]) -> Grid {
+        let mut bounds = Vec::new();
+        let mut axes = Vec::new();
+        for cells in cells {
+            let first = bounds.len() as u32;
+            let cut = match cells {
+                AxisCells::Exact => {
+                    bounds.extend([0, 1]);
+                    0
+                }
+                AxisCells::Cut(cuts) => {
+                    bounds.push(i64::MIN);
+                    bounds.extend(cuts);
+                    bounds.push(i64::MAX);
+                    u32::MAX
+                }
+            };
+            axes.push(GridAxis { first, cut });
+        }
+        Grid { axes: axes.into(), bounds: bounds.into() }
+    }
+
+    /// Whether sizes are in these cells. False also where only the long way can tell: for the greatest number that there is.
     #[inline(always)]
-    pub fn has(&self, cell: u32, size: i64) -> bool {
-        match self {
-            AxisCells::Exact => i64::from(cell) == size,
-            AxisCells::Cut(cuts) => {
-                let cell = cell as usize;
-                let begun =
-                    cell.checked_sub(1).is_none_or(|before| cuts.get(before).is_some_and(|cut| *cut <= size));
-                begun && cuts.get(cell).is_none_or(|end| size < *end)
+    pub fn covers(&self, cells: &[u32], sizes: &[u64]) -> bool {
+        if self.axes.len() != sizes.len() || cells.len() < sizes.len() {
+            return false;
+        }
+        for ((axis, size), cell) in self.axes.iter().zip(sizes).zip(cells) {
+            let at = axis.first.wrapping_add(cell & axis.cut) as usize;
+            let (size, named) = (*size as i64, i64::from(cell & !axis.cut));
+            let Some([begin, end]) = self.bounds.get(at..at + 2) else { return false };
+            if begin + named > size || size >= end + named {
+                return false;
             }
         }
+        true
     }
 }
 
@@ -206,6 +264,7 @@ impl OperationTable {
             rules: Vec::new(),
             mask: [0; FLAG_WORDS],
             axes: Vec::new(),
+            grid: Grid::default(),
             open: 0,
             place: place_of(info),
             strides: info
@@ -214,6 +273,7 @@ impl OperationTable {
                 .filter(|field| field.kind == FieldKind::Strides)
                 .map(|field| (field.store, field.name.to_string()))
                 .collect(),
+            strided_inputs: info.schema().inputs.iter().filter(|input| input.kind == Kind::Tensor).count(),
             bucket: BucketForm::new(info),
             sieve: Sieving::default().finish(Standing::NONE),
             unsifted: Vec::new(),
@@ -227,6 +287,7 @@ impl OperationTable {
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
         table.cut_axes(registry, solved);
+        table.grid = Grid::of(&table.axes);
         table.mask_flags(registry);
         let open = |condition: &Condition, table: &OperationTable| {
             condition.parts.iter().any(|part| !table.is_settled(part))
@@ -252,7 +313,12 @@ impl OperationTable {
             let first = self.by_rules.len();
             for (number, rule) in self.rules.iter().enumerate() {
                 let mine = rule.points.iter().filter(|(who, _)| usize::from(*who) == position);
-                self.by_rules.extend(mine.map(|(_, points)| (number as u16, *points)));
+                let gift = |(_, points): &(u16, f64)| Gift {
+                    bit: only(number),
+                    rule: number as u16,
+                    points: *points,
+                };
+                self.by_rules.extend(mine.map(gift));
             }
             candidate.by_rules = (first as u32, self.by_rules.len() as u32);
         }
@@ -376,13 +442,15 @@ impl OperationTable {
             .collect();
     }
 
+    /// Whether alignments tell calls apart: some kernel asks about them, or whether an output is given makes a difference.
+    pub fn tells_alignments(&self, registry: &Registry) -> bool {
+        let kernels = self.candidates.iter().filter_map(|candidate| registry.compiled(candidate.kernel));
+        kernels.map(CompiledKernel::spec).any(|spec| spec.alignment > 1 || !spec.writes_into_output)
+    }
+
     /// Everything small tells calls apart, but for digests, which no kernel asks about, and alignments that none asks about.
     fn mask_flags(&mut self, registry: &Registry) {
-        let aligned = self
-            .candidates
-            .iter()
-            .filter_map(|candidate| registry.compiled(candidate.kernel))
-            .any(|kernel| kernel.spec().alignment > 1);
+        let aligned = self.tells_alignments(registry);
         for field in self.info.fields.iter() {
             let Store::Flag { word, shift, bits } = field.store else { continue };
             let bits = match field.kind {

@@ -14,7 +14,7 @@ use super::table::OperationTable;
 use crate::cache::DecisionTable;
 use crate::context::Context;
 use crate::device::DeviceSpec;
-use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence};
+use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence, system_memory};
 use crate::health::{DegradationLevel, Health};
 use crate::mode::Mode;
 use crate::operation::OperationInfo;
@@ -116,7 +116,7 @@ pub(crate) struct World {
 
 /// The tables of operations, made when first asked for. They depend on registry, policy and dispatch tables alone.
 #[derive(Debug)]
-struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
+struct Tables(Box<[OnceLock<Arc<OperationTable>>]>);
 
 impl World {
     /// A world of these parts. Tables are taken over from one before that had the same registry, policy and dispatch tables.
@@ -218,34 +218,44 @@ impl World {
         }
     }
 
+    /// The same, to be kept.
+    pub fn shared_table(&self, info: &'static OperationInfo) -> Option<Arc<OperationTable>> {
+        self.table(info)?;
+        self.tables.0.get(info.slot() as usize)?.get().cloned()
+    }
+
     #[cold]
     fn make_table<'a>(
         &'a self,
         info: &'static OperationInfo,
-        slot: &'a OnceLock<Box<OperationTable>>,
+        slot: &'a OnceLock<Arc<OperationTable>>,
     ) -> Option<&'a OperationTable> {
         if self.registry.compiled_of(info).is_empty() {
             return None;
         }
         Some(slot.get_or_init(|| {
-            Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
+            Arc::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
         }))
     }
 
     /// Bytes that a kernel's scratch memory may take now.
     pub fn memory_limit(&self, device: Option<&DeviceSpec>) -> Option<u64> {
         let mut limits = [self.policy.memory_headroom.value, None, None];
-        if let (Some(probe), Some(device)) = (&self.memory, device) {
+        let probe = match &self.memory {
+            Some(probe) => Some(probe.as_ref()),
+            None => self.policy.probe_memory.value.then(system_memory),
+        };
+        if let (Some(probe), Some(device)) = (probe, device) {
             let believed = self.policy.probe_time_to_live.value;
             limits[1] = probe.free_bytes(device);
-            limits[2] = self.blocks.largest(probe.as_ref(), device, believed);
+            limits[2] = self.blocks.largest(probe, device, believed);
         }
         limits.into_iter().flatten().min()
     }
 
     /// Whether the above may change from call to call.
     pub fn memory_changes(&self) -> bool {
-        self.memory.is_some()
+        self.memory.is_some() || self.policy.probe_memory.value
     }
 }
 

@@ -3,6 +3,7 @@
 mod blocks;
 mod prepared;
 mod stored;
+mod system;
 
 use crate::context::{Context, dtype_of};
 use crate::device::DeviceSpec;
@@ -11,6 +12,8 @@ use crate::operation::OperationInfo;
 pub(crate) use blocks::KeptBlocks;
 pub(crate) use prepared::Prepared;
 pub use stored::StoredEvidence;
+pub use system::SystemMemory;
+pub(crate) use system::system_memory;
 
 /// Which measurements are asked for.
 #[derive(Debug, Clone, Copy)]

@@ -3,8 +3,8 @@
 //! Names, versions and digests of kernels are compared here once, so that a decision finds the points of its bucket with one
 //! look and compares no text.
 
-use super::stored::{Group, StoredEvidence};
 use super::dtypes_text;
+use super::stored::{Group, StoredEvidence};
 use crate::cache::hash_words;
 use crate::context::{Context, FieldKind, Store};
 use crate::device::DeviceSpec;
@@ -50,7 +50,8 @@ impl Prepared {
         let devices = stored.devices.iter().map(|device| {
             let groups = device.operations.get(table.info.name.as_ref());
             // A row whose dtypes are not those of its bucket was stored under another layout of contexts.
-            let groups = groups.into_iter().flatten().filter(|group| group.dtypes == dtypes_of(table.info, group));
+            let groups =
+                groups.into_iter().flatten().filter(|group| group.dtypes == dtypes_of(table.info, group));
             let buckets: Vec<Points> = groups.map(|group| points(group, stored, table, registry)).collect();
             KnownDevice { uuid: device.uuid.clone(), places: places(&buckets), buckets }
         });

@@ -1,7 +1,7 @@
 //! The cell of a decision in words: the same words for every call of the cell, in every process.
 
 use crate::compiled::CompiledKernel;
-use crate::context::{Context, Field, FieldKind, Store};
+use crate::context::{Context, FRESH_ALIGNMENT, Field, FieldKind, Store};
 use crate::device::Platform;
 use crate::engine::call::Call;
 use crate::engine::decide;
@@ -22,7 +22,9 @@ pub(super) fn cell(call: &Call<'_>, kernel: &CompiledKernel) -> String {
         words.extend(match (field.store, &field.kind) {
             (Store::Axis(axis), _) => range(field, table.axes.get(usize::from(axis)), call.context),
             (Store::Scalar(_), _) | (_, FieldKind::Digest) => None,
-            (_, FieldKind::Strides) => strides(field, call.context, is_aligned(call)),
+            (_, FieldKind::Strides) => {
+                strides(field, call.context, table.tells_alignments(&call.world.registry))
+            }
             (_, FieldKind::Place) => platform(field, call.context),
             _ => Some(format!("{}={}", field.name, expression_names::show(field, call.context))),
         });
@@ -55,13 +57,6 @@ fn range(field: &Field, cells: Option<&AxisCells>, context: &Context) -> Option<
     }
 }
 
-/// Alignments tell calls apart only where some kernel asks about them.
-fn is_aligned(call: &Call<'_>) -> bool {
-    let kernels = call.table.candidates.iter();
-    let mut kernels = kernels.filter_map(|candidate| call.world.registry.compiled(candidate.kernel));
-    kernels.any(|kernel| kernel.spec().alignment > 1)
-}
-
 fn strides(field: &Field, context: &Context, aligned: bool) -> Option<String> {
     let class = context.raw(field.store);
     if class & 1 == 0 {
@@ -73,7 +68,11 @@ fn strides(field: &Field, context: &Context, aligned: bool) -> Option<String> {
         (false, true) => "rows",
         (false, false) => "strided",
     };
-    let alignment = if aligned { format!("@{}", 1u64 << (class >> 3)) } else { String::new() };
+    let alignment = if aligned && class >> 3 != FRESH_ALIGNMENT {
+        format!("@{}", 1u64 << (class >> 3))
+    } else {
+        String::new()
+    };
     Some(format!("{}={kind}{alignment}", field.name))
 }
 

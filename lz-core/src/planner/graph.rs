@@ -19,10 +19,22 @@ use crate::reason::Reason;
 use crate::score::Findings;
 use crate::spec::KernelSpec;
 
+/// Which fused kernels a plan may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fusing {
+    /// All: the plan is to be read.
+    Described,
+    /// Those that say how they run, between operations that leave their inputs as they are, in what the block declares: the
+    /// plan is to be run.
+    Runnable,
+}
+
 /// What an edge stands for.
 #[derive(Debug, Clone)]
 pub(super) struct Chosen {
     pub kernel: String,
+    /// The step whose operation the kernel belongs to.
+    own: usize,
     pub score: f64,
     pub workspace: u64,
 }
@@ -33,6 +45,8 @@ pub(super) struct Block {
     pub operations: Vec<String>,
     /// Whether each operation has layouts of its own.
     has_layout: Vec<bool>,
+    /// Whether each operation changes its inputs.
+    mutates: Vec<bool>,
     pub graph: Graph,
     /// What each edge stands for.
     pub options: Vec<Vec<Chosen>>,
@@ -50,14 +64,17 @@ struct Way {
     score: f64,
     workspace: u64,
     fuses: Vec<String>,
+    /// Whether it says how it runs with what it fuses.
+    runs_fused: bool,
 }
 
 impl Block {
-    /// The graph of a block. `fused` lets kernels do several of its operations.
-    pub fn of(world: &World, mode: Mode, steps: &[Step], fused: bool) -> Result<Block, Error> {
+    /// The graph of a block.
+    pub fn of(world: &World, mode: Mode, steps: &[Step], fusing: Fusing) -> Result<Block, Error> {
         let mut block = Block {
             operations: steps.iter().map(|step| step.operation.name.to_string()).collect(),
             has_layout: steps.iter().map(|step| layout_of(step.operation).is_some()).collect(),
+            mutates: steps.iter().map(|step| mutates(step.operation)).collect(),
             graph: Graph { edges: vec![Vec::new(); steps.len()], declared: declared(steps) },
             options: vec![Vec::new(); steps.len()],
             alone: Vec::new(),
@@ -82,8 +99,7 @@ impl Block {
             let best = ways.iter().map(|way| way.score).fold(f64::NEG_INFINITY, f64::max);
             for way in ways {
                 block.add(own, 0, 1, best, &way);
-                let windows = if fused { block.windows(own, &way, &locked) } else { Vec::new() };
-                for first in windows {
+                for first in block.windows(own, &way, &locked, fusing) {
                     block.add(own, own - first, way.fuses.len() + 1, best, &way);
                 }
             }
@@ -92,15 +108,22 @@ impl Block {
     }
 
     /// Where a fused kernel could begin: the steps around its own are exactly those that it does as well, and none is locked.
-    fn windows(&self, own: usize, way: &Way, locked: &[bool]) -> Vec<usize> {
+    fn windows(&self, own: usize, way: &Way, locked: &[bool], fusing: Fusing) -> Vec<usize> {
         let length = way.fuses.len() + 1;
-        if length == 1 {
+        let runnable = way.runs_fused && self.graph.declared.get(own) == Some(&way.takes);
+        if length == 1 || fusing == Fusing::Runnable && !runnable {
             return Vec::new();
         }
         let mut wanted: Vec<&str> = way.fuses.iter().map(String::as_str).collect();
         wanted.sort_unstable();
         let fits = |first: &usize| {
-            let others = (*first..*first + length).filter(|step| *step != own);
+            let mut others = (*first..*first + length).filter(|step| *step != own);
+            if fusing == Fusing::Runnable
+                && others.clone().any(|step| self.mutates.get(step).is_none_or(|mutates| *mutates))
+            {
+                return false;
+            }
+            let others = others.by_ref();
             let Some(mut found) = others
                 .map(|step| self.operations.get(step).filter(|_| locked.get(step) == Some(&false)))
                 .map(|name| name.map(String::as_str))
@@ -117,15 +140,21 @@ impl Block {
     fn add(&mut self, own: usize, before: usize, covers: usize, best: f64, way: &Way) {
         let first = own - before;
         let after = first + covers;
-        let mut makes = way.makes.clone();
+        let (mut takes, mut makes) = (way.takes.clone(), way.makes.clone());
         if covers > 1 {
             // Its last operation's element type is what that operation declares.
             makes.dtype = self.graph.declared.get(after).and_then(|flow| flow.dtype);
+            // What takes its own operation's input as declared takes the first one's so.
+            if let (Some(own), Some(first)) = (self.graph.declared.get(own), self.graph.declared.get(first))
+                && *own == takes
+            {
+                takes = first.clone();
+            }
         }
         let edge = Edge {
             covers,
             cost: best - way.score - FUSION_POINTS * (covers - 1) as f64,
-            takes: way.takes.clone(),
+            takes,
             makes,
             incoming: way.incoming,
             outgoing: way.outgoing,
@@ -134,23 +163,29 @@ impl Block {
         if let (Some(edges), Some(options)) = (self.graph.edges.get_mut(first), self.options.get_mut(first)) {
             edges.push(edge);
             let (kernel, score, workspace) = (way.kernel.clone(), way.score, way.workspace);
-            options.push(Chosen { kernel, score, workspace });
+            options.push(Chosen { kernel, own, score, workspace });
         }
     }
 
-    /// How each operation of a path of single ones is to be run.
-    pub fn forms(&self, path: &Path) -> Vec<Form> {
-        let form = |(step, position, _): &(usize, usize, super::path::Conversion)| {
-            let edge = self.graph.edges.get(*step)?.get(*position)?;
-            let option = self.options.get(*step)?.get(*position)?;
+    /// How each kernel of a path is to be run, by the number of its first operation.
+    pub fn forms(&self, path: &Path) -> Vec<Option<Form>> {
+        let mut forms = vec![None; self.operations.len()];
+        for (step, position, _) in &path.edges {
+            let edge = self.graph.edges.get(*step).and_then(|edges| edges.get(*position));
+            let option = self.options.get(*step).and_then(|options| options.get(*position));
+            let (Some(edge), Some(option), Some(form)) = (edge, option, forms.get_mut(*step)) else {
+                continue;
+            };
             let stated = self.has_layout.get(*step).is_some_and(|has| *has);
-            Some(Form {
+            *form = Some(Form {
                 kernel: option.kernel.clone(),
+                covers: edge.covers,
+                own: option.own - step,
                 layout: stated.then(|| edge.takes.layout.clone()),
                 dtype: edge.takes.dtype.and_then(|dtype| dtype.dtype()),
-            })
-        };
-        path.edges.iter().filter_map(form).collect()
+            });
+        }
+        forms
     }
 
     pub fn joint(&self) -> Option<Path> {
@@ -259,6 +294,7 @@ fn add_ways(
             score: ranked.total,
             workspace: filter::workspace(kernel, &call.values).unwrap_or(0),
             fuses: spec.fuses.clone(),
+            runs_fused: kernel.entry.fused.is_some(),
         });
     }
 }
@@ -282,6 +318,11 @@ fn declared(steps: &[Step]) -> Vec<Flow> {
     }
     flows.push(Flow { layout, dtype: made });
     flows
+}
+
+/// Whether an operation changes its inputs.
+pub(super) fn mutates(operation: &OperationInfo) -> bool {
+    operation.schema().inputs.iter().any(|input| input.read_write)
 }
 
 fn layout_of(operation: &OperationInfo) -> Option<&Field> {

@@ -4,7 +4,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::graph::Block;
+use super::graph::{Block, Fusing};
 use super::{BlockPlan, Step, explain};
 use crate::engine::world::World;
 use crate::error::Error;
@@ -18,17 +18,20 @@ const MOST: usize = 512;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Form {
     pub kernel: String,
+    /// How many operations it does, and which of them is its own.
+    pub covers: usize,
+    pub own: usize,
     /// The case of `layout`, where the operation has one.
     pub layout: Option<String>,
     /// The element type of what flows in, where that is a variable.
     pub dtype: Option<DType>,
 }
 
-/// A plan and how to run it: one form an operation.
+/// A plan and how to run it: by operation, a form where a kernel begins.
 #[derive(Debug)]
 pub(super) struct Planned {
     pub plan: BlockPlan,
-    pub forms: Vec<Form>,
+    pub forms: Vec<Option<Form>>,
 }
 
 /// Everything that a plan depends on beside the world: mode, operations, whole contexts, element types.
@@ -39,7 +42,7 @@ type Key = Vec<u64>;
 pub(crate) struct KeptPlans(Mutex<(u64, HashMap<Key, Arc<Planned>>)>);
 
 impl KeptPlans {
-    /// The plan of a block in which every kernel does one operation: the one that is kept, or a new one.
+    /// The plan of a block as it is run: the one that is kept, or a new one.
     pub(super) fn plan(&self, world: &World, mode: Mode, steps: &[Step]) -> Result<Arc<Planned>, Error> {
         let key = key(mode, steps);
         {
@@ -50,7 +53,7 @@ impl KeptPlans {
                 return Ok(Arc::clone(planned));
             }
         }
-        let block = Block::of(world, mode, steps, false)?;
+        let block = Block::of(world, mode, steps, Fusing::Runnable)?;
         let forms = block.joint().map(|path| block.forms(&path)).unwrap_or_default();
         let planned = Arc::new(Planned { plan: explain::plan(&block), forms });
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);

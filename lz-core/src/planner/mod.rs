@@ -6,6 +6,7 @@
 
 mod arrange;
 mod explain;
+mod fused;
 mod graph;
 mod kept;
 mod path;
@@ -132,7 +133,7 @@ impl Engine {
     /// Chooses kernels for a block of operations together. The error is that of the first operation that nothing can run.
     pub fn plan_block(&self, steps: &[Step]) -> Result<BlockPlan, Error> {
         let (world, mode) = self.world_of_thread();
-        let block = graph::Block::of(&world, mode, steps, true)?;
+        let block = graph::Block::of(&world, mode, steps, graph::Fusing::Described)?;
         Ok(explain::plan(&block))
     }
 }

@@ -11,10 +11,12 @@ use lz_schema::expr::Value;
 use lz_schema::model::{Cases, DTypeRef, Kind, Operation};
 
 use super::arrange::{arranged, as_it_is, order, undone};
+use super::graph::mutates;
 use super::kept::{Form, Planned};
 use super::{BlockPlan, Step};
 use crate::args::{Arg, OutArg};
 use crate::check::{self, OutputSpec};
+use crate::context::Context;
 use crate::dynamic::{self, Output};
 use crate::engine::Engine;
 use crate::error::Error;
@@ -24,10 +26,10 @@ use crate::tensor::{Tensor, TensorView};
 
 /// One operation of a block with its arguments: inputs, then params.
 pub struct BlockCall<'a> {
-    operation: &'static OperationInfo,
-    args: Vec<Arg<'a>>,
+    pub(super) operation: &'static OperationInfo,
+    pub(super) args: Vec<Arg<'a>>,
     /// The input that the operation before it fills.
-    takes: usize,
+    pub(super) takes: usize,
     dtypes: Vec<DType>,
 }
 
@@ -61,21 +63,22 @@ impl<'a> BlockCall<'a> {
 pub struct BlockRun {
     /// The outputs of the last operation.
     pub outputs: Vec<Output>,
-    /// For each operation the kernel that ran it as planned; `None` where it was a call like any other.
+    /// For each operation the kernel that ran it as planned, the same for several that were run at once; `None` where it was a
+    /// call like any other.
     pub kernels: Vec<Option<String>>,
     /// The plan; `None` where policy has kernels chosen one by one (`plan_mode: false`), or what flows has no size beforehand.
     pub plan: Option<BlockPlan>,
 }
 
 /// What flows between two steps: a tensor, and which of the declared dimensions stands at each of its places.
-struct Flowing {
-    tensor: Tensor,
+pub(super) struct Flowing {
+    pub tensor: Tensor,
     order: Vec<usize>,
     declared: DType,
 }
 
 impl Flowing {
-    fn as_declared(tensor: Tensor) -> Flowing {
+    pub fn as_declared(tensor: Tensor) -> Flowing {
         Flowing { order: as_it_is(tensor.shape().len()), declared: tensor.dtype(), tensor }
     }
 
@@ -84,7 +87,7 @@ impl Flowing {
     }
 
     /// As the block declares it.
-    fn settled(self, operation: &OperationInfo) -> Result<Tensor, Error> {
+    pub fn settled(self, operation: &OperationInfo) -> Result<Tensor, Error> {
         if self.is_as_declared() {
             return Ok(self.tensor);
         }
@@ -98,6 +101,8 @@ impl Engine {
     /// chosen together; otherwise each is a call of its own. Results come in host memory of their own.
     pub fn run_block(&self, calls: &mut [BlockCall<'_>]) -> Result<BlockRun, Error> {
         let planned = if self.policy().plan_mode.value { self.planned(calls)? } else { None };
+        let (planned, bound) = planned.unzip();
+        let bound = bound.unwrap_or_default();
         let mut run = BlockRun {
             outputs: Vec::new(),
             kernels: Vec::new(),
@@ -105,15 +110,26 @@ impl Engine {
         };
         let mut flowing: Option<Flowing> = None;
         let count = calls.len();
-        for (number, call) in calls.iter_mut().enumerate() {
-            let operation = call.operation;
-            let form = planned.as_ref().and_then(|planned| planned.forms.get(number));
+        while let Some((call, later)) = calls.get_mut(run.kernels.len()..).and_then(<[_]>::split_first_mut) {
+            let number = run.kernels.len();
+            let form = planned.as_ref().and_then(|planned| planned.forms.get(number)?.as_ref());
             let mut before = flowing.take();
             let made = match form {
+                Some(form) if form.covers > 1 => {
+                    let neighbours = later.get_mut(..form.covers - 1).unwrap_or_default();
+                    let bound = bound.get(number..).unwrap_or_default();
+                    self.run_fused(call, neighbours, form, bound, &mut before)?
+                }
                 Some(form) => self.run_in_form(call, form, &mut before)?,
                 None => None,
             };
-            run.kernels.push(made.as_ref().and(form).map(|form| form.kernel.clone()));
+            let ran = made.as_ref().and(form);
+            let covers = ran.map_or(1, |form| form.covers);
+            let operation = covers
+                .checked_sub(2)
+                .and_then(|last| later.get(last))
+                .map_or(call.operation, |last| last.operation);
+            run.kernels.extend(std::iter::repeat_n(ran.map(|form| form.kernel.clone()), covers));
             let mut made = match made {
                 Some(made) => made,
                 None => {
@@ -122,7 +138,7 @@ impl Engine {
                     outputs.into_iter().map(Made::from).collect()
                 }
             };
-            if number + 1 < count {
+            if number + covers < count {
                 flowing = match made.drain(..).next() {
                     Some(Made::Tensor(first)) => Some(first),
                     _ => return Err(not_a_tensor(operation)),
@@ -134,9 +150,11 @@ impl Engine {
         Ok(run)
     }
 
-    /// The plan of a block; `None` where something that flows has no size before it is made.
-    fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<Arc<Planned>>, Error> {
+    /// The plan of a block, and what each of its calls says when what flows is as declared; `None` where something that flows
+    /// has no size before it is made.
+    fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<(Arc<Planned>, Vec<BoundCall>)>, Error> {
         let mut steps = Vec::with_capacity(calls.len());
+        let mut all = Vec::with_capacity(calls.len());
         let mut flowing: Option<Tensor> = None;
         let count = calls.len();
         for (number, call) in calls.iter_mut().enumerate() {
@@ -146,7 +164,12 @@ impl Engine {
             let bound = check::check_call(schema, &args, None)?;
             let context = dynamic::context(schema, &bound, &args, None)?;
             steps.push(Step { operation, context, dtypes });
-            let specs = check::infer_outputs(schema, &bound).map_err(|reason| invalid(operation, reason))?;
+            let outputs =
+                check::infer_outputs(schema, &bound).map_err(|reason| invalid(operation, reason))?;
+            let params = bound.values.get(schema.axes.len()..).unwrap_or_default();
+            let params = params.iter().take(schema.params.len()).copied().collect();
+            all.push(BoundCall { context, params, outputs });
+            let specs = all.last().map(|bound| bound.outputs.as_slice()).unwrap_or_default();
             let made = match specs.first() {
                 Some(OutputSpec::Tensor(sizes, dtype)) => check::allocate(operation, Some((*sizes, *dtype)))?,
                 _ if number + 1 < count => return Ok(None),
@@ -155,7 +178,8 @@ impl Engine {
             flowing = Some(made);
         }
         let (world, mode) = self.world_of_thread();
-        self.kept_plans().plan(&world, mode, &steps).map(Some)
+        let planned = self.kept_plans().plan(&world, mode, &steps)?;
+        Ok(Some((planned, all)))
     }
 
     /// Runs one operation as planned. `None` when that is not possible: then what flows in is as it was.
@@ -168,7 +192,7 @@ impl Engine {
         let operation = call.operation;
         let schema = operation.schema();
         let takes = call.takes;
-        if schema.inputs.iter().any(|input| input.read_write) {
+        if mutates(operation) {
             // What a conversion made would be changed in place of what the caller passed.
             return Ok(None);
         }
@@ -206,21 +230,9 @@ impl Engine {
             }
         }
         let Ok(specs) = check::infer_outputs(schema, &bound) else { return Ok(None) };
-        let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(specs.len());
-        for spec in &specs {
-            tensors.push(match spec {
-                OutputSpec::Absent => None,
-                OutputSpec::Tensor(sizes, dtype) => Some(check::allocate(operation, Some((*sizes, *dtype)))?),
-                OutputSpec::Dynamic(_) | OutputSpec::Text => return Ok(None),
-            });
-        }
+        let Some(mut tensors) = allocated(operation, &specs)? else { return Ok(None) };
         let ran = {
-            let mut places: Vec<OutArg<'_>> = tensors
-                .iter_mut()
-                .map(|tensor| {
-                    tensor.as_mut().map_or(OutArg::Absent, |tensor| OutArg::Tensor(tensor.view_mut()))
-                })
-                .collect();
+            let mut places = places(&mut tensors);
             self.run_planned(&form.kernel, operation, &context, &mut |entry, run| {
                 entry.kernel.run(&mut args, &mut places, run)
             })?
@@ -236,6 +248,37 @@ impl Engine {
             .collect(),
         ))
     }
+}
+
+/// What one call of a block says when what flows in is as declared.
+pub(super) struct BoundCall {
+    pub context: Context,
+    /// All of them, defaults filled in.
+    pub params: Vec<Value>,
+    pub outputs: Vec<OutputSpec>,
+}
+
+/// Tensors for outputs; `None` where one has no size beforehand.
+pub(super) fn allocated(
+    operation: &'static OperationInfo,
+    specs: &[OutputSpec],
+) -> Result<Option<Vec<Option<Tensor>>>, Error> {
+    let mut tensors: Vec<Option<Tensor>> = Vec::with_capacity(specs.len());
+    for spec in specs {
+        tensors.push(match spec {
+            OutputSpec::Absent => None,
+            OutputSpec::Tensor(sizes, dtype) => Some(check::allocate(operation, Some((*sizes, *dtype)))?),
+            OutputSpec::Dynamic(_) | OutputSpec::Text => return Ok(None),
+        });
+    }
+    Ok(Some(tensors))
+}
+
+/// The same as a kernel takes them.
+pub(super) fn places(tensors: &mut [Option<Tensor>]) -> Vec<OutArg<'_>> {
+    let all = tensors.iter_mut();
+    all.map(|tensor| tensor.as_mut().map_or(OutArg::Absent, |tensor| OutArg::Tensor(tensor.view_mut())))
+        .collect()
 }
 
 /// How the tensors of one call are turned: from the declared layout into another, and from the declared element type.
@@ -319,7 +362,7 @@ impl Turn {
 }
 
 /// An output of one step.
-enum Made {
+pub(super) enum Made {
     Absent,
     Tensor(Flowing),
     Text(Vec<String>),

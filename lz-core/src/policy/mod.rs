@@ -196,8 +196,12 @@ pub struct Policy {
     pub allow_reduced_precision: Sourced<bool>,
     /// Whether kernels must have survived a trial capture before they run in a capture.
     pub graph_strict_mode: Sourced<bool>,
+    /// Whether a kernel that does not say whether it can be captured is taken as one that can.
+    pub default_graph_safe: Sourced<bool>,
     /// The most scratch memory that a kernel may take, in bytes; none means no limit.
     pub memory_headroom: Sourced<Option<u64>>,
+    /// Whether the memory that is left on a device is looked at, where nobody was named who knows it.
+    pub probe_memory: Sourced<bool>,
     /// How long the size of the largest free block is believed.
     pub probe_time_to_live: Sourced<Duration>,
     /// What happens with kernels that compile on first use.
@@ -244,7 +248,9 @@ impl Default for Policy {
             allow_adaptation: Sourced::default_value(true),
             allow_reduced_precision: Sourced::default_value(false),
             graph_strict_mode: Sourced::default_value(false),
+            default_graph_safe: Sourced::default_value(false),
             memory_headroom: Sourced::default_value(Some(1 << 30)),
+            probe_memory: Sourced::default_value(false),
             probe_time_to_live: Sourced::default_value(Duration::from_secs(60)),
             jit: Sourced::default_value(JitPolicy::WhenWarm),
             fail_on_no_fallback: Sourced::default_value(true),

@@ -18,7 +18,7 @@ const ASKS: [(&str, Ask, bool); 6] = [
 ];
 
 /// Settings that are read from the policy when a decision is made.
-const OTHERS: [&str; 10] = [
+const OTHERS: [&str; 11] = [
     "kv_cache.strategy",
     "tp_invariance.tp_size",
     "tp_invariance.reduction_algorithm",
@@ -28,6 +28,7 @@ const OTHERS: [&str; 10] = [
     "jit.fail_on_no_fallback",
     "allow_experimental",
     "graph_strict_mode",
+    "graph_safety.default_graph_safe",
     "plan_mode",
 ];
 

@@ -42,7 +42,9 @@ impl Policy {
         set_bool(&mut policy.allow_adaptation, layer, "allow_adaptation");
         set_bool(&mut policy.allow_reduced_precision, layer, "allow_reduced_precision");
         set_bool(&mut policy.graph_strict_mode, layer, "graph_strict_mode");
+        set_bool(&mut policy.default_graph_safe, layer, "graph_safety.default_graph_safe");
         headroom(&mut policy.memory_headroom, layer);
+        set_bool(&mut policy.probe_memory, layer, "memory.probe");
         probe_time_to_live(&mut policy.probe_time_to_live, layer);
         jit(&mut policy.jit, layer);
         set_bool(&mut policy.fail_on_no_fallback, layer, "jit.fail_on_no_fallback");

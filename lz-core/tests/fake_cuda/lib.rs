@@ -103,6 +103,34 @@ pub unsafe extern "C" fn cuDeviceTotalMem_v2(bytes: *mut usize, device: c_int) -
     0
 }
 
+/// Stands for `cuCtxGetDevice`: a thread has a context of the first device once there are devices.
+///
+/// # Safety
+/// `device` must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuCtxGetDevice(device: *mut c_int) -> c_int {
+    if DEVICES.load(Ordering::SeqCst) == 0 {
+        return 201;
+    }
+    // SAFETY: the caller guarantees it.
+    unsafe { *device = 40 };
+    0
+}
+
+/// Stands for `cuMemGetInfo_v2`.
+///
+/// # Safety
+/// Both must be valid for a write.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) -> c_int {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        *free = 7 << 30;
+        *total = 80 << 30;
+    }
+    0
+}
+
 /// Stands for `cuDeviceGetAttribute`.
 ///
 /// # Safety

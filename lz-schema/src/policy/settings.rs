@@ -407,6 +407,10 @@ pub const SETTINGS: &[Setting] = &[
         1.0,
         "Share of all further hits that are checked.",
     ),
+    no(
+        "memory.probe",
+        "Whether the memory that is left on a device is looked at before a kernel with scratch memory is chosen.",
+    ),
     float(
         "memory.probe_ttl_seconds",
         60.0,

@@ -1,10 +1,15 @@
 //! Blocks of operations whose kernels are chosen together, and run together.
 
+use lz_core::context::FieldKind;
 use lz_core::dynamic::Output;
+use lz_core::expr::Value;
 use lz_core::plan::TransformKind;
 use lz_core::planner::{BlockCall, Step};
-use lz_core::{Arg, Engine, OperationInfo, Tensor, TensorView};
-use lz_ops::{ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
+use lz_core::{
+    Arg, Engine, FusedKernel, FusedPart, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run,
+    Tensor, TensorView,
+};
+use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 use lz_scenarios::calls::{Ask, Norm, Prefill};
 use lz_scenarios::house::{govern, house_on, register};
 use lz_scenarios::kernels::{quiet, spec};
@@ -90,4 +95,117 @@ fn a_planned_block_runs_with_the_values_of_its_calls() {
     for (a, b) in planned.iter().zip(&truth) {
         assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
     }
+}
+
+/// A linear layer that does the activation after it as well: the catalogue's own layer with its activation set.
+struct LinearThenSilu(KernelEntry);
+
+impl FusedKernel for LinearThenSilu {
+    fn run_fused(
+        &self,
+        parts: &mut [FusedPart<'_>],
+        outputs: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let [linear, silu] = parts else { return Err(KernelError::failed("two parts")) };
+        assert_eq!(
+            (linear.operation.name.as_ref(), silu.operation.name.as_ref()),
+            ("mlp.linear", "activation.silu")
+        );
+        assert!(!silu.args[0].is_given(), "what the layer would make is never made");
+        let activation = linear.args.last_mut().ok_or_else(|| KernelError::failed("a param"))?;
+        let Some(FieldKind::Enum(cases)) = MLP_LINEAR.field("activation").map(|field| &field.kind) else {
+            panic!("an enum");
+        };
+        let silu = cases.iter().position(|case| case == "silu").expect("it is one of them");
+        *activation = Arg::Value(Value::Enum(silu as u32));
+        self.0.kernel.run(&mut linear.args, outputs, run)
+    }
+}
+
+fn linear(given: impl Fn(KernelSpec) -> KernelSpec) -> KernelEntry {
+    let all = lz_cpu::kernels();
+    let plain = all
+        .into_iter()
+        .find(|entry| entry.spec.operation == MLP_LINEAR.name && entry.spec.device.isa.is_empty());
+    let plain = plain.unwrap_or_else(|| {
+        let all = lz_ops::reference_kernels::kernels();
+        all.into_iter()
+            .find(|entry| entry.spec.operation == MLP_LINEAR.name)
+            .expect("every operation has one")
+    });
+    let mut spec = given(KernelSpec::clone(&plain.spec));
+    (spec.id, spec.backend) = ("fusing.mlp.linear".to_owned(), "fusing".to_owned());
+    KernelEntry { spec: std::sync::Arc::new(spec), ..plain.clone() }
+}
+
+/// What runs a norm, a linear layer and an activation, and what comes out.
+fn three(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
+    let mut block = [
+        BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
+        BlockCall::new(&MLP_LINEAR, args(&MLP_LINEAR, &[x.view(), weight.view()])),
+        BlockCall::new(&ACTIVATION_SILU, args(&ACTIVATION_SILU, &[x.view()])),
+    ];
+    let run = engine.run_block(&mut block).unwrap_or_else(|error| panic!("{error}"));
+    let [Output::Tensor(output)] = run.outputs.as_slice() else { panic!("one tensor") };
+    (output.view().as_slice::<f32>().unwrap().to_vec(), run.kernels)
+}
+
+/// A fused kernel of a plan runs for its neighbour too, with the values of the parts; when it fails, the parts run by themselves.
+#[test]
+fn a_fused_kernel_runs_for_its_neighbour_with_the_values_of_both() {
+    let numbers = |count: usize| (0..count).map(|at| (at as f32 * 0.3).sin()).collect::<Vec<f32>>();
+    let x = Tensor::from_slice(&numbers(48), &[3, 16]).unwrap();
+    let weight = Tensor::from_slice(&numbers(128), &[8, 16]).unwrap();
+    let (truth, _) = three(&reference_engine(), &x, &weight);
+    let fuses = |mut spec: KernelSpec| {
+        spec.fuses = vec![ACTIVATION_SILU.name.to_string()];
+        spec
+    };
+    let near = |values: &[f32]| {
+        for (a, b) in values.iter().zip(&truth) {
+            assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
+        }
+    };
+
+    let engine = reference_engine();
+    let entry = linear(fuses);
+    register(&engine, [entry.clone().fusing(LinearThenSilu(entry))]);
+    govern(&engine, "plan_mode: true\n");
+    let (values, kernels) = three(&engine, &x, &weight);
+    let expected = ["reference.norm.rms", "fusing.mlp.linear", "fusing.mlp.linear"];
+    assert_eq!(kernels.iter().map(|kernel| kernel.as_deref().unwrap_or("")).collect::<Vec<_>>(), expected);
+    near(&values);
+
+    // A lock on the neighbour keeps it out, and so does a kernel that only says that it fuses.
+    govern(&engine, "plan_mode: true\nlocks: { activation.silu: reference.activation.silu }\n");
+    let (values, kernels) = three(&engine, &x, &weight);
+    assert_eq!(kernels[2].as_deref(), Some("reference.activation.silu"));
+    near(&values);
+    let engine = reference_engine();
+    register(&engine, [linear(fuses)]);
+    govern(&engine, "plan_mode: true\n");
+    let (values, kernels) = three(&engine, &x, &weight);
+    assert_eq!(kernels[2].as_deref(), Some("reference.activation.silu"));
+    near(&values);
+
+    // One that fails is a failure like any other: the parts run one by one.
+    struct Fails;
+    impl FusedKernel for Fails {
+        fn run_fused(
+            &self,
+            _: &mut [FusedPart<'_>],
+            _: &mut [OutArg<'_>],
+            _: &mut Run<'_>,
+        ) -> Result<(), KernelError> {
+            panic!("out of order");
+        }
+    }
+    let engine = reference_engine();
+    register(&engine, [linear(fuses).fusing(Fails)]);
+    govern(&engine, "plan_mode: true\n");
+    let (values, kernels) = three(&engine, &x, &weight);
+    assert_eq!(kernels, [Some("reference.norm.rms".to_owned()), None, None]);
+    near(&values);
+    assert_eq!(engine.metrics().failures, 1);
 }
