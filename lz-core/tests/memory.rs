@@ -4,8 +4,9 @@
 mod engine_support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use engine_support::{Shape, attend, engine, run, spec};
 use lz_core::device::DeviceSpec;
@@ -15,18 +16,29 @@ use proptest::prelude::*;
 
 struct Counting;
 
-static LIVE: AtomicI64 = AtomicI64::new(0);
+thread_local! {
+    /// Of one thread, so that tests beside this one are not counted.
+    static LIVE: Cell<i64> = const { Cell::new(0) };
+}
+
+fn count(bytes: i64) {
+    let _ = LIVE.try_with(|live| live.set(live.get() + bytes));
+}
+
+fn live() -> i64 {
+    LIVE.with(Cell::get)
+}
 
 // SAFETY: every request is handed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        LIVE.fetch_add(layout.size() as i64, Ordering::Relaxed);
+        count(layout.size() as i64);
         // SAFETY: the caller's promises are passed on.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, place: *mut u8, layout: Layout) {
-        LIVE.fetch_sub(layout.size() as i64, Ordering::Relaxed);
+        count(-(layout.size() as i64));
         // SAFETY: the caller's promises are passed on.
         unsafe { System.dealloc(place, layout) }
     }
@@ -37,7 +49,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// Bytes of an engine with so many decisions, all in.
 fn bytes_with(decisions: i64) -> i64 {
-    let before = LIVE.load(Ordering::Relaxed);
+    let before = live();
     let engine = engine([
         spec("a.x").priority(90).limit("seq % 8 == 0", ReasonCode::SeqTooLong),
         spec("b.x").priority(80).limit("batch * seq < 4", ReasonCode::SeqTooLong),
@@ -50,7 +62,7 @@ fn bytes_with(decisions: i64) -> i64 {
     while engine.cached_decisions() < contexts.len() {
         contexts.iter().for_each(|context| drop(engine.decide(attend(), context)));
     }
-    LIVE.load(Ordering::Relaxed) - before - of_contexts
+    live() - before - of_contexts
 }
 
 #[test]

@@ -135,33 +135,31 @@ impl Looks {
     fn variable(self) -> Variable {
         let looking = self.sizes.iter().map(|(_, _, who)| who).chain(self.cases.iter().map(|(_, who)| who));
         let others = looking.fold(Standing::ALL, |all, who| all.without(*who));
-        let row = |falls: &dyn Fn(&mut dyn FnMut(bool, Standing))| {
-            let mut row = Standing::ALL;
-            falls(&mut |holds, who| row = if holds { row } else { row.without(who) });
-            row
-        };
         let rows = if self.sizes.is_empty() {
             let highest = self.cases.iter().map(|(truths, _)| u64::BITS - truths.leading_zeros()).max();
-            let truth = |truths: u64, case: u32| truths >> case & 1 != 0;
-            let rows = (0..highest.unwrap_or(0)).map(|case| {
-                row(&|tell| self.cases.iter().for_each(|(truths, who)| tell(truth(*truths, case), *who)))
-            });
-            Rows::Cases(rows.collect())
+            Rows::Cases((0..highest.unwrap_or(0)).map(|case| self.row_of_case(case)).collect())
         } else {
             let mut cuts: Vec<i64> = self.sizes.iter().flat_map(|(cuts, ..)| cuts.iter().copied()).collect();
             cuts.sort_unstable();
             cuts.dedup();
             let below = cuts.first().and_then(|first| first.checked_sub(1)).unwrap_or(i64::MIN);
-            let rows = std::iter::once(below).chain(cuts.iter().copied()).map(|size| {
-                row(&|tell| {
-                    for (cuts, truths, who) in &self.sizes {
-                        tell(truths >> cuts.partition_point(|cut| *cut <= size) & 1 != 0, *who);
-                    }
-                })
-            });
-            Rows::Sizes { rows: rows.collect(), cuts: cuts.into() }
+            let sizes = std::iter::once(below).chain(cuts.iter().copied());
+            Rows::Sizes { rows: sizes.map(|size| self.row_of_size(size)).collect(), cuts: cuts.into() }
         };
         Variable { index: self.index, rows, others }
+    }
+
+    fn row_of_case(&self, case: u32) -> Standing {
+        let fails = self.cases.iter().filter(|(truths, _)| truths >> case & 1 == 0);
+        fails.fold(Standing::ALL, |row, (_, who)| row.without(*who))
+    }
+
+    fn row_of_size(&self, size: i64) -> Standing {
+        let fails = self
+            .sizes
+            .iter()
+            .filter(|(cuts, truths, _)| truths >> cuts.partition_point(|cut| *cut <= size) & 1 == 0);
+        fails.fold(Standing::ALL, |row, (.., who)| row.without(*who))
     }
 }
 

@@ -152,7 +152,7 @@ impl Engine {
 
     /// The plan of a block, and what each of its calls says when what flows is as declared; `None` where something that flows
     /// has no size before it is made.
-    fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<(Arc<Planned>, Vec<BoundCall>)>, Error> {
+    fn planned(&self, calls: &mut [BlockCall<'_>]) -> Result<Option<PlannedCalls>, Error> {
         let mut steps = Vec::with_capacity(calls.len());
         let mut all = Vec::with_capacity(calls.len());
         let mut flowing: Option<Tensor> = None;
@@ -249,6 +249,9 @@ impl Engine {
         ))
     }
 }
+
+/// A plan, and what each call of its block says.
+type PlannedCalls = (Arc<Planned>, Vec<BoundCall>);
 
 /// What one call of a block says when what flows in is as declared.
 pub(super) struct BoundCall {
