@@ -3,7 +3,7 @@
 /// `schemas/reasons.yaml`.
 pub const REASONS: &str = include_str!("../../schemas/reasons.yaml");
 /// Name, path and text of every operation's schema.
-pub const SCHEMAS: [(&str, &str, &str); 41usize] = [
+pub const SCHEMAS: [(&str, &str, &str); 44usize] = [
     (
         "activation.gelu",
         "schemas/ops/activation/gelu.yaml",
@@ -153,6 +153,21 @@ pub const SCHEMAS: [(&str, &str, &str); 41usize] = [
         "mlp.linear",
         "schemas/ops/mlp/linear.yaml",
         include_str!("../../schemas/ops/mlp/linear.yaml"),
+    ),
+    (
+        "mlp.linear.int8",
+        "schemas/ops/mlp/linear.int8.yaml",
+        include_str!("../../schemas/ops/mlp/linear.int8.yaml"),
+    ),
+    (
+        "mlp.linear.pack",
+        "schemas/ops/mlp/linear.pack.yaml",
+        include_str!("../../schemas/ops/mlp/linear.pack.yaml"),
+    ),
+    (
+        "mlp.linear.weight_only",
+        "schemas/ops/mlp/linear.weight_only.yaml",
+        include_str!("../../schemas/ops/mlp/linear.weight_only.yaml"),
     ),
     (
         "norm.layer",

@@ -36,6 +36,7 @@ cargo xtask <command>
   bench scenarios [--json]    what the performance scenarios cost, beside what one would write by hand
   bench python [--json]       what a call from Python costs, beside its peers
   bench cpu [--json]          CPU kernels beside the machine's limits and torch
+  bench tuned [--json]        what tuning chooses for the workloads, held against what is best
   bench cpp [--json]          what a call from C++ costs over one from Rust
   bench ipc [--json]          what a call of a kernel in a worker process costs
   onnx-data                   fetch the ONNX node tests and print their folder
@@ -74,6 +75,7 @@ fn run() -> Result<()> {
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
         ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
+        ["bench", "tuned", flags @ ..] => python::bench_tuned(root, flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
         ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
         ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),

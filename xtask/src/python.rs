@@ -180,3 +180,15 @@ pub fn bench(root: &Path, flags: &[&str]) -> Result<()> {
     let arguments = [&["benches/calls.py"], flags].concat();
     command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
 }
+
+/// Tunes over the workloads of the schemas, which the benchmark of the kernels lists, and holds what is chosen against what is best.
+pub fn bench_tuned(root: &Path, flags: &[&str]) -> Result<()> {
+    let python = install_with(root, &["--release"])?;
+    ensure(root, &TORCH)?;
+    let path = root.join("target/workload-calls.jsonl");
+    let path = &*path.to_string_lossy();
+    let list = ["run", "--quiet", "--release", "--package", "bench-cpu", "--", "--calls", path];
+    command::run(root, "cargo", &list).context("listing the calls of the workloads")?;
+    let arguments = [&["benches/tuned.py", path], flags].concat();
+    command::run(&root.join("bindings/python"), &python.to_string_lossy(), &arguments)
+}

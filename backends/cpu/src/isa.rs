@@ -79,3 +79,28 @@ macro_rules! tile_variants {
     }};
 }
 pub(crate) use tile_variants;
+
+/// The entry of a kernel that multiplies bytes, where it was compiled for the instruction that does: it goes first.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn on_bytes(entry: KernelEntry) -> KernelEntry {
+    let mut entry = variant::<crate::simd::Vnni>(entry);
+    let spec = Arc::make_mut(&mut entry.spec);
+    spec.priority = spec.priority.saturating_add(10);
+    entry
+}
+
+/// Entries of kernels that multiply bytes; none where the target has no instruction for it.
+macro_rules! byte_variants {
+    ($($kernel:path),* $(,)?) => {{
+        let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            $({
+                use $kernel as Kernel;
+                entries.push($crate::isa::on_bytes(Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry()));
+            })*
+        }
+        entries
+    }};
+}
+pub(crate) use byte_variants;

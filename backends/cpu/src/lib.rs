@@ -55,6 +55,9 @@ pub fn kernels() -> Vec<KernelEntry> {
         kv::CompactPages,
         mlp::Fused,
         mlp::Linear,
+        mlp::LinearInt8,
+        mlp::LinearPack,
+        mlp::LinearWeightOnly,
         norm::LayerRows,
         norm::RmsAddRows,
         norm::RmsRows,
@@ -87,5 +90,6 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::StandardPrefillRagged,
         mlp::Linear,
     ]);
+    kernels.extend(isa::byte_variants![mlp::LinearInt8]);
     kernels
 }

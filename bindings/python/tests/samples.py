@@ -62,6 +62,15 @@ def samples():
         "kv_append": ((f32(1, 1, 2), f32(1, 1, 2), f32(2, 4, 1, 2), f32(2, 4, 1, 2), np.array([0])), {}),
         "kv_compact": ((f32(3, 4, 1, 2), f32(3, 4, 1, 2), i32(2), i32(0)), {}),
         "mlp_linear": ((f32(2, 4), f32(3, 4)), {}),
+        "mlp_linear_int8": (
+            (np.array([[1, -2, 3, 4]], np.int8), np.array([[5, 6, -7, 8]], np.int8), f32(1), f32(1)),
+            {},
+        ),
+        "mlp_linear_pack": ((np.array([[1, -2, 3, 4]], np.int8),), {}),
+        "mlp_linear_weight_only": (
+            (f32(2, 4), np.array([[5, 6, -7, 8]], np.int8), f32(1)),
+            {"format": "int8"},
+        ),
         "mlp_fused": ((f32(2, 4), f32(6, 4), f32(6, 4), f32(4, 6)), {}),
         "norm_layer": ((f32(2, 4), f32(4), f32(4)), {"return_stats": True}),
         "norm_rms": ((f32(2, 4), f32(4)), {}),

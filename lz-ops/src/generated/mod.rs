@@ -60,6 +60,12 @@ pub mod kv_compact;
 pub mod mlp_fused;
 /// `mlp.linear`: A linear layer with an optional bias and activation.
 pub mod mlp_linear;
+/// `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation.
+pub mod mlp_linear_int8;
+/// `mlp.linear.pack`: Lays the integer weights of a linear layer out in panels, once for many calls.
+pub mod mlp_linear_pack;
+/// `mlp.linear.weight_only`: A linear layer of floats with int8 or int4 weights, an optional bias and activation.
+pub mod mlp_linear_weight_only;
 /// `norm.layer`: Layer normalisation over the last dimension.
 pub mod norm_layer;
 /// `norm.rms`: Root-mean-square normalisation over the last dimension.
@@ -114,6 +120,9 @@ pub use kv_append::*;
 pub use kv_compact::*;
 pub use mlp_fused::*;
 pub use mlp_linear::*;
+pub use mlp_linear_int8::*;
+pub use mlp_linear_pack::*;
+pub use mlp_linear_weight_only::*;
 pub use norm_layer::*;
 pub use norm_rms::*;
 pub use norm_rms_add::*;
@@ -126,7 +135,7 @@ pub use sampling_topp::*;
 pub use tokenize_decode::*;
 pub use tokenize_encode::*;
 /// Every operation of the catalogue, by name.
-pub static OPERATIONS: [&::lz_core::OperationInfo; 41usize] = [
+pub static OPERATIONS: [&::lz_core::OperationInfo; 44usize] = [
     &activation_gelu::ACTIVATION_GELU,
     &activation_gelu_mul::ACTIVATION_GELU_MUL,
     &activation_relu::ACTIVATION_RELU,
@@ -157,6 +166,9 @@ pub static OPERATIONS: [&::lz_core::OperationInfo; 41usize] = [
     &kv_compact::KV_COMPACT,
     &mlp_fused::MLP_FUSED,
     &mlp_linear::MLP_LINEAR,
+    &mlp_linear_int8::MLP_LINEAR_INT8,
+    &mlp_linear_pack::MLP_LINEAR_PACK,
+    &mlp_linear_weight_only::MLP_LINEAR_WEIGHT_ONLY,
     &norm_layer::NORM_LAYER,
     &norm_rms::NORM_RMS,
     &norm_rms_add::NORM_RMS_ADD,

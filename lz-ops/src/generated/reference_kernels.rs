@@ -120,6 +120,18 @@ pub mod mlp_fused;
 #[path = "../reference/mlp/linear.rs"]
 #[rustfmt::skip]
 pub mod mlp_linear;
+/// Reference of `mlp.linear.int8`.
+#[path = "../reference/mlp/linear_int8.rs"]
+#[rustfmt::skip]
+pub mod mlp_linear_int8;
+/// Reference of `mlp.linear.pack`.
+#[path = "../reference/mlp/linear_pack.rs"]
+#[rustfmt::skip]
+pub mod mlp_linear_pack;
+/// Reference of `mlp.linear.weight_only`.
+#[path = "../reference/mlp/linear_weight_only.rs"]
+#[rustfmt::skip]
+pub mod mlp_linear_weight_only;
 /// Reference of `norm.layer`.
 #[path = "../reference/norm/layer.rs"]
 #[rustfmt::skip]
@@ -390,10 +402,30 @@ pub fn kernels() -> Vec<::lz_core::KernelEntry> {
         : super::MlpLinearOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result <
         (), ::lz_core::KernelError > { mlp_linear::run(call, out) } }
         super::mlp_linear_kernel(reference_spec("reference.mlp.linear", "mlp.linear"),
-        ReferenceMlpLinear) }, { struct ReferenceNormLayer; impl super::NormLayerKernel
-        for ReferenceNormLayer { fn run(& self, call : & super::NormLayerCall < '_ >, out
-        : super::NormLayerOut < '_ >, _run : & mut ::lz_core::Run < '_ >,) -> Result <
-        (), ::lz_core::KernelError > { norm_layer::run(call, out) } }
+        ReferenceMlpLinear) }, { struct ReferenceMlpLinearInt8; impl
+        super::MlpLinearInt8Kernel for ReferenceMlpLinearInt8 { fn run(& self, call : &
+        super::MlpLinearInt8Call < '_ >, out : super::MlpLinearInt8Out < '_ >, _run : &
+        mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
+        mlp_linear_int8::run(call, out) } }
+        super::mlp_linear_int8_kernel(reference_spec("reference.mlp.linear.int8",
+        "mlp.linear.int8"), ReferenceMlpLinearInt8) }, { struct ReferenceMlpLinearPack;
+        impl super::MlpLinearPackKernel for ReferenceMlpLinearPack { fn run(& self, call
+        : & super::MlpLinearPackCall < '_ >, out : super::MlpLinearPackOut < '_ >, _run :
+        & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
+        mlp_linear_pack::run(call, out) } }
+        super::mlp_linear_pack_kernel(reference_spec("reference.mlp.linear.pack",
+        "mlp.linear.pack"), ReferenceMlpLinearPack) }, { struct
+        ReferenceMlpLinearWeightOnly; impl super::MlpLinearWeightOnlyKernel for
+        ReferenceMlpLinearWeightOnly { fn run(& self, call : &
+        super::MlpLinearWeightOnlyCall < '_ >, out : super::MlpLinearWeightOnlyOut < '_
+        >, _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError >
+        { mlp_linear_weight_only::run(call, out) } }
+        super::mlp_linear_weight_only_kernel(reference_spec("reference.mlp.linear.weight_only",
+        "mlp.linear.weight_only"), ReferenceMlpLinearWeightOnly) }, { struct
+        ReferenceNormLayer; impl super::NormLayerKernel for ReferenceNormLayer { fn run(&
+        self, call : & super::NormLayerCall < '_ >, out : super::NormLayerOut < '_ >,
+        _run : & mut ::lz_core::Run < '_ >,) -> Result < (), ::lz_core::KernelError > {
+        norm_layer::run(call, out) } }
         super::norm_layer_kernel(reference_spec("reference.norm.layer", "norm.layer"),
         ReferenceNormLayer) }, { struct ReferenceNormRms; impl super::NormRmsKernel for
         ReferenceNormRms { fn run(& self, call : & super::NormRmsCall < '_ >, out :

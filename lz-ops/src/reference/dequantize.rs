@@ -4,7 +4,7 @@ use lz_core::KernelError;
 use lz_core::element::f4_e2m1_to_f64;
 use lz_core::tensor::Indices;
 
-use crate::reference::groups::{Groups, nibble};
+use crate::reference::groups::{Groups, nibble, sign_extended};
 use crate::{DequantizeCall, DequantizeFormat as Format, DequantizeGranularity, DequantizeOut};
 
 /// Runs it.
@@ -32,9 +32,4 @@ pub fn run(call: &DequantizeCall<'_>, mut out: DequantizeOut<'_>) -> Result<(), 
         out.output.set(&element, f64::from(value));
     }
     Ok(())
-}
-
-/// Four bits as a two's complement number.
-fn sign_extended(code: u8) -> i64 {
-    if code < 8 { i64::from(code) } else { i64::from(code) - 16 }
 }

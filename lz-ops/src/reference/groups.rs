@@ -1,4 +1,4 @@
-//! Groups of elements that share a scale, and four-bit values inside bytes: what `quantize` and `dequantize` have in common.
+//! Groups of elements that share a scale, and four-bit values inside bytes: what all that store small numbers have in common.
 
 use lz_core::tensor::{Dims, TensorMut, TensorView};
 
@@ -65,6 +65,11 @@ pub fn nibble(bytes: &TensorView<'_>, element: &[i64]) -> u8 {
     let (place, high) = nibble_place(element);
     let byte = bytes.bits().int_at(&place) as u8;
     if high { byte >> 4 } else { byte & 15 }
+}
+
+/// Four bits as a two's complement number.
+pub fn sign_extended(code: u8) -> i64 {
+    if code < 8 { i64::from(code) } else { i64::from(code) - 16 }
 }
 
 /// Writes the four bits of an element. The low nibble clears the high one, so that rows are to be written in order.

@@ -5,4 +5,5 @@ pub mod attention_core;
 pub mod draw;
 pub mod groups;
 pub mod index;
+pub mod panels;
 pub mod philox;

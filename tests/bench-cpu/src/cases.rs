@@ -231,7 +231,9 @@ fn flops(operation: &str, told: &Value) -> f64 {
         }
         "attention.mla.prefill" => latent(axis("seq_q")) * causal,
         "attention.mla.decode" => latent(axis("tokens")),
-        "mlp.linear" => axis("rows") * axis("in_features") * axis("out_features"),
+        "mlp.linear" | "mlp.linear.int8" | "mlp.linear.weight_only" => {
+            axis("rows") * axis("in_features") * axis("out_features")
+        }
         "mlp.fused" => {
             axis("rows") * axis("intermediate") * (2.0 * axis("in_features") + axis("out_features"))
         }

@@ -1,15 +1,18 @@
 //! CPU kernels at the workloads of their schemas, beside what the machine can do and what torch does, in one run.
 //!
-//! `cargo xtask bench cpu [--json] [--op NAME] [--row TEXT]… [--threads N] [--kernel ID] [--large]`: with `--op` only operations
+//! `cargo xtask bench cpu [--json] [--op NAME] [--row TEXT]… [--threads N] [--kernel ID] [--large] [--calls FILE]`: with `--op` only operations
 //! whose name contains it, with `--row` rows whose name contains one of the texts, with `--kernel` kernels whose id contains it instead
-//! of the one of highest priority, with `--large` workloads of many gigabytes too.
+//! of the one of highest priority, with `--large` workloads of many gigabytes too. With `--calls` nothing is measured: the calls of the
+//! schemas' workloads are written to a file, one a line.
 
+mod calls;
 mod cases;
 mod limits;
 mod peer;
 mod report;
 mod sweep;
 
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use cases::{Case, Wanted};
@@ -50,6 +53,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         None if most > 1 => vec![1, most],
         None => vec![1],
     };
+    if let Some(path) = value("--calls") {
+        return write_calls(path, value("--op"), wanted);
+    }
     let mut peer = Peer::start();
     report.note(&peer.describe());
     for &threads in &threads {
@@ -61,6 +67,27 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             }
             for case in cases::of(subject, wanted)? {
                 pool::with_threads(threads, || measure(&report, &limits, &mut peer, case, threads))?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The calls of the workloads that schemas name, without the sweep.
+fn write_calls(
+    path: &str,
+    operation: Option<&str>,
+    wanted: Wanted<'_>,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+    for subject in SUBJECTS {
+        let schema = subject.info().schema();
+        if operation.is_some_and(|wanted| !schema.name.contains(wanted)) {
+            continue;
+        }
+        for case in cases::of(subject, wanted)? {
+            if schema.workloads.iter().any(|workload| workload.name == case.workload) {
+                writeln!(file, "{}", calls::described(schema, &case))?;
             }
         }
     }

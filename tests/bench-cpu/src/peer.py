@@ -256,6 +256,31 @@ def linear(a, t, p):
     return lambda: act(F.linear(x, w, bias))
 
 
+def weight_only(a, t, p):
+    """torch's own kernels for packed weights: int8 by channel, int4 by block."""
+    rows, inputs, outputs = math.prod(a["rows"]), a["in_features"], a["out_features"]
+    act, x = ACTIVATIONS[p.get("activation", "none")], fill((rows, inputs), t["T"])
+    if p["format"] == "int8":
+        if p.get("granularity") == "block":
+            return None
+        w, scale = torch.randint(-9, 9, (outputs, inputs), dtype=torch.int8), torch.rand(outputs).to(t["T"])
+        return lambda: act(torch.ops.aten._weight_int8pack_mm(x, w, scale))
+    block = p.get("block_size", 32)
+    w = torch.randint(0, 15, (outputs, inputs), dtype=torch.int32)
+    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(w, 2)
+    scales = torch.rand(inputs // block, outputs, 2).to(t["T"])
+    return lambda: act(torch.ops.aten._weight_int4pack_mm_for_cpu(x, packed, block, scales))
+
+
+def linear_int8(a, t, p):
+    rows, inputs, outputs = math.prod(a["rows"]), a["in_features"], a["out_features"]
+    x = torch.randint(-9, 9, (rows, inputs), dtype=torch.int8)
+    w = torch.randint(-9, 9, (outputs, inputs), dtype=torch.int8).t()
+    scale = torch.rand(rows, 1) * torch.rand(outputs)
+    act, out = ACTIVATIONS[p.get("activation", "none")], DTYPES[p.get("output_dtype", "f32")]
+    return lambda: act((torch._int_mm(x, w) * scale).to(out))
+
+
 def fused(a, t, p):
     x = fill((*a["rows"], a["in_features"]), t["T"])
     gate, up = (fill((a["intermediate"], a["in_features"]), t["T"]) for _ in range(2))
@@ -290,6 +315,8 @@ MAKERS = {
     "attention.cross.prefill": attention,
     "attention.cross.decode": attention,
     "mlp.linear": linear,
+    "mlp.linear.int8": linear_int8,
+    "mlp.linear.weight_only": weight_only,
     "mlp.fused": fused,
 }
 

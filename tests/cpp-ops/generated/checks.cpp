@@ -1381,6 +1381,136 @@ void check_mlp_linear(const Engines &engines, Case &drawn) {
     }
 }
 
+void check_mlp_linear_int8(const Engines &engines, Case &drawn) {
+    const lz::ops::MlpLinearInt8 args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .x_scale = drawn.tensor("x_scale"),
+        .weight_scale = drawn.tensor("weight_scale"),
+        .x_zero_point = drawn.optional_tensor("x_zero_point"),
+        .bias = drawn.optional_tensor("bias"),
+        .x_granularity = drawn.optional_param<lz::ops::MlpLinearInt8XGranularity>("x_granularity"),
+        .weight_layout = drawn.optional_param<lz::ops::MlpLinearInt8WeightLayout>("weight_layout"),
+        .activation = drawn.optional_param<lz::ops::MlpLinearInt8Activation>("activation"),
+        .output_dtype = drawn.optional_param<lz::ops::MlpLinearInt8OutputDtype>("output_dtype"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::mlp_linear_int8(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto place_output = drawn.place("output");
+        lz::ops::mlp_linear_int8_into(engines.reference, args, {.output = mutable_view(place_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear.int8": [{"kernel_id": "echo.mlp.linear.int8", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["x_zero_point", "bias"], "params": ["x_granularity", "weight_layout", "activation", "output_dtype"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_int8_kernel("echo.mlp.linear.int8",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinearInt8 &call, [[maybe_unused]] const lz::ops::MlpLinearInt8Out &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_int8_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear.int8", "echo.mlp.linear.int8");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto place_output = drawn.place("output");
+        lz::ops::mlp_linear_int8_into(engine, args, {.output = mutable_view(place_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_mlp_linear_pack(const Engines &engines, Case &drawn) {
+    const lz::ops::MlpLinearPack args{
+        .weight = drawn.tensor("weight"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::mlp_linear_pack(*engine, args);
+        drawn.expect("packed", result.packed, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto place_packed = drawn.place("packed");
+        lz::ops::mlp_linear_pack_into(engines.reference, args, {.packed = mutable_view(place_packed)});
+        drawn.expect("packed", place_packed, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear.pack": [{"kernel_id": "echo.mlp.linear.pack", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"Q": ["int8", "uint8"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": [], "params": [], "writes_into_output": true}]}})", {lz::ops::mlp_linear_pack_kernel("echo.mlp.linear.pack",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinearPack &call, [[maybe_unused]] const lz::ops::MlpLinearPackOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_pack_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear.pack", "echo.mlp.linear.pack");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto place_packed = drawn.place("packed");
+        lz::ops::mlp_linear_pack_into(engine, args, {.packed = mutable_view(place_packed)});
+        drawn.expect("packed", place_packed, true);
+        drawn.expect_written(true);
+    }
+}
+
+void check_mlp_linear_weight_only(const Engines &engines, Case &drawn) {
+    const lz::ops::MlpLinearWeightOnly args{
+        .x = drawn.tensor("x"),
+        .weight = drawn.tensor("weight"),
+        .scale = drawn.tensor("scale"),
+        .zero_point = drawn.optional_tensor("zero_point"),
+        .bias = drawn.optional_tensor("bias"),
+        .format = drawn.param<lz::ops::MlpLinearWeightOnlyFormat>("format"),
+        .granularity = drawn.optional_param<lz::ops::MlpLinearWeightOnlyGranularity>("granularity"),
+        .block_size = drawn.optional_param<std::int64_t>("block_size"),
+        .weight_layout = drawn.optional_param<lz::ops::MlpLinearWeightOnlyWeightLayout>("weight_layout"),
+        .stored = drawn.optional_param<std::int64_t>("stored"),
+        .activation = drawn.optional_param<lz::ops::MlpLinearWeightOnlyActivation>("activation"),
+    };
+    for (const lz::Engine *engine : {&engines.reference, &engines.selected}) {
+        drawn.restore();
+        const auto result = lz::ops::mlp_linear_weight_only(*engine, args);
+        drawn.expect("output", result.output, engine == &engines.reference);
+        drawn.expect_written(engine == &engines.reference);
+    }
+    {
+        drawn.restore();
+        auto place_output = drawn.place("output");
+        lz::ops::mlp_linear_weight_only_into(engines.reference, args, {.output = mutable_view(place_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+    const lz::Engine engine = lz::Engine::reference();
+    engine.register_backend(R"({"schema_version": "1.0", "backend": "echo", "backend_version": "1", "platform": "cpu", "ops": {"mlp.linear.weight_only": [{"kernel_id": "echo.mlp.linear.weight_only", "dtypes": ["float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2", "int64", "int32", "int16", "int8", "uint64", "uint32", "uint16", "uint8", "bool"], "dtypes_by_variable": {"T": ["float32", "float16", "bfloat16"]}, "requires_layouts": ["any"], "max_seq_len": null, "max_head_dim": null, "quant_formats": ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"], "supports_gqa": true, "supports_unequal_head_dims": true, "requires_last_dim_stride1": false, "optional_inputs": ["zero_point", "bias"], "params": ["granularity", "block_size", "weight_layout", "stored", "activation"], "writes_into_output": true}]}})", {lz::ops::mlp_linear_weight_only_kernel("echo.mlp.linear.weight_only",
+        [reference = engines.reference]([[maybe_unused]] const lz::ops::MlpLinearWeightOnly &call, [[maybe_unused]] const lz::ops::MlpLinearWeightOnlyOut &out,
+            [[maybe_unused]] lz::Run &run) {
+            lz::ops::mlp_linear_weight_only_into(reference, call, out);
+        })});
+    engine.lock("mlp.linear.weight_only", "echo.mlp.linear.weight_only");
+    if (!engine.explain(args).plan) {
+        return;
+    }
+    drawn.echoed = true;
+    {
+        drawn.restore();
+        auto place_output = drawn.place("output");
+        lz::ops::mlp_linear_weight_only_into(engine, args, {.output = mutable_view(place_output)});
+        drawn.expect("output", place_output, true);
+        drawn.expect_written(true);
+    }
+}
+
 void check_norm_layer(const Engines &engines, Case &drawn) {
     const lz::ops::NormLayer args{
         .x = drawn.tensor("x"),
@@ -1885,6 +2015,9 @@ const std::vector<Check> &all_checks() {
         {"kv.compact", check_kv_compact},
         {"mlp.fused", check_mlp_fused},
         {"mlp.linear", check_mlp_linear},
+        {"mlp.linear.int8", check_mlp_linear_int8},
+        {"mlp.linear.pack", check_mlp_linear_pack},
+        {"mlp.linear.weight_only", check_mlp_linear_weight_only},
         {"norm.layer", check_norm_layer},
         {"norm.rms", check_norm_rms},
         {"norm.rms.add", check_norm_rms_add},

@@ -146,12 +146,12 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     }
 }
 
-/// The end of a row.
-struct Write<'w, S, W> {
-    s: S,
-    sums: &'w [f32],
-    bias: Option<&'w [W]>,
-    to: &'w mut [W],
+/// The end of a row: what is left to do with some of its sums.
+pub(super) struct Write<'w, S, W> {
+    pub s: S,
+    pub sums: &'w [f32],
+    pub bias: Option<&'w [W]>,
+    pub to: &'w mut [W],
 }
 
 impl<S: Simd, W: Float> WithActivation for Write<'_, S, W> {

@@ -106,3 +106,93 @@ fn gates_and_ups_meet_in_f32() {
         holds!("mlp.fused", mlp_fused, args());
     }
 }
+
+fn integers(seed: u64, count: usize) -> Vec<i8> {
+    numbers(seed, count).into_iter().map(|x| (x * 127.99).floor() as i8).collect()
+}
+
+#[test]
+fn integer_weights_in_rows_and_in_panels() {
+    for [m, n, k, block] in
+        [[1, 300, 1300, 0], [3, 33, 2100, 64], [8, 70, 600, 8], [5, 40, 90, 7], [50, 140, 300, 32]]
+    {
+        let (x, b) = (numbers(20, (m * k) as usize), numbers(21, n as usize));
+        let stored = k / 2 + k % 2;
+        let bytes: Vec<u8> = integers(22, (n * stored) as usize).into_iter().map(|x| x as u8).collect();
+        let signed = integers(23, (n * k) as usize);
+        let groups = if block == 0 { 1 } else { (k + block - 1) / block };
+        let scale: Vec<f32> = numbers(24, (n * groups) as usize).iter().map(|s| s.abs() / 64.0).collect();
+        let zero: Vec<i32> =
+            integers(25, (n * groups) as usize).into_iter().map(|x| i32::from(x) / 9).collect();
+        let grouped: &[i64] = if block == 0 { &[n] } else { &[n, groups] };
+        let engine = reference_engine();
+        for format in [MlpLinearWeightOnlyFormat::Int8, MlpLinearWeightOnlyFormat::Int4] {
+            let weight = match format {
+                MlpLinearWeightOnlyFormat::Int8 => TensorView::from_slice(&signed, &[n, k]).unwrap(),
+                MlpLinearWeightOnlyFormat::Int4 => TensorView::from_slice(&bytes, &[n, stored]).unwrap(),
+            };
+            let packed = mlp_linear_pack(&engine, MlpLinearPack::new(weight)).unwrap().packed;
+            for panels in [false, true] {
+                let args = || {
+                    let weight = if panels { packed.view() } else { weight };
+                    let mut args =
+                        MlpLinearWeightOnly::new(view(&x, &[m, k]), weight, view(&scale, grouped), format)
+                            .zero_point(TensorView::from_slice(&zero, grouped).unwrap())
+                            .bias(view(&b, &[n]))
+                            .activation(MlpLinearWeightOnlyActivation::Silu);
+                    if panels {
+                        args = args.weight_layout(MlpLinearWeightOnlyWeightLayout::Panels);
+                    }
+                    if block > 0 {
+                        args = args.granularity(MlpLinearWeightOnlyGranularity::Block).block_size(block);
+                    }
+                    args
+                };
+                holds!("mlp.linear.weight_only", mlp_linear_weight_only, args());
+            }
+        }
+    }
+}
+
+#[test]
+fn integers_times_integers() {
+    for [m, n, k] in [[1, 300, 1300], [7, 65, 2100], [100, 140, 515], [9, 16, 4]] {
+        let (mut x, mut w) = (integers(30, (m * k) as usize), integers(31, (n * k) as usize));
+        // The largest products there are, where instructions would saturate.
+        x[..4].fill(-128);
+        w[..4].fill(-128);
+        let (x, w) =
+            (TensorView::from_slice(&x, &[m, k]).unwrap(), TensorView::from_slice(&w, &[n, k]).unwrap());
+        let scales: Vec<f32> = numbers(32, (m + n) as usize).iter().map(|s| s.abs() / 128.0).collect();
+        let (x_scale, scale) = (view(&scales[..m as usize], &[m]), view(&scales[m as usize..], &[n]));
+        let zero: Vec<i32> = (0..m as i32).map(|row| row - 3).collect();
+        let packed = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(w)).unwrap().packed;
+        let plain = || MlpLinearInt8::new(x, w, x_scale, scale);
+        let panels = || {
+            MlpLinearInt8::new(x, packed.view(), x_scale, scale)
+                .weight_layout(MlpLinearInt8WeightLayout::Panels)
+                .x_zero_point(TensorView::from_slice(&zero, &[m]).unwrap())
+                .activation(MlpLinearInt8Activation::Relu)
+        };
+        holds!("mlp.linear.int8", mlp_linear_int8, plain(), 1e-6);
+        holds!("mlp.linear.int8", mlp_linear_int8, panels(), 1e-6);
+    }
+}
+
+#[test]
+fn packing_twice_follows_the_weight() {
+    let mut weight = integers(40, 40 * 70);
+    for round in 0..2 {
+        weight[round] = weight[round].wrapping_add(1);
+        let weight = TensorView::from_slice(&weight, &[40, 70]).unwrap();
+        let wanted = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(weight)).unwrap();
+        for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == "mlp.linear.pack") {
+            let (id, engine) = (entry.spec.id.clone(), Engine::new());
+            engine.register([entry]).unwrap();
+            match mlp_linear_pack(&engine, MlpLinearPack::new(weight)) {
+                Ok(found) => assert_eq!(found.packed.bytes(), wanted.packed.bytes(), "{id}"),
+                Err(error) => assert!(error.has(lz_core::ReasonCode::IsaUnsupported), "{id}: {error}"),
+            }
+        }
+    }
+}

@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 
+use half::{bf16, f16};
 use lz_core::{KernelError, Run};
 use lz_ops::{NormLayerCall, NormLayerKernel, NormLayerOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Simd, Span, vectors, with_float};
+use crate::simd::{Float, Kind, Simd, Span, Work, vectors, with_float};
 
 /// Rows that are dense, of any float type, with weight and bias of any.
 #[derive(Debug)]
@@ -143,24 +144,74 @@ fn normalise<S: Simd, T: Float>(
     y: &mut [T],
     stream: bool,
 ) {
-    let (mean, correction) = (s.splat(moments.mean), s.splat(moments.correction));
-    let scale = s.splat(moments.inv_std);
     let stream = stream && can_stream::<S, T>(y);
-    let (from, to) = (x.as_ptr(), y.as_mut_ptr());
-    vectors!(S, x.len(), |span| {
-        // SAFETY: spans stay inside the row; y, weight and bias have the length of x, as the call was checked.
+    // Weight and bias have one dtype, as the schema says.
+    match weight.or(bias).map_or(Kind::F32, |row| row.kind) {
+        Kind::F32 => s.perform(Centered::<S, T, f32>::new(s, x, moments, [weight, bias], y, stream)),
+        Kind::F16 => s.perform(Centered::<S, T, f16>::new(s, x, moments, [weight, bias], y, stream)),
+        Kind::BF16 => s.perform(Centered::<S, T, bf16>::new(s, x, moments, [weight, bias], y, stream)),
+    }
+}
+
+/// The last pass over a row, with loops of its own for every type. Weight and bias are as long as the row, as the call was checked.
+struct Centered<'r, S, T, W> {
+    s: S,
+    x: &'r [T],
+    y: &'r mut [T],
+    moments: Moments,
+    weight: Option<*const W>,
+    bias: Option<*const W>,
+    stream: bool,
+}
+
+impl<'r, S: Simd, T: Float, W: Float> Centered<'r, S, T, W> {
+    fn new(
+        s: S,
+        x: &'r [T],
+        moments: Moments,
+        [weight, bias]: [Option<AnyRow>; 2],
+        y: &'r mut [T],
+        stream: bool,
+    ) -> Self {
+        let start = |row: Option<AnyRow>| row.map(|row| row.start.cast());
+        Centered { s, x, y, moments, weight: start(weight), bias: start(bias), stream }
+    }
+
+    /// # Safety
+    /// The span is inside the row.
+    #[inline(always)]
+    unsafe fn value(&self, span: impl Span, [mean, correction, scale]: [S::F32; 3]) -> S::F32 {
+        let s = self.s;
+        // SAFETY: the caller vouches for the span.
         unsafe {
-            let centered = s.sub(s.sub(T::load(s, from, span), mean), correction);
+            let centered = s.sub(s.sub(T::load(s, self.x.as_ptr(), span), mean), correction);
             let mut value = s.mul(centered, scale);
-            if let Some(weight) = weight {
-                value = s.mul(value, weight.kind.load(s, weight.start, span));
+            if let Some(weight) = self.weight {
+                value = s.mul(value, W::load(s, weight, span));
             }
-            if let Some(bias) = bias {
-                value = s.add(value, bias.kind.load(s, bias.start, span));
+            if let Some(bias) = self.bias {
+                value = s.add(value, W::load(s, bias, span));
             }
-            if stream { T::stream(s, to, span, value) } else { T::store(s, to, span, value) }
+            value
         }
-    });
+    }
+}
+
+impl<S: Simd, T: Float, W: Float> Work for Centered<'_, S, T, W> {
+    #[inline(always)]
+    fn perform(mut self) {
+        let (s, len, to) = (self.s, self.x.len(), self.y.as_mut_ptr());
+        let Moments { mean, correction, inv_std } = self.moments;
+        let by = [s.splat(mean), s.splat(correction), s.splat(inv_std)];
+        // SAFETY: spans stay inside the row; y has its length and is borrowed exclusively.
+        unsafe {
+            if self.stream {
+                vectors!(S, len, |span| { T::stream(s, to, span, self.value(span, by)) });
+            } else {
+                vectors!(S, len, |span| { T::store(s, to, span, self.value(span, by)) });
+            }
+        }
+    }
 }
 
 /// A row whose moments f32 cannot hold.

@@ -2,12 +2,13 @@
 
 use std::marker::PhantomData;
 
+use half::{bf16, f16};
 use lz_core::{KernelError, Run};
 use lz_ops::{NormRmsCall, NormRmsKernel, NormRmsOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRow, Rows, RowsMut, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Simd, vectors, with_float};
+use crate::simd::{Float, Kind, Simd, Work, vectors, with_float};
 
 /// Rows that are dense, of any float type, with a weight of any.
 #[derive(Debug)]
@@ -75,29 +76,59 @@ pub(super) fn normalise<S: Simd, T: Float>(
     if squares > f32::MAX || (squares <= 1e-30 && eps <= 1e-20) {
         return normalise_widely(x, weight, offset, eps, y);
     }
-    let scale = s.splat(1.0 / (squares / x.len() as f32 + eps).sqrt());
+    let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
     let stream = stream && can_stream::<S, T>(y);
-    let (from, to) = (x.as_ptr(), y.as_mut_ptr());
-    match weight {
-        Some(weight) => {
-            let offset = s.splat(offset);
-            vectors!(S, x.len(), |span| {
-                // SAFETY: spans stay inside the row; y and the weight have the length of x, as the call was checked.
-                unsafe {
-                    let factor = s.add(weight.kind.load(s, weight.start, span), offset);
-                    let value = s.mul(s.mul(T::load(s, from, span), scale), factor);
-                    if stream { T::stream(s, to, span, value) } else { T::store(s, to, span, value) }
-                }
-            });
-        }
-        None => {
-            vectors!(S, x.len(), |span| {
-                // SAFETY: as above.
-                unsafe {
-                    let value = s.mul(T::load(s, from, span), scale);
-                    if stream { T::stream(s, to, span, value) } else { T::store(s, to, span, value) }
-                }
-            });
+    let row = Scaled { s, x, y, weight: None::<*const f32>, offset, scale, stream };
+    match weight.map(|weight| (weight.kind, weight.start)) {
+        None => s.perform(row),
+        Some((Kind::F32, start)) => s.perform(row.with::<f32>(start)),
+        Some((Kind::F16, start)) => s.perform(row.with::<f16>(start)),
+        Some((Kind::BF16, start)) => s.perform(row.with::<bf16>(start)),
+    }
+}
+
+/// The second pass over a row, with loops of its own for every type. A weight is as long as the row, as the call was checked.
+struct Scaled<'r, S, T, W> {
+    s: S,
+    x: &'r [T],
+    y: &'r mut [T],
+    weight: Option<*const W>,
+    offset: f32,
+    scale: f32,
+    stream: bool,
+}
+
+impl<'r, S, T> Scaled<'r, S, T, f32> {
+    fn with<W>(self, weight: *const u8) -> Scaled<'r, S, T, W> {
+        let Scaled { s, x, y, offset, scale, stream, .. } = self;
+        Scaled { s, x, y, weight: Some(weight.cast()), offset, scale, stream }
+    }
+}
+
+impl<S: Simd, T: Float, W: Float> Work for Scaled<'_, S, T, W> {
+    #[inline(always)]
+    fn perform(self) {
+        let s = self.s;
+        let (from, to, len) = (self.x.as_ptr(), self.y.as_mut_ptr(), self.x.len());
+        let (scale, offset) = (s.splat(self.scale), s.splat(self.offset));
+        // SAFETY: spans stay inside the row; y and the weight have its length.
+        unsafe {
+            match (self.weight, self.stream) {
+                (Some(weight), false) => vectors!(S, len, |span| {
+                    let factor = s.add(W::load(s, weight, span), offset);
+                    T::store(s, to, span, s.mul(s.mul(T::load(s, from, span), scale), factor));
+                }),
+                (Some(weight), true) => vectors!(S, len, |span| {
+                    let factor = s.add(W::load(s, weight, span), offset);
+                    T::stream(s, to, span, s.mul(s.mul(T::load(s, from, span), scale), factor));
+                }),
+                (None, false) => vectors!(S, len, |span| {
+                    T::store(s, to, span, s.mul(T::load(s, from, span), scale));
+                }),
+                (None, true) => vectors!(S, len, |span| {
+                    T::stream(s, to, span, s.mul(T::load(s, from, span), scale));
+                }),
+            }
         }
     }
 }

@@ -1,8 +1,9 @@
 //! Sampling without a sort of the whole vocabulary, and yet token for token what the reference draws.
 //!
 //! `scan` walks over a row of logits, `keep` finds which candidates are kept, and the draw takes their weights in order of the
-//! index, in f64, as the reference does. Where an estimate cannot tell the reference's answer for sure, the row is sorted.
+//! index, in f64, as the reference does; `flat` does both where much of the vocabulary is kept. Where an estimate cannot tell the reference's answer for sure, the row is sorted.
 
+mod flat;
 mod keep;
 mod scan;
 mod speculative;

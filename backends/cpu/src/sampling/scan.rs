@@ -50,12 +50,22 @@ impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
         Scan { s, row, maxima, largest }
     }
 
+    /// The logits.
+    pub(super) fn row(&self) -> &'r [T] {
+        self.row
+    }
+
+    /// The proof of the instructions.
+    pub(super) fn simd(&self) -> S {
+        self.s
+    }
+
     /// The largest logits of the blocks.
     pub(super) fn maxima(&self) -> &[f32] {
         self.maxima
     }
 
-    /// Writes the keys of all logits that are not below `least`, in order of the index; gives their number.
+    /// Writes the keys of all logits that are not below `least`, in order of the index, as far as there is room; gives their number.
     pub(super) fn candidates(&self, least: f32, keys: &mut [Key]) -> usize {
         let mut count = 0;
         for (number, (block, &most)) in self.row.chunks(BLOCK).zip(self.maxima).enumerate() {
@@ -64,9 +74,8 @@ impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
             }
             for (place, value) in block.iter().enumerate() {
                 let value = value.to_f32();
-                if value >= least
-                    && let Some(to) = keys.get_mut(count)
-                {
+                if value >= least {
+                    let Some(to) = keys.get_mut(count) else { return count };
                     *to = key(value, number * BLOCK + place);
                     count += 1;
                 }

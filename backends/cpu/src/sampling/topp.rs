@@ -6,6 +6,7 @@ use lz_core::{KernelError, Run};
 use lz_ops::reference::philox::{block_at, uniform};
 use lz_ops::{SamplingToppCall, SamplingToppKernel, SamplingToppOut};
 
+use super::flat::Weighed;
 use super::keep::{Memory, draw, first, last_to_reach, prefix, weight};
 use super::scan::{Key, Scan};
 use super::topk::Slots;
@@ -53,11 +54,14 @@ impl<S: Simd> SamplingToppKernel for TopP<S> {
                     let p = f64::from(shares.map_or(call.p, |shares| shares.row(row)[0]));
                     let how = How { p, top_k: call.top_k, temperature: call.temperature };
                     let [w0, w1, ..] = block_at(seed, offset, row as u64);
-                    let token = match how.last(&scan, keys, sorted) {
-                        Some(last) => {
-                            draw(&scan, last, f64::from(call.temperature), uniform(w0, w1), keys, weights)
-                        }
-                        None => -1,
+                    let u = uniform(w0, w1);
+                    let bound = how.bound(&scan);
+                    let token = match how.flat(&scan, bound, u, keys, weights) {
+                        Some(token) => token,
+                        None => match how.last(&scan, bound, keys, sorted) {
+                            Some(last) => draw(&scan, last, f64::from(call.temperature), u, keys, weights),
+                            None => -1,
+                        },
                     };
                     // SAFETY: every row is one task's.
                     unsafe { tokens.row(row)[0] = token };
@@ -76,19 +80,49 @@ struct How {
 }
 
 impl How {
+    /// All logits below it together weigh too little to be needed; `None` where sums by weight are of no use.
+    fn bound<S: Simd, T: Float>(&self, scan: &Scan<'_, S, T>) -> Option<f32> {
+        if self.top_k != 0 || !scan.largest.is_finite() || !(0.0..1.0).contains(&self.p) {
+            return None;
+        }
+        let about = scan.mass_below(f32::INFINITY, self.temperature);
+        let light = (1.0 - self.p) * about / (4.0 * scan.row().len() as f64);
+        let largest = f64::from(scan.largest);
+        Some((largest + f64::from(self.temperature) * light.ln()).min(largest) as f32)
+    }
+
+    /// The token that is drawn of a row so flat that many are kept; `None` if it is not, or if sums cannot tell.
+    fn flat<S: Simd, T: Float>(
+        &self,
+        scan: &Scan<'_, S, T>,
+        bound: Option<f32>,
+        u: f64,
+        keys: &mut [Key],
+        weights: &mut [f64],
+    ) -> Option<i32> {
+        // Candidates beyond this share of the vocabulary cost more one by one than all weights together.
+        let many = keys.len() / 16;
+        if many == 0 || scan.candidates(bound?, &mut keys[..many]) < many {
+            return None;
+        }
+        let weighed = Weighed::new(scan, self.temperature, weights);
+        let last = weighed.last(scan, self.p, self.temperature, keys)?;
+        weighed.draw(scan, last, u)
+    }
+
     /// The last candidate that is kept; `None` if there is none.
     fn last<S: Simd, T: Float>(
         &self,
         scan: &Scan<'_, S, T>,
+        bound: Option<f32>,
         keys: &mut [Key],
         sorted: &mut [f32],
     ) -> Option<Key> {
         if scan.largest == f32::NEG_INFINITY {
             return None;
         }
-        if self.top_k == 0
-            && scan.largest.is_finite()
-            && let Some(last) = self.by_mass(scan, keys)
+        if let Some(bound) = bound
+            && let Some(last) = self.by_mass(scan, bound, keys)
         {
             return Some(last);
         }
@@ -101,18 +135,11 @@ impl How {
     }
 
     /// The last candidate that is kept of all, if it can be told from sums in another order than the schema's.
-    fn by_mass<S: Simd, T: Float>(&self, scan: &Scan<'_, S, T>, keys: &mut [Key]) -> Option<Key> {
+    fn by_mass<S: Simd, T: Float>(&self, scan: &Scan<'_, S, T>, bound: f32, keys: &mut [Key]) -> Option<Key> {
         // How far the estimate of a mass may be off, by itself and by the order of additions.
         const ROUGH: f64 = 1e-4;
         const ORDER: f64 = 1e-11;
-        if !(0.0..1.0).contains(&self.p) {
-            return None;
-        }
         let temperature = f64::from(self.temperature);
-        let about = scan.mass_below(f32::INFINITY, self.temperature);
-        // All that weigh less than this are together too light to be needed.
-        let light = (1.0 - self.p) * about / (4.0 * keys.len() as f64);
-        let bound = (f64::from(scan.largest) + temperature * light.ln()).min(f64::from(scan.largest)) as f32;
         let count = scan.candidates(bound, keys);
         let candidates = &mut keys[..count];
         let weight = |key: Key| weight(key, scan.largest, temperature);

@@ -263,6 +263,16 @@ impl Simd for Avx2 {
         proven!(_mm256_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
     }
     #[inline(always)]
+    fn dot_bytes(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
+        // Widened: the instruction that multiplies bytes saturates its sums.
+        proven!({
+            let low = |bytes| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
+            let evens = _mm256_madd_epi16(low(a), low(b));
+            let odds = _mm256_madd_epi16(_mm256_srai_epi16::<8>(a), _mm256_srai_epi16::<8>(b));
+            _mm256_add_epi32(sum, _mm256_add_epi32(evens, odds))
+        })
+    }
+    #[inline(always)]
     fn max_i32(self, a: __m256i, b: __m256i) -> __m256i {
         proven!(_mm256_max_epi32(a, b))
     }

@@ -1,18 +1,26 @@
-//! AVX-512 (F, BW, DQ, VL): sixteen lanes, parts by masks.
+//! AVX-512 (F, BW, DQ, VL): sixteen lanes, parts by masks; alone, with tiles, or with products of bytes.
 
 use std::arch::x86_64::*;
 
 use super::{Simd, Work};
 
-/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them; with `TILES` also of AMX for bf16.
+/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them; with [`TILES`] also of AMX for bf16, with
+/// [`BYTES`] also of VNNI.
 #[derive(Debug, Clone, Copy)]
-pub struct Wide<const TILES: bool>(());
+pub struct Wide<const MORE: u8>(());
+
+const NOTHING: u8 = 0;
+const TILES: u8 = 1;
+const BYTES: u8 = 2;
 
 /// AVX-512.
-pub type Avx512 = Wide<false>;
+pub type Avx512 = Wide<NOTHING>;
 
 /// AVX-512 and bf16 tiles.
-pub type Amx = Wide<true>;
+pub type Amx = Wide<TILES>;
+
+/// AVX-512 and products of bytes.
+pub type Vnni = Wide<BYTES>;
 
 impl Amx {
     /// The proof of the vectors alone.
@@ -52,10 +60,14 @@ fn to_bf16(value: __m512) -> __m256i {
     })
 }
 
-impl<const TILES: bool> Simd for Wide<TILES> {
-    const NAME: &'static str = if TILES { "amx" } else { "avx512" };
-    const FEATURES: &'static [&'static str] = if TILES {
-        &[
+impl<const MORE: u8> Simd for Wide<MORE> {
+    const NAME: &'static str = match MORE {
+        TILES => "amx",
+        BYTES => "vnni",
+        _ => "avx512",
+    };
+    const FEATURES: &'static [&'static str] = match MORE {
+        TILES => &[
             "avx512f",
             "avx512bw",
             "avx512dq",
@@ -66,13 +78,14 @@ impl<const TILES: bool> Simd for Wide<TILES> {
             "avx512_bf16",
             "amx_tile",
             "amx_bf16",
-        ]
-    } else {
-        &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"]
+        ],
+        BYTES => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "avx512_vnni"],
+        _ => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"],
     };
     const HANDICAP: u8 = 0;
     const LANES: usize = 16;
-    const TILES: bool = TILES;
+    const TILES: bool = MORE == TILES;
+    const BYTE_OFFSET: u8 = if MORE == BYTES { 128 } else { 0 };
     type F32 = __m512;
     type I32 = __m512i;
     type Mask = __mmask16;
@@ -86,7 +99,8 @@ impl<const TILES: bool> Simd for Wide<TILES> {
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && (!TILES || (is_x86_feature_detected!("avx512bf16") && super::tiles::available()));
+            && (MORE != TILES || (is_x86_feature_detected!("avx512bf16") && super::tiles::available()))
+            && (MORE != BYTES || is_x86_feature_detected!("avx512vnni"));
         all.then_some(Wide(()))
     }
     #[inline(always)]
@@ -95,7 +109,11 @@ impl<const TILES: bool> Simd for Wide<TILES> {
         fn inside<R>(body: impl FnOnce() -> R) -> R {
             body()
         }
-        proven!(inside(body))
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512vnni")]
+        fn inside_with_bytes<R>(body: impl FnOnce() -> R) -> R {
+            body()
+        }
+        if MORE == BYTES { proven!(inside_with_bytes(body)) } else { proven!(inside(body)) }
     }
     #[inline(always)]
     fn perform(self, work: impl Work) {
@@ -103,7 +121,11 @@ impl<const TILES: bool> Simd for Wide<TILES> {
         fn inside(work: impl Work) {
             work.perform();
         }
-        proven!(inside(work));
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,avx512vnni")]
+        fn inside_with_bytes(work: impl Work) {
+            work.perform();
+        }
+        if MORE == BYTES { proven!(inside_with_bytes(work)) } else { proven!(inside(work)) }
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -336,6 +358,19 @@ impl<const TILES: bool> Simd for Wide<TILES> {
     #[inline(always)]
     fn shr_i32(self, a: __m512i, bits: u32) -> __m512i {
         proven!(_mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
+    }
+    #[inline(always)]
+    fn dot_bytes(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
+        if MORE == BYTES {
+            return proven!(_mm512_dpbusd_epi32(sum, a, b));
+        }
+        // Widened: the older instruction that multiplies bytes saturates its sums.
+        proven!({
+            let low = |bytes| _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
+            let evens = _mm512_madd_epi16(low(a), low(b));
+            let odds = _mm512_madd_epi16(_mm512_srai_epi16::<8>(a), _mm512_srai_epi16::<8>(b));
+            _mm512_add_epi32(sum, _mm512_add_epi32(evens, odds))
+        })
     }
     #[inline(always)]
     fn max_i32(self, a: __m512i, b: __m512i) -> __m512i {

@@ -22,7 +22,7 @@ pub(crate) mod tiles;
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
-pub use avx512::{Amx, Avx512};
+pub use avx512::{Amx, Avx512, Vnni};
 pub(crate) use element::MOST_LANES;
 pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
 pub use math::{exp, exp2};
@@ -50,6 +50,8 @@ pub trait Simd: Copy + Send + Sync + 'static {
     const LANES: usize;
     /// Whether it proves tiles of bf16 as well.
     const TILES: bool = false;
+    /// What must be added to the left bytes of [`Simd::dot_bytes`]: 0 where they are signed, 128 where they are not.
+    const BYTE_OFFSET: u8 = 0;
     /// A vector of f32.
     type F32: Copy;
     /// A vector of i32, as many lanes.
@@ -198,6 +200,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn shl_i32(self, a: Self::I32, bits: u32) -> Self::I32;
     /// Shifts towards the low end and fills with the sign.
     fn shr_i32(self, a: Self::I32, bits: u32) -> Self::I32;
+
+    /// `sum` and the four products of the bytes of each lane, exactly. Bytes of `b` are signed; those of `a` are with an offset
+    /// of [`Simd::BYTE_OFFSET`].
+    fn dot_bytes(self, sum: Self::I32, a: Self::I32, b: Self::I32) -> Self::I32;
 
     /// The larger of each.
     fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;

@@ -225,6 +225,14 @@ impl Simd for Scalar {
         a.map(|value| value >> bits)
     }
     #[inline(always)]
+    fn dot_bytes(self, sum: [i32; LANES], a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
+        let products = |lane: usize| -> i32 {
+            let bytes = a[lane].to_ne_bytes().into_iter().zip(b[lane].to_ne_bytes());
+            bytes.map(|(a, b)| i32::from(a as i8) * i32::from(b as i8)).sum()
+        };
+        each_i32(|lane| sum[lane].wrapping_add(products(lane)))
+    }
+    #[inline(always)]
     fn max_i32(self, a: [i32; LANES], b: [i32; LANES]) -> [i32; LANES] {
         each_i32(|lane| a[lane].max(b[lane]))
     }

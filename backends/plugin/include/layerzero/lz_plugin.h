@@ -1128,6 +1128,110 @@ typedef struct lz_mlp_linear_kernel {
     void (*release)(void *context); /* may be NULL */
 } lz_mlp_linear_kernel;
 
+/* mlp.linear.int8: A linear layer of int8 rows with int8 weights, an optional bias and activation. */
+
+#define LZ_MLP_LINEAR_INT8_VERSION 1u
+
+enum { LZ_MLP_LINEAR_INT8_X_GRANULARITY_TENSOR = 0, LZ_MLP_LINEAR_INT8_X_GRANULARITY_ROW = 1 };
+
+enum { LZ_MLP_LINEAR_INT8_WEIGHT_LAYOUT_PLAIN = 0, LZ_MLP_LINEAR_INT8_WEIGHT_LAYOUT_PANELS = 1 };
+
+enum { LZ_MLP_LINEAR_INT8_ACTIVATION_NONE = 0, LZ_MLP_LINEAR_INT8_ACTIVATION_RELU = 1, LZ_MLP_LINEAR_INT8_ACTIVATION_SILU = 2, LZ_MLP_LINEAR_INT8_ACTIVATION_GELU = 3, LZ_MLP_LINEAR_INT8_ACTIVATION_GELU_TANH = 4 };
+
+enum { LZ_MLP_LINEAR_INT8_OUTPUT_DTYPE_F32 = 0, LZ_MLP_LINEAR_INT8_OUTPUT_DTYPE_F16 = 1, LZ_MLP_LINEAR_INT8_OUTPUT_DTYPE_BF16 = 2 };
+
+typedef struct lz_mlp_linear_int8_args {
+    size_t size;
+    uint64_t given; /* which params are given, by their number; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` int8 */
+    const lz_tensor *weight; /* plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8 */
+    const lz_tensor *x_scale; /* tensor: `[]`; row: `[rows...]` float32 */
+    const lz_tensor *weight_scale; /* `[out_features]` float32 */
+    const lz_tensor *x_zero_point; /* tensor: `[]`; row: `[rows...]` int32, or NULL */
+    const lz_tensor *bias; /* `[out_features]` f32: float32; f16: float16; bf16: bfloat16, or NULL */
+    uint32_t x_granularity; /* param 0 */
+    uint32_t weight_layout; /* param 1 */
+    uint32_t activation; /* param 2 */
+    uint32_t output_dtype; /* param 3 */
+} lz_mlp_linear_int8_args;
+
+typedef struct lz_mlp_linear_int8_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16 */
+} lz_mlp_linear_int8_out;
+
+typedef struct lz_mlp_linear_int8_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_mlp_linear_int8_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_mlp_linear_int8_args *args, const lz_mlp_linear_int8_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_mlp_linear_int8_kernel;
+
+/* mlp.linear.pack: Lays the integer weights of a linear layer out in panels, once for many calls. */
+
+#define LZ_MLP_LINEAR_PACK_VERSION 1u
+
+typedef struct lz_mlp_linear_pack_args {
+    size_t size;
+    uint64_t given; /* which params are given, by their number; kernels get all */
+    const lz_tensor *weight; /* `[out_features, stored]` `Q` */
+} lz_mlp_linear_pack_args;
+
+typedef struct lz_mlp_linear_pack_out {
+    size_t size;
+    lz_tensor *packed; /* `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q` */
+} lz_mlp_linear_pack_out;
+
+typedef struct lz_mlp_linear_pack_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_mlp_linear_pack_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_mlp_linear_pack_args *args, const lz_mlp_linear_pack_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_mlp_linear_pack_kernel;
+
+/* mlp.linear.weight_only: A linear layer of floats with int8 or int4 weights, an optional bias and activation. */
+
+#define LZ_MLP_LINEAR_WEIGHT_ONLY_VERSION 1u
+
+enum { LZ_MLP_LINEAR_WEIGHT_ONLY_FORMAT_INT8 = 0, LZ_MLP_LINEAR_WEIGHT_ONLY_FORMAT_INT4 = 1 };
+
+enum { LZ_MLP_LINEAR_WEIGHT_ONLY_GRANULARITY_CHANNEL = 0, LZ_MLP_LINEAR_WEIGHT_ONLY_GRANULARITY_BLOCK = 1 };
+
+enum { LZ_MLP_LINEAR_WEIGHT_ONLY_WEIGHT_LAYOUT_PLAIN = 0, LZ_MLP_LINEAR_WEIGHT_ONLY_WEIGHT_LAYOUT_PANELS = 1 };
+
+enum { LZ_MLP_LINEAR_WEIGHT_ONLY_ACTIVATION_NONE = 0, LZ_MLP_LINEAR_WEIGHT_ONLY_ACTIVATION_RELU = 1, LZ_MLP_LINEAR_WEIGHT_ONLY_ACTIVATION_SILU = 2, LZ_MLP_LINEAR_WEIGHT_ONLY_ACTIVATION_GELU = 3, LZ_MLP_LINEAR_WEIGHT_ONLY_ACTIVATION_GELU_TANH = 4 };
+
+typedef struct lz_mlp_linear_weight_only_args {
+    size_t size;
+    uint64_t given; /* which params are given, by their number; kernels get all */
+    const lz_tensor *x; /* `[rows..., in_features]` `T` */
+    const lz_tensor *weight; /* plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8 */
+    const lz_tensor *scale; /* channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32 */
+    const lz_tensor *zero_point; /* channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` int32, or NULL */
+    const lz_tensor *bias; /* `[out_features]` `T`, or NULL */
+    uint32_t format; /* param 0 */
+    uint32_t granularity; /* param 1 */
+    int64_t block_size; /* param 2 */
+    uint32_t weight_layout; /* param 3 */
+    int64_t stored; /* param 4 */
+    uint32_t activation; /* param 5 */
+} lz_mlp_linear_weight_only_args;
+
+typedef struct lz_mlp_linear_weight_only_out {
+    size_t size;
+    lz_tensor *output; /* `[rows..., out_features]` `T` */
+} lz_mlp_linear_weight_only_out;
+
+typedef struct lz_mlp_linear_weight_only_kernel {
+    size_t size;
+    void *context;
+    lz_status (*workspace)(void *context, const lz_mlp_linear_weight_only_args *args, uint64_t *bytes); /* may be NULL */
+    lz_status (*run)(void *context, const lz_mlp_linear_weight_only_args *args, const lz_mlp_linear_weight_only_out *out, lz_run *run);
+    void (*release)(void *context); /* may be NULL */
+} lz_mlp_linear_weight_only_kernel;
+
 /* norm.layer: Layer normalisation over the last dimension. */
 
 #define LZ_NORM_LAYER_VERSION 1u

@@ -68,6 +68,12 @@ pub mod kv_compact;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.int8`.
+pub mod mlp_linear_int8;
+/// `mlp.linear.pack`.
+pub mod mlp_linear_pack;
+/// `mlp.linear.weight_only`.
+pub mod mlp_linear_weight_only;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -371,6 +377,33 @@ pub unsafe fn entry(
                         >::new(vtable.cast(), owner)
                     }?;
                     lz_ops::mlp_linear_kernel(spec, kernel)
+                }
+                "mlp.linear.int8" => {
+                    let kernel = unsafe {
+                        Native::<
+                            mlp_linear_int8::MlpLinearInt8Args,
+                            mlp_linear_int8::MlpLinearInt8Places,
+                        >::new(vtable.cast(), owner)
+                    }?;
+                    lz_ops::mlp_linear_int8_kernel(spec, kernel)
+                }
+                "mlp.linear.pack" => {
+                    let kernel = unsafe {
+                        Native::<
+                            mlp_linear_pack::MlpLinearPackArgs,
+                            mlp_linear_pack::MlpLinearPackPlaces,
+                        >::new(vtable.cast(), owner)
+                    }?;
+                    lz_ops::mlp_linear_pack_kernel(spec, kernel)
+                }
+                "mlp.linear.weight_only" => {
+                    let kernel = unsafe {
+                        Native::<
+                            mlp_linear_weight_only::MlpLinearWeightOnlyArgs,
+                            mlp_linear_weight_only::MlpLinearWeightOnlyPlaces,
+                        >::new(vtable.cast(), owner)
+                    }?;
+                    lz_ops::mlp_linear_weight_only_kernel(spec, kernel)
                 }
                 "norm.layer" => {
                     let kernel = unsafe {

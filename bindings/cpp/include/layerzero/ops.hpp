@@ -31,6 +31,9 @@
 #include <layerzero/ops/kv_compact.hpp>
 #include <layerzero/ops/mlp_fused.hpp>
 #include <layerzero/ops/mlp_linear.hpp>
+#include <layerzero/ops/mlp_linear_int8.hpp>
+#include <layerzero/ops/mlp_linear_pack.hpp>
+#include <layerzero/ops/mlp_linear_weight_only.hpp>
 #include <layerzero/ops/norm_layer.hpp>
 #include <layerzero/ops/norm_rms.hpp>
 #include <layerzero/ops/norm_rms_add.hpp>

@@ -1361,6 +1361,18 @@ void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle c
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_ask(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Answer &answer) noexcept;
@@ -1830,6 +1842,30 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_ask(engine, args, answer);
+}
+
+::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_int8(engine, args, outputs, options);
+}
+
+::lz::bridge::Failure *mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_int8_ask(engine, args, answer);
+}
+
+::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_pack(engine, args, outputs, options);
+}
+
+::lz::bridge::Failure *mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_pack_ask(engine, args, answer);
+}
+
+::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_weight_only(engine, args, outputs, options);
+}
+
+::lz::bridge::Failure *mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_weight_only_ask(engine, args, answer);
 }
 
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {

@@ -35,6 +35,9 @@ use super::kv_append::{kv_append, kv_append_ask};
 use super::kv_compact::{kv_compact, kv_compact_ask};
 use super::mlp_fused::{mlp_fused, mlp_fused_ask};
 use super::mlp_linear::{mlp_linear, mlp_linear_ask};
+use super::mlp_linear_int8::{mlp_linear_int8, mlp_linear_int8_ask};
+use super::mlp_linear_pack::{mlp_linear_pack, mlp_linear_pack_ask};
+use super::mlp_linear_weight_only::{mlp_linear_weight_only, mlp_linear_weight_only_ask};
 use super::norm_layer::{norm_layer, norm_layer_ask};
 use super::norm_rms::{norm_rms, norm_rms_ask};
 use super::norm_rms_add::{norm_rms_add, norm_rms_add_ask};
@@ -273,6 +276,15 @@ pub mod ffi {
         #[namespace = ""]
         #[cxx_name = "lz_mlp_linear_args"]
         type MlpLinearArgs = lz_plugin::generated::mlp_linear::MlpLinearArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_mlp_linear_int8_args"]
+        type MlpLinearInt8Args = lz_plugin::generated::mlp_linear_int8::MlpLinearInt8Args;
+        #[namespace = ""]
+        #[cxx_name = "lz_mlp_linear_pack_args"]
+        type MlpLinearPackArgs = lz_plugin::generated::mlp_linear_pack::MlpLinearPackArgs;
+        #[namespace = ""]
+        #[cxx_name = "lz_mlp_linear_weight_only_args"]
+        type MlpLinearWeightOnlyArgs = lz_plugin::generated::mlp_linear_weight_only::MlpLinearWeightOnlyArgs;
         #[namespace = ""]
         #[cxx_name = "lz_norm_layer_args"]
         type NormLayerArgs = lz_plugin::generated::norm_layer::NormLayerArgs;
@@ -519,6 +531,27 @@ pub mod ffi {
             options: *const CallOptions,
         ) -> *mut Failure;
         unsafe fn mlp_linear_ask(engine: &Engine, args: *const MlpLinearArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_int8(
+            engine: &Engine,
+            args: *const MlpLinearInt8Args,
+            outputs: *mut Output,
+            options: *const CallOptions,
+        ) -> *mut Failure;
+        unsafe fn mlp_linear_int8_ask(engine: &Engine, args: *const MlpLinearInt8Args, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_pack(
+            engine: &Engine,
+            args: *const MlpLinearPackArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+        ) -> *mut Failure;
+        unsafe fn mlp_linear_pack_ask(engine: &Engine, args: *const MlpLinearPackArgs, answer: &mut Answer) -> *mut Failure;
+        unsafe fn mlp_linear_weight_only(
+            engine: &Engine,
+            args: *const MlpLinearWeightOnlyArgs,
+            outputs: *mut Output,
+            options: *const CallOptions,
+        ) -> *mut Failure;
+        unsafe fn mlp_linear_weight_only_ask(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn norm_layer(
             engine: &Engine,
             args: *const NormLayerArgs,

@@ -62,6 +62,12 @@ pub mod kv_compact;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.int8`.
+pub mod mlp_linear_int8;
+/// `mlp.linear.pack`.
+pub mod mlp_linear_pack;
+/// `mlp.linear.weight_only`.
+pub mod mlp_linear_weight_only;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.

@@ -1179,6 +1179,96 @@ OVERLOADS += [
 ]
 
 
+def _fake_mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point=None, bias=None, *, x_granularity=None, weight_layout=None, activation=None, output_dtype=None):
+    if output_dtype is None:
+        output_dtype = 'f32'
+    *axis_rows, _ = x.shape
+    axis_out_features, = weight_scale.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype={"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[output_dtype])
+    return result_output
+
+
+def mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point=None, bias=None, *, x_granularity=None, weight_layout=None, activation=None, output_dtype=None, out=None):
+    refuse_gradients("mlp.linear.int8", x, weight, x_scale, weight_scale, x_zero_point, bias)
+    if out is None:
+        return _layerzero.mlp_linear_int8.default(x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity=x_granularity, weight_layout=weight_layout, activation=activation, output_dtype=output_dtype)
+    out = places("mlp.linear.int8", out, 1)
+    _layerzero.mlp_linear_int8.out(x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity=x_granularity, weight_layout=weight_layout, activation=activation, output_dtype=output_dtype, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "mlp_linear_int8(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? x_zero_point=None, Tensor? bias=None, *, str? x_granularity=None, str? weight_layout=None, str? activation=None, str? output_dtype=None) -> Tensor",
+        "mlp_linear_int8", _fake_mlp_linear_int8, {}, 1, (),
+    ),
+    Overload(
+        "mlp_linear_int8.out(Tensor x, Tensor weight, Tensor x_scale, Tensor weight_scale, Tensor? x_zero_point=None, Tensor? bias=None, *, str? x_granularity=None, str? weight_layout=None, str? activation=None, str? output_dtype=None, Tensor(a!) out) -> ()",
+        "mlp_linear_int8", _fake_mlp_linear_int8, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_mlp_linear_pack(weight):
+    axis_out_features, axis_stored = weight.shape
+    result_packed = weight.new_empty((-(-axis_out_features // 16), -(-axis_stored // 4), 16, 4), dtype=weight.dtype)
+    return result_packed
+
+
+def mlp_linear_pack(weight, *, out=None):
+    refuse_gradients("mlp.linear.pack", weight)
+    if out is None:
+        return _layerzero.mlp_linear_pack.default(weight)
+    out = places("mlp.linear.pack", out, 1)
+    _layerzero.mlp_linear_pack.out(weight, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "mlp_linear_pack(Tensor weight) -> Tensor",
+        "mlp_linear_pack", _fake_mlp_linear_pack, {}, 1, (),
+    ),
+    Overload(
+        "mlp_linear_pack.out(Tensor weight, *, Tensor(a!) out) -> ()",
+        "mlp_linear_pack", _fake_mlp_linear_pack, {}, 1, ("out",),
+    ),
+]
+
+
+def _fake_mlp_linear_weight_only(x, weight, scale, zero_point=None, bias=None, *, format, granularity=None, block_size=None, weight_layout=None, stored=None, activation=None):
+    if granularity is None:
+        granularity = 'channel'
+    *axis_rows, _ = x.shape
+    if granularity == "channel":
+        axis_out_features, = scale.shape
+    elif granularity == "block":
+        axis_out_features, _ = scale.shape
+    result_output = x.new_empty((*axis_rows, axis_out_features), dtype=x.dtype)
+    return result_output
+
+
+def mlp_linear_weight_only(x, weight, scale, zero_point=None, bias=None, *, format, granularity=None, block_size=None, weight_layout=None, stored=None, activation=None, out=None):
+    refuse_gradients("mlp.linear.weight_only", x, weight, scale, zero_point, bias)
+    if out is None:
+        return _layerzero.mlp_linear_weight_only.default(x, weight, scale, zero_point, bias, format=format, granularity=granularity, block_size=block_size, weight_layout=weight_layout, stored=stored, activation=activation)
+    out = places("mlp.linear.weight_only", out, 1)
+    _layerzero.mlp_linear_weight_only.out(x, weight, scale, zero_point, bias, format=format, granularity=granularity, block_size=block_size, weight_layout=weight_layout, stored=stored, activation=activation, out=out[0])
+    return out[0]
+
+
+OVERLOADS += [
+    Overload(
+        "mlp_linear_weight_only(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point=None, Tensor? bias=None, *, str format, str? granularity=None, SymInt? block_size=None, str? weight_layout=None, SymInt? stored=None, str? activation=None) -> Tensor",
+        "mlp_linear_weight_only", _fake_mlp_linear_weight_only, {}, 1, (),
+    ),
+    Overload(
+        "mlp_linear_weight_only.out(Tensor x, Tensor weight, Tensor scale, Tensor? zero_point=None, Tensor? bias=None, *, str format, str? granularity=None, SymInt? block_size=None, str? weight_layout=None, SymInt? stored=None, str? activation=None, Tensor(a!) out) -> ()",
+        "mlp_linear_weight_only", _fake_mlp_linear_weight_only, {}, 1, ("out",),
+    ),
+]
+
+
 def _fake_norm_layer(x, weight=None, bias=None, *, eps=None, return_stats=None):
     if return_stats is None:
         return_stats = False

@@ -38,6 +38,9 @@ __all__ = [
     "kv_compact",
     "mlp_fused",
     "mlp_linear",
+    "mlp_linear_int8",
+    "mlp_linear_pack",
+    "mlp_linear_weight_only",
     "norm_layer",
     "norm_rms",
     "norm_rms_add",
@@ -1178,6 +1181,110 @@ def mlp_linear(
         x: `[rows..., in_features]` `T`. The input rows.
         weight: `[out_features, in_features]` `T`. One row an output feature.
         bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
+        activation: Applied to each output before it is rounded (default `none`).
+    """
+
+def mlp_linear_int8(
+    x: _T,
+    weight: Tensor,
+    x_scale: Tensor,
+    weight_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    x_granularity: Literal["tensor", "row"] | None = None,
+    weight_layout: Literal["plain", "panels"] | None = None,
+    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+    output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> _T:
+    r"""A linear layer of int8 rows with int8 weights, an optional bias and activation.
+
+    For row r and output feature o:
+
+        output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
+
+    in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
+    not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
+    zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
+
+    With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
+    last word means nothing.
+
+    Args:
+        x: `[rows..., in_features]` int8. The input rows, quantised.
+        weight: plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row an output feature, or panels of them.
+        x_scale: tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all.
+        weight_scale: `[out_features]` float32. Scale of each output feature.
+        x_zero_point: tensor: `[]`; row: `[rows...]` int32. Zero point of each row, or of all; absent means 0.
+        bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
+        x_granularity: Which rows share a scale (default `row`).
+        weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
+        activation: Applied to each output before it is rounded (default `none`).
+        output_dtype: The dtype of the output (default `f32`).
+    """
+
+def mlp_linear_pack(
+    weight: _T,
+    *,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> _T:
+    r"""Lays the integer weights of a linear layer out in panels, once for many calls.
+
+    With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
+
+        packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
+
+    so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
+    inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
+    `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
+
+    Args:
+        weight: `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+    """
+
+def mlp_linear_weight_only(
+    x: _T,
+    weight: Tensor,
+    scale: Tensor,
+    zero_point: Tensor | None = None,
+    bias: Tensor | None = None,
+    *,
+    format: Literal["int8", "int4"],
+    granularity: Literal["channel", "block"] | None = None,
+    block_size: int | None = None,
+    weight_layout: Literal["plain", "panels"] | None = None,
+    stored: int | None = None,
+    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+    out: Tensor | Sequence[Tensor] | None = None,
+) -> _T:
+    r"""A linear layer of floats with int8 or int4 weights, an optional bias and activation.
+
+    For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+
+        output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
+
+    in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
+    activations are those of `mlp.linear`.
+
+    **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
+    last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
+
+    **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
+    input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
+    laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
+
+    Args:
+        x: `[rows..., in_features]` `T`. The input rows.
+        weight: plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row an output feature, or panels of them.
+        scale: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32. Scale of each group.
+        zero_point: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` int32. Zero point of each group; absent means 0.
+        bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
+        format: The format of the stored values (required).
+        granularity: Which inputs share a scale (default `channel`).
+        block_size: Inputs a block, with granularity block (default `32`).
+        weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
+        stored: Bytes of a stored row; follows from the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
         activation: Applied to each output before it is rounded (default `none`).
     """
 

@@ -530,6 +530,57 @@ class MlpLinear(Protocol):
     ) -> Any: ...
 
 
+class MlpLinearInt8(Protocol):
+    r"""A kernel of `mlp.linear.int8`: A linear layer of int8 rows with int8 weights, an optional bias and activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        x_scale: Any,
+        weight_scale: Any,
+        x_zero_point: Any,
+        bias: Any,
+        /,
+        *,
+        x_granularity: Literal["tensor", "row"],
+        weight_layout: Literal["plain", "panels"],
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+        output_dtype: Literal["f32", "f16", "bf16"],
+    ) -> Any: ...
+
+
+class MlpLinearPack(Protocol):
+    r"""A kernel of `mlp.linear.pack`: Lays the integer weights of a linear layer out in panels, once for many calls. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        weight: Any,
+        /,
+    ) -> Any: ...
+
+
+class MlpLinearWeightOnly(Protocol):
+    r"""A kernel of `mlp.linear.weight_only`: A linear layer of floats with int8 or int4 weights, an optional bias and activation. A kernel may take `out=None` as well."""
+
+    def __call__(
+        self,
+        x: Any,
+        weight: Any,
+        scale: Any,
+        zero_point: Any,
+        bias: Any,
+        /,
+        *,
+        format: Literal["int8", "int4"],
+        granularity: Literal["channel", "block"],
+        block_size: int,
+        weight_layout: Literal["plain", "panels"],
+        stored: int,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"],
+    ) -> Any: ...
+
+
 class NormLayer(Protocol):
     r"""A kernel of `norm.layer`: Layer normalisation over the last dimension. A kernel may take `out=None` as well."""
 

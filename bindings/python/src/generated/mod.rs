@@ -32,6 +32,9 @@ mod kv_append;
 mod kv_compact;
 mod mlp_fused;
 mod mlp_linear;
+mod mlp_linear_int8;
+mod mlp_linear_pack;
+mod mlp_linear_weight_only;
 mod norm_layer;
 mod norm_rms;
 mod norm_rms_add;
@@ -270,6 +273,25 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         .add(
             "mlp_linear",
             function(module, &mlp_linear::SIGNATURE, mlp_linear::entry)?,
+        )?;
+    module
+        .add(
+            "mlp_linear_int8",
+            function(module, &mlp_linear_int8::SIGNATURE, mlp_linear_int8::entry)?,
+        )?;
+    module
+        .add(
+            "mlp_linear_pack",
+            function(module, &mlp_linear_pack::SIGNATURE, mlp_linear_pack::entry)?,
+        )?;
+    module
+        .add(
+            "mlp_linear_weight_only",
+            function(
+                module,
+                &mlp_linear_weight_only::SIGNATURE,
+                mlp_linear_weight_only::entry,
+            )?,
         )?;
     module
         .add(

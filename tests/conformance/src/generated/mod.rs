@@ -60,6 +60,12 @@ pub mod kv_compact;
 pub mod mlp_fused;
 /// `mlp.linear`.
 pub mod mlp_linear;
+/// `mlp.linear.int8`.
+pub mod mlp_linear_int8;
+/// `mlp.linear.pack`.
+pub mod mlp_linear_pack;
+/// `mlp.linear.weight_only`.
+pub mod mlp_linear_weight_only;
 /// `norm.layer`.
 pub mod norm_layer;
 /// `norm.rms`.
@@ -83,7 +89,7 @@ pub mod tokenize_decode;
 /// `tokenize.encode`.
 pub mod tokenize_encode;
 /// Every operation under test, by name.
-pub static SUBJECTS: [&dyn crate::suite::Subject; 41usize] = [
+pub static SUBJECTS: [&dyn crate::suite::Subject; 44usize] = [
     &activation_gelu::Operation,
     &activation_gelu_mul::Operation,
     &activation_relu::Operation,
@@ -114,6 +120,9 @@ pub static SUBJECTS: [&dyn crate::suite::Subject; 41usize] = [
     &kv_compact::Operation,
     &mlp_fused::Operation,
     &mlp_linear::Operation,
+    &mlp_linear_int8::Operation,
+    &mlp_linear_pack::Operation,
+    &mlp_linear_weight_only::Operation,
     &norm_layer::Operation,
     &norm_rms::Operation,
     &norm_rms_add::Operation,

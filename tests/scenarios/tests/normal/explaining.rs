@@ -86,7 +86,7 @@ fn a_second_call_is_cached_and_says_so() {
 fn the_inventory_can_be_listed() {
     let engine = house();
     let registry = engine.registry();
-    assert_eq!(registry.operations().count(), 41);
+    assert_eq!(registry.operations().count(), 44);
     let versions: Vec<(&str, &str)> =
         registry.backends().map(|(name, backend)| (name, backend.version.as_str())).collect();
     for expected in

@@ -1330,6 +1330,18 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
 
 ::lz::bridge::Failure *mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
+::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
+::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
+::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+
+::lz::bridge::Failure *mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept;
+
 ::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
 
 ::lz::bridge::Failure *norm_layer_ask(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Answer &answer) noexcept;

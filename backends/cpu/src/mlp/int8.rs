@@ -1,0 +1,319 @@
+//! `mlp.linear.int8`: sums of products of bytes, in i32, block by block.
+//!
+//! One task computes one block of the result. Where the instruction wants the left bytes unsigned they are moved up, and what that
+//! adds is taken off again with the sums of the columns, which zero points need as well. Everything up to the scales is exact.
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use lz_core::{DType, KernelError, Run};
+use lz_ops::{
+    MlpLinearInt8Activation as Named, MlpLinearInt8Call, MlpLinearInt8Kernel, MlpLinearInt8Out,
+    MlpLinearInt8OutputDtype as Output, MlpLinearInt8WeightLayout as Layout,
+    MlpLinearInt8XGranularity as Granularity,
+};
+
+use super::activation::Activation;
+use super::linear::Write;
+use super::words::{ROWS, Room, STEP, WORD, WORDS, Words};
+use crate::gemm::{ROWS as TILE_ROWS, for_each_rows, most_vectors};
+use crate::isa::require;
+use crate::pool;
+use crate::rows::{Rows, RowsMut, Shape};
+use crate::simd::{Float, Simd, with_float};
+
+/// Rows that are dense, with weights of either layout. Sums of so many products of bytes fit i32.
+#[derive(Debug)]
+pub(crate) struct LinearInt8<S>(pub PhantomData<S>);
+
+#[lz_macros::kernel(
+    id = "cpu.mlp.linear.int8",
+    operation = "mlp.linear.int8",
+    backend = "cpu",
+    priority = 60,
+    strides = last_dense,
+    limits("in_features <= 65536" => AXIS_LIMIT),
+    deterministic
+)]
+impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
+    fn run(
+        &self,
+        call: &MlpLinearInt8Call<'_>,
+        out: MlpLinearInt8Out<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let s = require::<S>()?;
+        let dtype = match call.output_dtype {
+            Output::F32 => DType::F32,
+            Output::F16 => DType::F16,
+            Output::Bf16 => DType::BF16,
+        };
+        with_float!(Some(dtype), T => layer::<S, T>(s, call, out))
+    }
+}
+
+fn layer<S: Simd, T: Float>(
+    s: S,
+    call: &MlpLinearInt8Call<'_>,
+    mut out: MlpLinearInt8Out<'_>,
+) -> Result<(), KernelError> {
+    let (columns, depth) = (call.axes.out_features as usize, call.axes.in_features as usize);
+    let zero_point = call.x_zero_point.as_ref();
+    let layer = Layer::<S, T> {
+        s,
+        x: Rows::new(&call.x)?,
+        words: Words::new(&call.weight, call.weight_layout == Layout::Panels, columns, depth)?,
+        x_scale: Rows::shaped(&call.x_scale, Shape::Elements)?,
+        x_zero_point: zero_point.map(|view| Rows::shaped(view, Shape::Elements)).transpose()?,
+        shared: call.x_granularity == Granularity::Tensor,
+        scale: Rows::new(&call.weight_scale)?,
+        bias: call.bias.as_ref().map(Rows::new).transpose()?,
+        y: RowsMut::new(&mut out.output)?,
+        activation: match call.activation {
+            Named::None => Activation::None,
+            Named::Relu => Activation::Relu,
+            Named::Silu => Activation::Silu,
+            Named::Gelu => Activation::Gelu,
+            Named::GeluTanh => Activation::GeluTanh,
+        },
+    };
+    if call.axes.rows > 0 && columns > 0 {
+        layer.run();
+    }
+    Ok(())
+}
+
+/// Columns of a block, in whole panels.
+const COLUMNS: usize = PANELS * ROWS;
+const PANELS: usize = 4;
+
+/// Most rows of a block; a multiple of the rows of a micro-tile, so an even number.
+const BLOCK_ROWS: usize = 16 * TILE_ROWS;
+
+/// Inputs that are multiplied at once.
+const DEPTH: usize = WORDS * WORD;
+
+/// Layers with fewer multiplications stay on the caller's thread.
+const WORTH_SHARING: usize = 1 << 20;
+
+struct Layer<'a, S, T> {
+    s: S,
+    x: Rows<'a, i8>,
+    words: Words<'a>,
+    x_scale: Rows<'a, f32>,
+    x_zero_point: Option<Rows<'a, i32>>,
+    /// Whether all rows share a scale.
+    shared: bool,
+    scale: Rows<'a, f32>,
+    bias: Option<Rows<'a, T>>,
+    y: RowsMut<'a, T>,
+    activation: Activation,
+}
+
+/// What a task works on.
+#[repr(align(64))]
+struct Block {
+    sums: [i32; BLOCK_ROWS * COLUMNS],
+    columns: [i32; COLUMNS],
+    left: [u8; TILE_ROWS * DEPTH],
+    rooms: [Room; PANELS],
+}
+
+impl<S: Simd, T: Float> Layer<'_, S, T> {
+    fn run(&self) {
+        let (rows, columns) = (self.x.count(), self.words.rows);
+        let row_blocks = rows.div_ceil(BLOCK_ROWS);
+        // Of equal size, in whole micro-tiles, so that no task is left with a sliver.
+        let height = rows.div_ceil(row_blocks).next_multiple_of(TILE_ROWS);
+        let tasks = row_blocks * columns.div_ceil(COLUMNS);
+        let task = |number: usize| {
+            let (block, first) = (number / row_blocks, number % row_blocks * height);
+            self.one_block(first.min(rows)..rows.min(first + height), block);
+        };
+        if rows * columns * self.words.stored < WORTH_SHARING {
+            (0..tasks).for_each(task);
+        } else {
+            pool::for_each(tasks, &task);
+        }
+    }
+
+    #[inline(never)]
+    fn one_block(&self, rows: Range<usize>, number: usize) {
+        let s = self.s;
+        let mut block = Block {
+            sums: [0; BLOCK_ROWS * COLUMNS],
+            columns: [0; COLUMNS],
+            left: [0; TILE_ROWS * DEPTH],
+            rooms: [const { Room([0; STEP * WORDS]) }; PANELS],
+        };
+        let even = rows.len().next_multiple_of(2);
+        let column_sums = S::BYTE_OFFSET != 0 || self.x_zero_point.is_some();
+        for first in (0..self.words.count()).step_by(WORDS) {
+            let words = first..self.words.count().min(first + WORDS);
+            let mut panels = [std::ptr::null(); PANELS];
+            for (place, (panel, room)) in panels.iter_mut().zip(&mut block.rooms).enumerate() {
+                // SAFETY: these are words of the rows, as many as there is room for.
+                *panel = unsafe { self.words.panel(s, number * PANELS + place, words.clone(), room) };
+            }
+            let inputs = first * WORD..self.words.stored.min(words.end * WORD);
+            if column_sums {
+                // SAFETY: the panels have the words.
+                unsafe { add_columns(s, panels, inputs.len(), &mut block.columns) };
+            }
+            let mut row = 0;
+            while row < even {
+                let count = TILE_ROWS.min(even - row);
+                for place in 0..count {
+                    let from = rows.start + row + place;
+                    let to = &mut block.left[place * DEPTH..(place + 1) * DEPTH];
+                    let x = if from < rows.end { &self.x.row(from)[inputs.clone()] } else { &[] };
+                    move_up::<S>(s, x, to);
+                }
+                let sums = &mut block.sums[row * COLUMNS..(row + count) * COLUMNS];
+                // SAFETY: the panels have the words, and rows of the left factor have as many.
+                unsafe { multiply_rows(s, count, words.len(), &block.left, panels, sums) };
+                row += count;
+            }
+        }
+        let columns = number * COLUMNS..((number + 1) * COLUMNS).min(self.words.rows);
+        for (place, row) in rows.enumerate() {
+            self.write(row, columns.clone(), &block.sums[place * COLUMNS..], &block.columns);
+        }
+    }
+
+    /// Scales the sums of a row, adds the bias, activates, rounds and writes.
+    fn write(&self, row: usize, columns: Range<usize>, sums: &[i32], column_sums: &[i32]) {
+        let group = if self.shared { 0 } else { row };
+        let x_scale = f64::from(self.x_scale.row(group)[0]);
+        let zero_point = self.x_zero_point.as_ref().map_or(0, |rows| i64::from(rows.row(group)[0]));
+        let offset = zero_point + i64::from(S::BYTE_OFFSET);
+        let scales = &self.scale.row(0)[columns.clone()];
+        let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
+        let mut values = [0.0f32; COLUMNS];
+        for (place, (value, &scale)) in values.iter_mut().zip(scales).enumerate() {
+            let sum = i64::from(sums[place]) - offset * i64::from(column_sums[place]);
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[place].to_f32()));
+            *value = (sum as f64 * (x_scale * f64::from(scale)) + bias) as f32;
+        }
+        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        let to = unsafe { self.y.part(row, columns) };
+        self.activation.with(Write { s: self.s, sums: &values, bias: None, to });
+    }
+}
+
+/// Writes bytes with the offset that products want, and 0 after them.
+#[inline(never)]
+fn move_up<S: Simd>(s: S, from: &[i8], to: &mut [u8]) {
+    let (bytes, rest) = to.split_at_mut(from.len().min(to.len()));
+    s.vectorize(|| {
+        for (to, from) in bytes.iter_mut().zip(from) {
+            *to = (*from as u8).wrapping_add(S::BYTE_OFFSET);
+        }
+        rest.fill(0);
+    });
+}
+
+/// Adds the bytes of each column, of those that are inputs.
+///
+/// # Safety
+/// The panels have the words of so many inputs.
+#[inline(never)]
+unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize, sums: &mut [i32; COLUMNS]) {
+    const ONES: i32 = 0x0101_0101;
+    s.vectorize(|| {
+        for first in (0..COLUMNS).step_by(S::LANES) {
+            // SAFETY: the caller vouches for the words; a vector is a part of a panel.
+            unsafe {
+                let from = panels[first / ROWS].cast::<f32>().add(first % ROWS);
+                let to = sums.as_mut_ptr().cast::<f32>().add(first);
+                let mut sum = s.to_bits(s.load(to));
+                let whole = inputs / WORD;
+                for word in 0..whole {
+                    let bytes = s.to_bits(s.load(from.add(word * ROWS)));
+                    sum = s.dot_bytes(sum, s.splat_i32(ONES), bytes);
+                }
+                let rest = inputs % WORD;
+                if rest > 0 {
+                    let bytes = s.to_bits(s.load(from.add(whole * ROWS)));
+                    // The first bytes of a word are its lowest.
+                    let ones = i32::from_le(ONES & ((1 << (8 * rest)) - 1));
+                    sum = s.dot_bytes(sum, s.splat_i32(ones), bytes);
+                }
+                s.store(to, s.with_bits(sum));
+            }
+        }
+    });
+}
+
+/// Adds the products of a few rows with every panel.
+///
+/// # Safety
+/// The panels and the rows have the words, and there are sums for `count` rows, an even number up to [`TILE_ROWS`].
+#[inline(never)]
+unsafe fn multiply_rows<S: Simd>(
+    s: S,
+    count: usize,
+    words: usize,
+    left: &[u8; TILE_ROWS * DEPTH],
+    panels: [*const u8; PANELS],
+    sums: &mut [i32],
+) {
+    let (left, sums) = (left.as_ptr(), sums.as_mut_ptr());
+    s.vectorize(|| {
+        for_each_rows!(count, |row, MR| {
+            for column in (0..COLUMNS).step_by(most_vectors::<S>() * S::LANES) {
+                // SAFETY: the caller vouches for the factors and the sums.
+                unsafe {
+                    let (left, to) = (left.add(row * DEPTH), sums.add(row * COLUMNS + column));
+                    if S::LANES >= 16 {
+                        add_tile::<S, MR, 4>(s, left, panels, column, words, to);
+                    } else {
+                        add_tile::<S, MR, 2>(s, left, panels, column, words, to);
+                    }
+                }
+            }
+        });
+    });
+}
+
+#[inline(always)]
+unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
+    s: S,
+    left: *const u8,
+    panels: [*const u8; PANELS],
+    column: usize,
+    words: usize,
+    to: *mut i32,
+) {
+    // SAFETY: the caller vouches for the factors and the sums.
+    unsafe {
+        let mut from = [std::ptr::null::<f32>(); NV];
+        for (n, from) in from.iter_mut().enumerate() {
+            let column = column + n * S::LANES;
+            *from = panels[column / ROWS].cast::<f32>().add(column % ROWS);
+        }
+        let mut sums = [[s.splat_i32(0); NV]; MR];
+        for (m, sums) in sums.iter_mut().enumerate() {
+            for (n, sum) in sums.iter_mut().enumerate() {
+                *sum = s.to_bits(s.load(to.add(m * COLUMNS + n * S::LANES).cast()));
+            }
+        }
+        for word in 0..words {
+            let mut right = [s.splat_i32(0); NV];
+            for (right, from) in right.iter_mut().zip(&from) {
+                *right = s.to_bits(s.load(from.add(word * ROWS)));
+            }
+            for (m, sums) in sums.iter_mut().enumerate() {
+                let bytes = s.splat_i32(left.add(m * DEPTH + word * WORD).cast::<i32>().read_unaligned());
+                for (sum, &right) in sums.iter_mut().zip(&right) {
+                    *sum = s.dot_bytes(*sum, bytes, right);
+                }
+            }
+        }
+        for (m, sums) in sums.iter().enumerate() {
+            for (n, &sum) in sums.iter().enumerate() {
+                s.store(to.add(m * COLUMNS + n * S::LANES).cast(), s.with_bits(sum));
+            }
+        }
+    }
+}

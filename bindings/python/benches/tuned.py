@@ -1,0 +1,136 @@
+"""What tuning chooses for the workloads of the schemas, held against what measures best afterwards.
+
+Each call of a list (`bench-cpu --calls`, one a line) is tuned over every kernel that takes it, into a PerfDB of its own, and
+decided. Then the chosen kernel and those that tuning found within twice its time are measured again in turns, each locked: chosen
+rightly is what is at most a twentieth slower than the best of these. With `--json`, one object a line; else rows of a table.
+
+The reference computes in f64, element by element, and takes minutes where others take milliseconds: from the work on that
+`REFERENCE_WORK` names it is not among the candidates, and the row says so.
+"""
+
+import json
+import math
+import statistics
+import sys
+import tempfile
+import time
+
+import torch
+
+import layerzero as lz
+
+DTYPES = {
+    "f32": torch.float32,
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "i8": torch.int8,
+    "u8": torch.uint8,
+    "i32": torch.int32,
+    "i64": torch.int64,
+    "bool": torch.bool,
+    "f8_e4m3": torch.float8_e4m3fn,
+    "f8_e5m2": torch.float8_e5m2,
+    "f8_e8m0": torch.float8_e8m0fnu,
+    "f4_e2m1x2": torch.float4_e2m1fn_x2,
+}
+
+# Multiplications, or bytes moved, from which on the reference does not take part.
+REFERENCE_WORK = 2e6
+
+# What is not slower than this, in turns with the best, is as good as the best.
+AS_GOOD = 1.05
+
+ROUNDS, TURN = 7, 0.02
+
+
+def tensor(name, told):
+    shape, dtype = told["shape"], DTYPES[told["dtype"]]
+    if "values" in told:
+        return torch.tensor(told["values"], dtype=dtype).view(shape)
+    count = math.prod(shape)
+    if not dtype.is_floating_point or dtype.itemsize == 1:
+        drawn = torch.randint(0, 100, (min(count, 1 << 20),), dtype=torch.uint8)
+        return drawn.repeat(-(-count // max(len(drawn), 1)))[:count].clone().view(dtype).view(shape)
+    drawn = torch.randn(min(count, 1 << 20))
+    if "scale" in name or "prob" in name:
+        drawn = drawn.abs() + 0.01
+    return drawn.to(dtype).repeat(-(-count // max(len(drawn), 1)))[:count].clone().view(shape)
+
+
+def timed(run, seconds):
+    """The time that a tenth of the runs was faster than."""
+    times, begin = [], time.perf_counter()
+    while time.perf_counter() - begin < seconds or len(times) < 3:
+        start = time.perf_counter_ns()
+        run()
+        times.append(time.perf_counter_ns() - start)
+    return sorted(times)[len(times) // 10]
+
+
+def again(operation, arguments, kernels):
+    """Each kernel locked, in turns: the median of its turns."""
+    function = getattr(lz.ops, operation.replace(".", "_"))
+    turns = {kernel: [] for kernel in kernels}
+    for _ in range(ROUNDS):
+        for kernel, times in turns.items():
+            lz.lock(operation, kernel)
+            try:
+                function(**arguments)
+                times.append(timed(lambda: function(**arguments), TURN))
+            finally:
+                lz.unlock(operation)
+    return {kernel: statistics.median(times) for kernel, times in turns.items()}
+
+
+def one(told, samples):
+    operation = told["operation"]
+    arguments = {name: tensor(name, value) for name, value in told["tensors"].items()} | told["params"]
+    small = max(told["flops"], told["bytes"]) <= REFERENCE_WORK
+    lz.configure(deny=[] if small else ["reference.*"])
+    data = lz.tune(operation, samples=samples, progress=False, **arguments).to_dict()
+    measured = {row["kernel"]: row["median_ns"] for row in data["kernels"] if row["state"] == "measured"}
+    chosen = lz.which(operation, **arguments).kernel_id
+    near = [kernel for kernel, time in measured.items() if time <= 2 * measured.get(chosen, math.inf)]
+    times = again(operation, arguments, sorted({chosen, *near}))
+    best = min(times, key=times.get)
+    return {
+        "bench": "tuned",
+        "case": f"{operation} {told['workload']}",
+        "unit": "ns",
+        "candidates": len(measured),
+        "reference": small,
+        "chosen": chosen,
+        "ours": times[chosen],
+        "best": best,
+        "theirs": times[best],
+        "speedup": times[best] / times[chosen],
+        "right": times[chosen] <= AS_GOOD * times[best],
+    }
+
+
+def main(path, flags):
+    """Rows as they are found, and what became of all."""
+    as_json, samples = "--json" in flags, 10
+    rows = []
+    with open(path, encoding="utf-8") as file, tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        lz.configure({"perfdb.path": f"{folder}/perfdb.sqlite"})
+        for line in file:
+            told = json.loads(line)
+            try:
+                row = one(told, samples)
+            except lz.LayerZeroError as error:
+                print(f"{told['operation']} {told['workload']}: {error}", file=sys.stderr)
+                continue
+            rows.append(row)
+            if as_json:
+                print(json.dumps(row), flush=True)
+            else:
+                verdict = "yes" if row["right"] else f"no, {1 / row['speedup']:.2f}× the time of `{row['best']}`"
+                print(f"| {row['case']} | `{row['chosen']}` | {row['ours'] / 1e3:.1f} µs | {verdict} |", flush=True)
+    right = sum(row["right"] for row in rows)
+    lost = [row["speedup"] for row in rows if not row["right"]]
+    print(f"chosen rightly: {right} of {len(rows)}; worst of the rest {min(lost, default=1):.2f}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
