@@ -33,6 +33,18 @@ fn missing<S: Simd>() -> KernelError {
         .before_writing()
 }
 
+/// Where `S` has tiles, those of bytes must be there as well.
+pub(crate) fn require_byte_tiles<S: Simd>() -> Result<(), KernelError> {
+    #[cfg(target_arch = "x86_64")]
+    let there = !S::TILES || crate::simd::tiles::available_for_bytes();
+    #[cfg(not(target_arch = "x86_64"))]
+    let there = !S::TILES;
+    if there {
+        return Ok(());
+    }
+    Err(KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required("amx_int8")).before_writing())
+}
+
 /// Entries of kernels, each for every instruction set of this target: `variants![norm::RmsRows, …]`. NEON will be one line more.
 macro_rules! variants {
     ($($kernel:path),* $(,)?) => {{
@@ -89,6 +101,16 @@ pub(crate) fn on_bytes(entry: KernelEntry) -> KernelEntry {
     entry
 }
 
+/// As [`on_bytes`], on tiles: before everything else.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn on_byte_tiles(entry: KernelEntry) -> KernelEntry {
+    let mut entry = variant::<crate::simd::Amx>(entry);
+    let spec = Arc::make_mut(&mut entry.spec);
+    spec.device.isa.push("amx_int8".to_owned());
+    spec.priority = spec.priority.saturating_add(20);
+    entry
+}
+
 /// Entries of kernels that multiply bytes; none where the target has no instruction for it.
 macro_rules! byte_variants {
     ($($kernel:path),* $(,)?) => {{
@@ -97,6 +119,7 @@ macro_rules! byte_variants {
         {
             $({
                 use $kernel as Kernel;
+                entries.push($crate::isa::on_byte_tiles(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
                 entries.push($crate::isa::on_bytes(Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry()));
             })*
         }

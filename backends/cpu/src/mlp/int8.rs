@@ -1,6 +1,6 @@
 //! `mlp.linear.int8`: sums of products of bytes, in i32, block by block.
 //!
-//! One task computes one block of the result. Where the instruction wants the left bytes unsigned they are moved up, and what that
+//! One task computes one block of the result, on tiles where there are some. Where the instruction wants the left bytes unsigned they are moved up, and what that
 //! adds is taken off again with the sums of the columns, which zero points need as well. Everything up to the scales is exact.
 
 use std::marker::PhantomData;
@@ -17,7 +17,7 @@ use super::activation::Activation;
 use super::linear::Write;
 use super::words::{ROWS, Room, STEP, WORD, WORDS, Words};
 use crate::gemm::{ROWS as TILE_ROWS, for_each_rows, most_vectors};
-use crate::isa::require;
+use crate::isa::{require, require_byte_tiles};
 use crate::pool;
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{Float, Simd, with_float};
@@ -43,6 +43,7 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
+        require_byte_tiles::<S>()?;
         let dtype = match call.output_dtype {
             Output::F32 => DType::F32,
             Output::F16 => DType::F16,
@@ -93,6 +94,12 @@ const BLOCK_ROWS: usize = 16 * TILE_ROWS;
 /// Inputs that are multiplied at once.
 const DEPTH: usize = WORDS * WORD;
 
+/// Rows of the left factor that are prepared at once: two tiles, or a few micro-tiles.
+const LEFT_ROWS: usize = 32;
+
+/// Words of a tile.
+const TILE_WORDS: usize = 16;
+
 /// Layers with fewer multiplications stay on the caller's thread.
 const WORTH_SHARING: usize = 1 << 20;
 
@@ -115,7 +122,7 @@ struct Layer<'a, S, T> {
 struct Block {
     sums: [i32; BLOCK_ROWS * COLUMNS],
     columns: [i32; COLUMNS],
-    left: [u8; TILE_ROWS * DEPTH],
+    left: [u8; LEFT_ROWS * DEPTH],
     rooms: [Room; PANELS],
 }
 
@@ -143,7 +150,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let mut block = Block {
             sums: [0; BLOCK_ROWS * COLUMNS],
             columns: [0; COLUMNS],
-            left: [0; TILE_ROWS * DEPTH],
+            left: [0; LEFT_ROWS * DEPTH],
             rooms: [const { Room([0; STEP * WORDS]) }; PANELS],
         };
         let even = rows.len().next_multiple_of(2);
@@ -154,15 +161,18 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
             for (place, (panel, room)) in panels.iter_mut().zip(&mut block.rooms).enumerate() {
                 // SAFETY: these are words of the rows, as many as there is room for.
                 *panel = unsafe { self.words.panel(s, number * PANELS + place, words.clone(), room) };
+                if S::TILES && !words.len().is_multiple_of(TILE_WORDS) {
+                    *panel = filled_up(*panel, words.len(), room);
+                }
             }
             let inputs = first * WORD..self.words.stored.min(words.end * WORD);
             if column_sums {
                 // SAFETY: the panels have the words.
                 unsafe { add_columns(s, panels, inputs.len(), &mut block.columns) };
             }
-            let mut row = 0;
-            while row < even {
-                let count = TILE_ROWS.min(even - row);
+            let together = if S::TILES { LEFT_ROWS } else { TILE_ROWS };
+            for row in (0..even).step_by(together) {
+                let count = if S::TILES { LEFT_ROWS } else { TILE_ROWS.min(even - row) };
                 for place in 0..count {
                     let from = rows.start + row + place;
                     let to = &mut block.left[place * DEPTH..(place + 1) * DEPTH];
@@ -170,9 +180,14 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                     move_up::<S>(s, x, to);
                 }
                 let sums = &mut block.sums[row * COLUMNS..(row + count) * COLUMNS];
-                // SAFETY: the panels have the words, and rows of the left factor have as many.
-                unsafe { multiply_rows(s, count, words.len(), &block.left, panels, sums) };
-                row += count;
+                // SAFETY: the panels have the words, on tiles in whole ones, and rows of the left factor have as many.
+                unsafe {
+                    if S::TILES {
+                        multiply_on_tiles(words.len().div_ceil(TILE_WORDS), &block.left, panels, sums);
+                    } else {
+                        multiply_rows(s, count, words.len(), &block.left, panels, sums);
+                    }
+                }
             }
         }
         let columns = number * COLUMNS..((number + 1) * COLUMNS).min(self.words.rows);
@@ -200,6 +215,55 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         self.activation.with(Write { s: self.s, sums: &values, bias: None, to });
     }
 }
+
+/// The words of a panel in the room, and 0 up to whole tiles.
+fn filled_up(panel: *const u8, words: usize, room: &mut Room) -> *const u8 {
+    let to = room.0.as_mut_ptr();
+    // SAFETY: the panel has the words, and the room is for whole tiles; a panel may lie there already.
+    unsafe {
+        std::ptr::copy(panel, to, words * STEP);
+        let rest = words.next_multiple_of(TILE_WORDS) - words;
+        std::ptr::write_bytes(to.add(words * STEP), 0, rest * STEP);
+    }
+    to
+}
+
+/// Adds the products of two tiles of rows with every panel.
+///
+/// # Safety
+/// The panels and the rows have so many tiles, and there are sums for all rows; the processor has tiles of bytes.
+#[cfg(target_arch = "x86_64")]
+unsafe fn multiply_on_tiles(
+    steps: usize,
+    left: &[u8; LEFT_ROWS * DEPTH],
+    panels: [*const u8; PANELS],
+    sums: &mut [i32],
+) {
+    use crate::simd::tiles::{Left, SIDE, Sums, Tiles};
+    let (from, to) = (left.as_ptr(), sums.as_mut_ptr().cast::<f32>());
+    // SAFETY: the caller vouches for the factors, the sums and the instructions.
+    unsafe {
+        let tiles = Tiles::new();
+        for (pair, panels) in panels.chunks_exact(2).enumerate() {
+            let to = to.add(pair * 2 * ROWS);
+            let below = to.add(SIDE * COLUMNS);
+            tiles.multiply_bytes(
+                Left { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH },
+                [panels[0], panels[1]],
+                steps,
+                Sums {
+                    tiles: [[to, to.add(ROWS)], [below, below.add(ROWS)]],
+                    row: COLUMNS * size_of::<i32>(),
+                    add: true,
+                },
+            );
+        }
+    }
+}
+
+/// No tiles on this target.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn multiply_on_tiles(_: usize, _: &[u8; LEFT_ROWS * DEPTH], _: [*const u8; PANELS], _: &mut [i32]) {}
 
 /// Writes bytes with the offset that products want, and 0 after them.
 #[inline(never)]
@@ -254,7 +318,7 @@ unsafe fn multiply_rows<S: Simd>(
     s: S,
     count: usize,
     words: usize,
-    left: &[u8; TILE_ROWS * DEPTH],
+    left: &[u8; LEFT_ROWS * DEPTH],
     panels: [*const u8; PANELS],
     sums: &mut [i32],
 ) {

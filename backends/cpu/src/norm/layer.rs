@@ -199,7 +199,7 @@ impl<'r, S: Simd, T: Float, W: Float> Centered<'r, S, T, W> {
 
 impl<S: Simd, T: Float, W: Float> Work for Centered<'_, S, T, W> {
     #[inline(always)]
-    fn perform(mut self) {
+    fn perform(self) {
         let (s, len, to) = (self.s, self.x.len(), self.y.as_mut_ptr());
         let Moments { mean, correction, inv_std } = self.moments;
         let by = [s.splat(mean), s.splat(correction), s.splat(inv_std)];

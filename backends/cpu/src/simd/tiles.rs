@@ -1,4 +1,4 @@
-//! AMX: products of bf16 tiles, sixteen rows of thirty-two numbers, summed in f32.
+//! AMX: products of bf16 tiles, sixteen rows of thirty-two numbers, summed in f32; and of bytes, sixty-four a row, summed in i32.
 //!
 //! The intrinsics are not stable yet, so the instructions are written out. A thread configures its tiles before it uses them
 //! and releases them afterwards, so that the system need not save them.
@@ -21,14 +21,22 @@ pub(crate) fn available() -> bool {
     *AVAILABLE.get_or_init(|| has_tiles() && permitted())
 }
 
+/// Whether it has tiles of bytes too.
+pub(crate) fn available_for_bytes() -> bool {
+    // AMX-INT8.
+    available() && features() >> 25 & 1 == 1
+}
+
 fn has_tiles() -> bool {
-    use std::arch::x86_64::{__cpuid, __cpuid_count};
-    if __cpuid(0).eax < 7 {
-        return false;
-    }
     // AMX-BF16 is bit 22, AMX-TILE bit 24.
     let wanted = 1 << 22 | 1 << 24;
-    __cpuid_count(7, 0).edx & wanted == wanted
+    features() & wanted == wanted
+}
+
+/// The word of features that tiles are in.
+fn features() -> u32 {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).edx }
 }
 
 #[cfg(target_os = "linux")]
@@ -73,6 +81,61 @@ struct Configuration {
     rows: [u8; 16],
 }
 
+/// The products of four pairs of tiles, by the name of their instruction. Nothing between the statements uses tiles: the compiler knows
+/// of none.
+macro_rules! multiply {
+    ($product:literal, $left:expr, $right:expr, $steps:expr, $sums:expr) => {{
+        let (left, right, steps): (Left, [*const u8; 2], usize) = ($left, $right, $steps);
+        let Sums { tiles: results, row: result_row, add } = $sums;
+        if steps > 0 || !add {
+            if add {
+                asm!(
+                    "tileloadd tmm0, [{a} + {row}]", "tileloadd tmm1, [{b} + {row}]",
+                    "tileloadd tmm2, [{c} + {row}]", "tileloadd tmm3, [{d} + {row}]",
+                    a = in(reg) results[0][0], b = in(reg) results[0][1],
+                    c = in(reg) results[1][0], d = in(reg) results[1][1], row = in(reg) result_row,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    options(nostack, readonly)
+                );
+            } else {
+                asm!(
+                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, options(nostack, nomem)
+                );
+            }
+            if steps > 0 {
+                asm!(
+                    "2:",
+                    "tileloadd tmm4, [{a} + {row}]",
+                    "tileloadd tmm6, [{c} + {side}]",
+                    "tileloadd tmm7, [{d} + {side}]",
+                    concat!($product, " tmm0, tmm4, tmm6"),
+                    "tileloadd tmm5, [{b} + {row}]",
+                    concat!($product, " tmm1, tmm4, tmm7"),
+                    concat!($product, " tmm2, tmm5, tmm6"),
+                    concat!($product, " tmm3, tmm5, tmm7"),
+                    "add {a}, 64", "add {b}, 64", "add {c}, 1024", "add {d}, 1024",
+                    "dec {steps}",
+                    "jnz 2b",
+                    a = inout(reg) left.tiles[0] => _, b = inout(reg) left.tiles[1] => _,
+                    c = inout(reg) right[0] => _, d = inout(reg) right[1] => _,
+                    steps = inout(reg) steps => _, row = in(reg) left.row, side = in(reg) 64usize,
+                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+                    options(nostack, readonly)
+                );
+            }
+            asm!(
+                "tilestored [{a} + {row}], tmm0", "tilestored [{b} + {row}], tmm1",
+                "tilestored [{c} + {row}], tmm2", "tilestored [{d} + {row}], tmm3",
+                a = in(reg) results[0][0], b = in(reg) results[0][1],
+                c = in(reg) results[1][0], d = in(reg) results[1][1], row = in(reg) result_row,
+                options(nostack)
+            );
+        }
+    }};
+}
+
 impl Tiles {
     /// Configures them.
     ///
@@ -95,58 +158,18 @@ impl Tiles {
     /// All tiles are readable, those of `right` one after the other at `BYTES` a step. The results are writable.
     #[inline(always)]
     pub(crate) unsafe fn multiply(&self, left: Left, right: [*const u8; 2], steps: usize, sums: Sums) {
-        let Sums { tiles: results, row: result_row, add } = sums;
-        if steps == 0 && add {
-            return;
-        }
         // SAFETY: the caller vouches for the memory, `self` for the configuration.
-        unsafe {
-            if add {
-                asm!(
-                    "tileloadd tmm0, [{a} + {row}]", "tileloadd tmm1, [{b} + {row}]",
-                    "tileloadd tmm2, [{c} + {row}]", "tileloadd tmm3, [{d} + {row}]",
-                    a = in(reg) results[0][0], b = in(reg) results[0][1],
-                    c = in(reg) results[1][0], d = in(reg) results[1][1], row = in(reg) result_row,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    options(nostack, readonly)
-                );
-            } else {
-                asm!(
-                    "tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _, options(nostack, nomem)
-                );
-            }
-            if steps > 0 {
-                // Nothing between these statements uses tiles: the compiler knows of none.
-                asm!(
-                    "2:",
-                    "tileloadd tmm4, [{a} + {row}]",
-                    "tileloadd tmm6, [{c} + {side}]",
-                    "tileloadd tmm7, [{d} + {side}]",
-                    "tdpbf16ps tmm0, tmm4, tmm6",
-                    "tileloadd tmm5, [{b} + {row}]",
-                    "tdpbf16ps tmm1, tmm4, tmm7",
-                    "tdpbf16ps tmm2, tmm5, tmm6",
-                    "tdpbf16ps tmm3, tmm5, tmm7",
-                    "add {a}, 64", "add {b}, 64", "add {c}, 1024", "add {d}, 1024",
-                    "dec {steps}",
-                    "jnz 2b",
-                    a = inout(reg) left.tiles[0] => _, b = inout(reg) left.tiles[1] => _,
-                    c = inout(reg) right[0] => _, d = inout(reg) right[1] => _,
-                    steps = inout(reg) steps => _, row = in(reg) left.row, side = in(reg) 64usize,
-                    out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
-                    out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
-                    options(nostack, readonly)
-                );
-            }
-            asm!(
-                "tilestored [{a} + {row}], tmm0", "tilestored [{b} + {row}], tmm1",
-                "tilestored [{c} + {row}], tmm2", "tilestored [{d} + {row}], tmm3",
-                a = in(reg) results[0][0], b = in(reg) results[0][1],
-                c = in(reg) results[1][0], d = in(reg) results[1][1], row = in(reg) result_row,
-                options(nostack)
-            );
-        }
+        unsafe { multiply!("tdpbf16ps", left, right, steps, sums) }
+    }
+
+    /// As [`Tiles::multiply`] for signed bytes, 64 a step; the results are i32. Row p of a right tile has bytes 4 p … 4 p + 3.
+    ///
+    /// # Safety
+    /// As [`Tiles::multiply`], and [`available_for_bytes`] was true.
+    #[inline(always)]
+    pub(crate) unsafe fn multiply_bytes(&self, left: Left, right: [*const u8; 2], steps: usize, sums: Sums) {
+        // SAFETY: the caller vouches for the memory and the instruction, `self` for the configuration.
+        unsafe { multiply!("tdpbssd", left, right, steps, sums) }
     }
 }
 
