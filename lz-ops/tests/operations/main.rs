@@ -3,6 +3,7 @@
 mod activation;
 mod copies;
 mod dense;
+mod integers;
 mod kv;
 mod posenc;
 mod quantize;

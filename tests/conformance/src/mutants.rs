@@ -89,9 +89,14 @@ pub fn mutations(operation: &Operation) -> Vec<Mutation> {
 }
 
 /// Params whose other values mean the same, and why.
-const EQUIVALENT: [(&str, &str, &str); 3] = [
+const EQUIVALENT: [(&str, &str, &str); 4] = [
     ("quantize", "granularity", "`channel` and `head` group alike; other cases have other shapes"),
     ("dequantize", "granularity", "`channel` and `head` group alike; other cases have other shapes"),
+    (
+        "mlp.linear.int8",
+        "x_granularity",
+        "of a call without rows' dimensions both are one number; else shapes differ",
+    ),
     ("kv.compact", "layout", "whole pages move, in whatever order their elements lie"),
 ];
 

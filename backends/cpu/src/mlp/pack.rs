@@ -33,10 +33,10 @@ impl<S: Simd> MlpLinearPackKernel for LinearPack<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let (rows, stored) = (call.axes.out_features as usize, call.axes.stored as usize);
-        let words = Words::new(&call.weight, false, rows, stored)?;
         if rows == 0 || stored == 0 {
             return Ok(());
         }
+        let words = Words::new(&call.weight, false, rows, stored)?;
         let to = AnyRowsMut::new(&mut out.packed, Shape::Trailing(3))?;
         for_each_range(words.panels(), 2 * STEP * words.count(), |panels| {
             for panel in panels {
