@@ -168,6 +168,16 @@ impl Build<'_> {
     }
 }
 
+/// Compiles one source against the headers of a checkout, and links it with the static library.
+pub fn compile_program(checkout: &Path, source: &Path, archive: &Path, program: &Path) -> Result<()> {
+    let (source, archive, program) = (text(source), text(archive), text(program));
+    let mut arguments =
+        vec!["-std=c++20", "-O0", "-I", "bindings/cpp/include", "-I", "backends/plugin/include"];
+    arguments.extend([source.as_str(), archive.as_str(), "-o", &program]);
+    arguments.extend(SYSTEM_LIBRARIES);
+    command::run(checkout, "g++", &arguments)
+}
+
 /// Links the shared library and looks at what it exports.
 fn exports(root: &Path, folder: &Path, archive: &Path) -> Result<()> {
     let library = folder.join("liblayerzero.so");

@@ -61,7 +61,7 @@ pub fn ensure_venv(root: &Path) -> Result<PathBuf> {
 /// Installs a group unless a stamp says that it is there.
 fn ensure(root: &Path, group: &Group) -> Result<()> {
     let venv = root.join(".venv");
-    let stamp = venv.join(format!("layerzero-{}.txt", group.name));
+    let stamp = venv.join(stamp(group));
     let wanted = group.packages.join("\n");
     if std::fs::read_to_string(&stamp).unwrap_or_default() == wanted {
         return Ok(());
@@ -73,6 +73,16 @@ fn ensure(root: &Path, group: &Group) -> Result<()> {
         .with_context(|| format!("installing Python packages ({})", group.name))?;
     std::fs::write(&stamp, wanted)?;
     Ok(())
+}
+
+/// Whether the virtual environment has torch.
+pub fn has_torch(root: &Path) -> bool {
+    root.join(".venv").join(stamp(&TORCH)).is_file()
+}
+
+/// The file that says that a group is installed.
+fn stamp(group: &Group) -> String {
+    format!("layerzero-{}.txt", group.name)
 }
 
 /// Builds the package with the profile that everything else uses and installs it into the virtual environment.

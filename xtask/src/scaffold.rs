@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::codegen::{self, Mode};
-use crate::{command, new_op, python};
+use crate::{command, cpp, new_op, python};
 
 /// Folders that hold what is built or fetched, never what is written.
 const SKIPPED: [&str; 6] = ["target", ".git", ".venv", "dist", "__pycache__", ".pytest_cache"];
@@ -41,35 +41,80 @@ assert lz.which("attention.linear.decode", x).kernel_id == "reference.attention.
 print("attention.linear.decode was called from Python")
 "#;
 
+/// The same compiled by torch, as one graph.
+const TORCH_CALLER: &str = r#"
+import torch
+import layerzero as lz
+
+def scaled(x):
+    return lz.ops.attention_linear_decode(x, scale=4.0) + 1
+
+x = torch.tensor([[1.0, -2.0, 0.5]])
+compiled = torch.compile(scaled, fullgraph=True, dynamic=True, backend="aot_eager")
+assert compiled(x).tolist() == scaled(x).tolist() == [[5.0, -7.0, 3.0]]
+torch.library.opcheck(torch.ops.layerzero.attention_linear_decode.default, (x,), {"scale": 4.0})
+print("attention.linear.decode was called from a compiled graph")
+"#;
+
+/// The same from C++.
+const CPP_CALLER: &str = r#"// Calls the operation that the scaffolder started.
+#include <layerzero/layerzero.hpp>
+
+#include <cstdio>
+
+int main() {
+    const lz::Engine engine;
+    std::vector<float> x = {1.0F, -2.0F, 0.5F};
+    const auto result = lz::ops::attention_linear_decode(engine, {.x = {std::span(x), {1, 3}}, .scale = 4.0F});
+    const auto found = result.output.as<float>();
+    const bool right = found[0] == 4.0F && found[1] == -8.0F && found[2] == 2.0F;
+    std::puts(right ? "attention.linear.decode was called from C++" : "attention.linear.decode is wrong from C++");
+    return right ? 0 : 1;
+}
+"#;
+
 /// Starts, generates, builds and calls an operation in a copy under `target/`.
 pub fn check(root: &Path) -> Result<()> {
-    forget_generated(root)?;
-    let outcome = check_in_copy(root);
-    forget_generated(root)?;
-    outcome
-}
-
-/// Copy and checkout share what they build, and cargo takes crates of the same name and version for the same ones: what was
-/// built from the one must not pass for the other. All that is generated is in these crates and in those that use them.
-fn forget_generated(root: &Path) -> Result<()> {
-    command::run(root, "cargo", &["clean", "--quiet", "--package", "lz-ops", "--package", "lz-macros"])
-}
-
-fn check_in_copy(root: &Path) -> Result<()> {
     // The copy keeps its place and shares the target folder, so that what it depends on is not built again.
     let checkout = root.join("target/new-op");
     copy(root, &checkout)?;
+    rename(&checkout)?;
     print!("{}", new_op::run(&checkout, NAME)?);
     codegen::run(&checkout, Mode::Write)?;
     codegen::run(&checkout, Mode::Check)?;
     let again = new_op::run(&checkout, NAME).err().context("the same operation was started twice")?;
     ensure!(again.to_string().contains("exists already"), "unexpected refusal: {again}");
     codegen::write(&checkout.join("lz-ops/examples/call.rs"), CALLER)?;
-    let arguments = ["run", "--quiet", "--locked", "--package", "lz-ops", "--example", "call"];
+    let arguments = ["run", "--quiet", "--offline", "--package", "lz-ops", "--example", "call"];
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let target = root.join(target);
     command::run_with(&checkout, "cargo", &arguments, &[("CARGO_TARGET_DIR", &target)])?;
+    call_from_cpp(&checkout, &target)?;
     call_from_python(root, &checkout, &target)
+}
+
+/// Cargo takes crates of the same name and version in the same target folder for the same ones: what is built from the copy
+/// must not pass for the checkout's own. All that is generated is in these crates and in those that use them.
+fn rename(checkout: &Path) -> Result<()> {
+    for package in ["lz-ops", "lz-macros"] {
+        let path = checkout.join(package).join("Cargo.toml");
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+        let own = text.replacen("version.workspace = true", "version = \"0.0.0-new-op\"", 1);
+        ensure!(own != text, "{package} has a version of its own");
+        fs::write(&path, own).with_context(|| format!("writing {}", path.display()))?;
+    }
+    Ok(())
+}
+
+/// Links a program with the library of the copy.
+fn call_from_cpp(checkout: &Path, target: &Path) -> Result<()> {
+    let build = ["build", "--quiet", "--offline", "--package", "lz-cpp"];
+    command::run_with(checkout, "cargo", &build, &[("CARGO_TARGET_DIR", target)])?;
+    let source = checkout.join("call.cpp");
+    codegen::write(&source, CPP_CALLER)?;
+    let program = target.join("new-op-call");
+    cpp::compile_program(checkout, &source, &target.join("debug/liblz_cpp.a"), &program)?;
+    command::run(checkout, &program.to_string_lossy(), &[])
 }
 
 /// Builds the package of the copy into a folder of its own, beside the one that the virtual environment has.
@@ -106,15 +151,21 @@ fn call_from_python(root: &Path, checkout: &Path, target: &Path) -> Result<()> {
         "layerzero",
     ];
     command::run(checkout, &interpreter, &install)?;
-    command::run_with(checkout, &interpreter, &["-c", PYTHON_CALLER], &[("PYTHONPATH", &packages)])
+    let call = |code| {
+        command::run_with(checkout, &interpreter, &["-c", code], &[("PYTHONPATH", packages.as_path())])
+    };
+    call(PYTHON_CALLER)?;
+    // Torch is there where its own tests ran before.
+    if python::has_torch(root) { call(TORCH_CALLER) } else { Ok(()) }
 }
 
-/// Makes `to` hold exactly the hand-written and generated files of `from`. Files that are right already are not touched:
-/// their times say what has to be built again.
+/// Makes `to` hold exactly the hand-written and generated files of `from`, times included: they say what has to be built
+/// again, and what is the same in both was built already.
 pub fn copy(from: &Path, to: &Path) -> Result<()> {
     let wanted: BTreeSet<PathBuf> = written_files(from, from)?;
     for path in &wanted {
-        let data = fs::read(from.join(path)).with_context(|| format!("reading {}", path.display()))?;
+        let source = from.join(path);
+        let data = fs::read(&source).with_context(|| format!("reading {}", path.display()))?;
         let target = to.join(path);
         if fs::read(&target).ok().as_ref() != Some(&data) {
             if let Some(folder) = target.parent() {
@@ -122,6 +173,8 @@ pub fn copy(from: &Path, to: &Path) -> Result<()> {
             }
             fs::write(&target, data).with_context(|| format!("writing {}", target.display()))?;
         }
+        let changed = fs::metadata(&source)?.modified()?;
+        fs::File::options().append(true).open(&target)?.set_modified(changed)?;
     }
     for path in written_files(to, to)?.difference(&wanted) {
         fs::remove_file(to.join(path)).with_context(|| format!("removing {}", path.display()))?;

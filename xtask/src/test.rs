@@ -23,7 +23,6 @@ const STEPS: [Step; 12] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
-    Step { name: "new-op", run: scaffold::check },
     Step { name: "onnx-data", run: |root| oracles::ONNX_NODES.ensure(root).map(drop) },
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
@@ -32,6 +31,7 @@ const STEPS: [Step; 12] = [
     Step { name: "python-torch", run: python::test_torch },
     Step { name: "python-oracles", run: python::test_oracles },
     Step { name: "python-models", run: python::test_models },
+    Step { name: "new-op", run: scaffold::check },
 ];
 
 /// Runs the named steps, or all of them; the first that fails ends the run.
