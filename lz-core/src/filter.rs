@@ -241,6 +241,12 @@ fn arguments(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Liste
     {
         return true;
     }
+    if let Some(judge) = &kernel.entry.judge
+        && let Some(reason) = judge.objection(call.table.info, call.context)
+        && listener.excluded(|| reason)
+    {
+        return true;
+    }
     let needed = transforms(call, &kernel.facts, || Some(kernel));
     needed.iter().any(|kind| {
         // A result that is copied is not converted: whoever cannot write into a given place can do that, and strictness is

@@ -5,6 +5,8 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::args::{Arg, OutArg};
+use crate::context::Context;
+use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::run::Run;
 
@@ -40,6 +42,14 @@ pub trait FusedKernel: Send + Sync + 'static {
         outputs: &mut [OutArg<'_>],
         run: &mut Run<'_>,
     ) -> Result<(), KernelError>;
+}
+
+/// Whether a kernel may run calls with a certain handle, which no expression over axes and params can say.
+///
+/// A kernel with a judge makes digests of handles part of what decisions are remembered by; others do not pay for it.
+pub trait Judge: Send + Sync + 'static {
+    /// Why it may not run this call; `None` if it may. Asked when a decision is made, not on each call.
+    fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason>;
 }
 
 /// Why a kernel did not finish.
@@ -124,25 +134,22 @@ pub struct KernelEntry {
     pub compile: Option<Arc<dyn crate::jit::Compile>>,
     /// How it does its neighbours' operations as well; without it a plan may name it for them, but a block is not run so.
     pub fused: Option<Arc<dyn FusedKernel>>,
+    /// Who decides for which handles it may run.
+    pub judge: Option<Arc<dyn Judge>>,
     /// Its operation, where the maker of the entry knows it; otherwise the registry finds it by the spec's name.
-    pub operation: Option<&'static crate::operation::OperationInfo>,
+    pub operation: Option<&'static OperationInfo>,
 }
 
 impl KernelEntry {
     /// Joins the two.
     pub fn new(spec: crate::spec::KernelSpec, kernel: impl Kernel) -> KernelEntry {
-        KernelEntry {
-            spec: Arc::new(spec),
-            kernel: Arc::new(kernel),
-            compile: None,
-            fused: None,
-            operation: None,
-        }
+        let (spec, kernel) = (Arc::new(spec), Arc::new(kernel));
+        KernelEntry { spec, kernel, compile: None, fused: None, judge: None, operation: None }
     }
 
     /// Says which operation it is a kernel of, so that the registry need not know the operation beforehand.
     #[must_use]
-    pub fn of(mut self, operation: &'static crate::operation::OperationInfo) -> KernelEntry {
+    pub fn of(mut self, operation: &'static OperationInfo) -> KernelEntry {
         self.operation = Some(operation);
         self
     }
@@ -158,6 +165,13 @@ impl KernelEntry {
     #[must_use]
     pub fn fusing(mut self, fused: impl FusedKernel) -> KernelEntry {
         self.fused = Some(Arc::new(fused));
+        self
+    }
+
+    /// Says who decides for which handles it may run.
+    #[must_use]
+    pub fn judged_by(mut self, judge: impl Judge) -> KernelEntry {
+        self.judge = Some(Arc::new(judge));
         self
     }
 

@@ -57,7 +57,7 @@ pub use context::Context;
 pub use engine::{Engine, EngineBuilder};
 pub use error::Error;
 pub use explain::Explanation;
-pub use kernel::{FusedKernel, FusedPart, Kernel, KernelEntry, KernelError};
+pub use kernel::{FusedKernel, FusedPart, Judge, Kernel, KernelEntry, KernelError};
 pub use operation::OperationInfo;
 pub use plan::Plan;
 pub use policy::Policy;

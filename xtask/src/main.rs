@@ -14,6 +14,7 @@ mod scenarios;
 mod test;
 #[cfg(test)]
 mod tests;
+mod tokenizers;
 mod tour;
 
 use anyhow::{Context, Result, bail};
@@ -39,7 +40,9 @@ cargo xtask <command>
   bench tuned [--json]        what tuning chooses for the workloads, held against what is best
   bench cpp [--json]          what a call from C++ costs over one from Rust
   bench ipc [--json]          what a call of a kernel in a worker process costs
+  bench tokenize [--json]     tokenisation beside other libraries
   onnx-data                   fetch the ONNX node tests and print their folder
+  tokenizer-data              fetch real tokenizers and texts and print their folder
   help                        this text";
 
 fn main() -> ExitCode {
@@ -78,6 +81,12 @@ fn run() -> Result<()> {
         ["bench", "tuned", flags @ ..] => python::bench_tuned(root, flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
         ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
+        ["bench", "tokenize", flags @ ..] => {
+            tokenizers::ensure_tokenizer_data(root)?;
+            let arguments = ["run", "--quiet", "--release", "--package", "bench-tokenize", "--features", "peers", "--"];
+            command::run(root, "cargo", &[&arguments, flags].concat())?;
+        }
+        ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

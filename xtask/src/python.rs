@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::command;
+use crate::tokenizers::ensure_tokenizer_data;
 use crate::oracles::FLASHINFER_REFERENCES;
 
 /// Packages that are installed together, once.
@@ -25,6 +26,10 @@ const TORCH: Group = Group { name: "torch", packages: &["torch>=2.15,<2.16", "ex
 /// Models, for the integrations with their libraries. Need torch as well.
 const MODELS: Group =
     Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
+
+/// Tokenizers of others, as kernels and to be held against.
+const TOKENIZERS: Group =
+    Group { name: "tokenizers", packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece>=0.2,<0.3"] };
 
 /// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.
 const REAL_WEIGHTS: Group =
@@ -145,7 +150,9 @@ pub fn test_models(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
     ensure(root, &MODELS)?;
+    ensure(root, &TOKENIZERS)?;
     ensure(root, &REAL_WEIGHTS)?;
+    ensure_tokenizer_data(root)?;
     command::run(
         &root.join("bindings/python"),
         &python.to_string_lossy(),

@@ -11,7 +11,7 @@ use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
 use crate::command;
-use crate::{cpp, format, oracles, python, scaffold};
+use crate::{cpp, format, oracles, python, scaffold, tokenizers};
 
 /// One thing that must hold.
 struct Step {
@@ -19,11 +19,12 @@ struct Step {
     run: fn(&Path) -> Result<()>,
 }
 
-const STEPS: [Step; 12] = [
+const STEPS: [Step; 13] = [
     Step { name: "format", run: |root| format::run(root, &["--check"]) },
     Step { name: "codegen", run: |root| codegen::run(root, Mode::Check) },
     Step { name: "clippy", run: clippy },
     Step { name: "onnx-data", run: |root| oracles::ONNX_NODES.ensure(root).map(drop) },
+    Step { name: "tokenizer-data", run: |root| tokenizers::ensure_tokenizer_data(root).map(drop) },
     Step { name: "rust", run: rust },
     Step { name: "cpp", run: cpp::test },
     Step { name: "python", run: python::test },

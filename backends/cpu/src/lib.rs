@@ -13,7 +13,6 @@ mod kv;
 mod mlp;
 mod norm;
 mod pointwise;
-pub mod pool;
 mod posenc;
 mod quant;
 mod rows;
@@ -22,6 +21,7 @@ pub mod simd;
 mod state;
 
 use lz_core::KernelEntry;
+pub use lz_pool as pool;
 
 /// Every kernel of this backend, one for each instruction set. An explicit list: registries that the linker fills vanish in
 /// static libraries.

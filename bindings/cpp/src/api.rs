@@ -27,6 +27,7 @@ pub fn engine_new() -> Box<Engine> {
     let inner = lz_ops::reference_engine();
     // The lists of our own backends are tested to register; should one not, the references remain and `kernels` shows it.
     inner.register(lz_cpu::kernels()).ok();
+    inner.register(lz_tokenize::kernels()).ok();
     Box::new(Engine { inner })
 }
 
@@ -39,6 +40,7 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
         let opened = builder.open()?;
         opened.register(lz_ops::reference_kernels::kernels())?;
         opened.register(lz_cpu::kernels())?;
+        opened.register(lz_tokenize::kernels())?;
         // SAFETY: the operator lists what is loaded and says what may be. Whether each was is in the audit log.
         unsafe { lz_worker::plugins::load_all(&opened) };
         engine.inner = opened;

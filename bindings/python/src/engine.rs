@@ -30,9 +30,11 @@ fn make(py: Python<'_>) -> Engine {
         builder().open().unwrap_or_default()
     });
     // The lists of our own backends are tested to register; should one not, the others remain.
-    for (backend, kernels) in
-        [("reference", lz_ops::reference_kernels::kernels()), ("cpu", lz_cpu::kernels())]
-    {
+    for (backend, kernels) in [
+        ("reference", lz_ops::reference_kernels::kernels()),
+        ("cpu", lz_cpu::kernels()),
+        ("tokenize", lz_tokenize::kernels()),
+    ] {
         if let Err(error) = engine.register(kernels) {
             eprintln!("layerzero: the {backend} backend is off: {error}");
         }

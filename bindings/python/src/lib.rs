@@ -20,6 +20,7 @@ mod register;
 mod runtime;
 mod tensor;
 mod text;
+mod tokenizers;
 mod torch_ops;
 mod worker;
 
@@ -49,6 +50,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     runtime::add(module)?;
     worker::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
+    tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;
     generated::add(&ops)?;
     module.add_submodule(&ops)?;

@@ -76,6 +76,16 @@ impl PyTokenizer {
 }
 
 impl PyTokenizer {
+    /// Around a tokenizer.
+    pub fn new(tokenizer: Tokenizer) -> PyTokenizer {
+        PyTokenizer { handle: Arc::new(tokenizer) }
+    }
+
+    /// The tokenizer.
+    pub fn handle(&self) -> &Tokenizer {
+        &self.handle
+    }
+
     /// From the bytes of a `tokenizer.json`.
     pub fn from_bytes(json: &[u8]) -> PyResult<PyTokenizer> {
         let handle = Tokenizer::from_json(json).map_err(|error| PyValueError::new_err(error.to_string()))?;

@@ -448,13 +448,18 @@ impl OperationTable {
         kernels.map(CompiledKernel::spec).any(|spec| spec.alignment > 1 || !spec.writes_into_output)
     }
 
-    /// Everything small tells calls apart, but for digests, which no kernel asks about, and alignments that none asks about.
+    /// Everything small tells calls apart, but for digests and alignments that no kernel asks about.
     fn mask_flags(&mut self, registry: &Registry) {
         let aligned = self.tells_alignments(registry);
+        let judged = self
+            .candidates
+            .iter()
+            .filter_map(|candidate| registry.compiled(candidate.kernel))
+            .any(|kernel| kernel.entry.judge.is_some());
         for field in self.info.fields.iter() {
             let Store::Flag { word, shift, bits } = field.store else { continue };
             let bits = match field.kind {
-                FieldKind::Digest => continue,
+                FieldKind::Digest if !judged => continue,
                 FieldKind::Strides if !aligned => STRIDE_SPEED_BITS,
                 _ => (1u64 << bits) - 1,
             };

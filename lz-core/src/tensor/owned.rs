@@ -56,6 +56,22 @@ impl Tensor {
         Ok(tensor)
     }
 
+    /// Takes a vector's memory over, where its length is that of the shape.
+    pub fn from_vec<T: Element>(data: Vec<T>, shape: &[i64]) -> Result<Tensor, Reason> {
+        TensorView::from_slice(&data, shape)?;
+        let layout = Layout::contiguous(shape, T::DTYPE)?;
+        let data = data.into_boxed_slice();
+        let size = size_of_val::<[T]>(&data);
+        if size == 0 || layout.elements() != Some(data.len() as i64) {
+            return Tensor::from_slice(&data, shape);
+        }
+        let Ok(allocation) = AllocLayout::from_size_align(size, align_of::<T>()) else {
+            return Err(Reason::new(ReasonCode::SizeOverflow).found(format!("{size} bytes")));
+        };
+        let data = NonNull::from(Box::leak(data)).cast::<u8>();
+        Ok(Tensor { data, allocation: Some(allocation), layout })
+    }
+
     /// Borrows it.
     #[inline]
     pub fn view(&self) -> TensorView<'_> {
@@ -111,7 +127,7 @@ impl Clone for Tensor {
 impl Drop for Tensor {
     fn drop(&mut self) {
         if let Some(allocation) = self.allocation {
-            // SAFETY: allocated with this very layout in `zeros`, freed once.
+            // SAFETY: allocated with this very layout in `zeros`, or by the box that `from_vec` took over; freed once.
             unsafe { dealloc(self.data.as_ptr(), allocation) }
         }
     }

@@ -4,6 +4,7 @@
 //! no handle can be made, and everything else of this crate works as before.
 
 mod digest;
+mod known;
 
 #[cfg(not(feature = "tokenizers"))]
 #[path = "absent.rs"]
@@ -15,15 +16,25 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::{Arc, OnceLock, Weak};
 
 use definition::Definition;
+use lz_core::context::digest_bits;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
 
-/// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it.
+/// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it. A clone is the same tokenizer.
+#[derive(Clone)]
 pub struct Tokenizer {
+    shared: Arc<Shared>,
+}
+
+/// What the clones of a tokenizer have in common.
+struct Shared {
     definition: Definition,
     json: Box<[u8]>,
     digest: [u8; 32],
+    /// What a backend has made of it.
+    prepared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
 
 /// One token of a text.
@@ -96,7 +107,15 @@ impl Tokenizer {
         if let Some(dropout) = dropout {
             return Err(TokenizerError::Random { dropout: dropout.to_string() });
         }
-        Ok(Tokenizer { definition: Definition::parse(json)?, json: json.into(), digest: digest::of(&value) })
+        let digest = digest::of(&value);
+        if let Some(same) = known::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest) {
+            return Ok(same);
+        }
+        let definition = Definition::parse(json)?;
+        let shared = Shared { definition, json: json.into(), digest, prepared: OnceLock::new() };
+        let tokenizer = Tokenizer { shared: Arc::new(shared) };
+        known::remember(&tokenizer);
+        Ok(tokenizer)
     }
 
     /// Reads a `tokenizer.json`.
@@ -107,6 +126,21 @@ impl Tokenizer {
             message: error.to_string(),
         })?;
         Tokenizer::from_json(&json)
+    }
+
+    /// The living tokenizer with [these bits](lz_core::context::digest_bits) of a digest, for whoever judges by contexts.
+    pub fn of_digest_bits(bits: u64) -> Option<Tokenizer> {
+        known::find(bits)
+    }
+
+    /// What a backend has made of this tokenizer, made now if it is not there; it lives as long as the tokenizer. `None` if
+    /// another backend was there first with something of another type.
+    pub fn prepared<T: Any + Send + Sync>(&self, make: impl FnOnce() -> T) -> Option<&T> {
+        self.shared.prepared.get_or_init(|| Box::new(make())).downcast_ref()
+    }
+
+    fn downgrade(&self) -> Weak<Shared> {
+        Arc::downgrade(&self.shared)
     }
 
     /// The tokenizer behind a handle, or why kernels that know only this type cannot use it.
@@ -123,23 +157,23 @@ impl Tokenizer {
 
     /// The tokens of a text, with those of the post-processor if asked for. Nothing is truncated or padded.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
-        self.definition.encode(text, add_special_tokens)
+        self.shared.definition.encode(text, add_special_tokens)
     }
 
     /// The text of some ids; ids that it does not have contribute nothing.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        self.definition.decode(ids, skip_special_tokens)
+        self.shared.definition.decode(ids, skip_special_tokens)
     }
 
     /// What it was made from, for kernels that read definitions themselves.
     pub fn json(&self) -> &[u8] {
-        &self.json
+        &self.shared.json
     }
 }
 
 impl Handle for Tokenizer {
     fn digest(&self) -> [u8; 32] {
-        self.digest
+        self.shared.digest
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -149,6 +183,6 @@ impl Handle for Tokenizer {
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokenizer").field("digest", &self.digest).finish_non_exhaustive()
+        f.debug_struct("Tokenizer").field("digest", &self.shared.digest).finish_non_exhaustive()
     }
 }

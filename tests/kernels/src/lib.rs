@@ -11,6 +11,7 @@ pub fn all() -> &'static [KernelEntry] {
     KERNELS.get_or_init(|| {
         let mut kernels = lz_ops::reference_kernels::kernels();
         kernels.extend(lz_cpu::kernels());
+        kernels.extend(lz_tokenize::kernels());
         kernels
     })
 }

@@ -8,7 +8,6 @@ from layerzero._decisions import freeze, record_decisions, solve, verify_lockfil
 from layerzero._functions import (
     attention,
     dequantize,
-    detokenize,
     layer_norm,
     paged_attention,
     quantize,
@@ -16,7 +15,6 @@ from layerzero._functions import (
     rope,
     sample_topk,
     sample_topp,
-    tokenize,
 )
 from layerzero._inspect import (
     Explanation,
@@ -45,6 +43,7 @@ from layerzero._native import (
 )
 from layerzero._prepare import dry_run, load_dispatch_table, tune, warmup
 from layerzero._register import load_backends, register_kernel, register_operation, unregister_backend
+from layerzero._tokenize import detokenize, register_tokenizer, tokenize, tokenizer_cache
 
 __all__ = [
     "Config",
@@ -89,12 +88,14 @@ __all__ = [
     "record_decisions",
     "register_kernel",
     "register_operation",
+    "register_tokenizer",
     "rms_norm",
     "rope",
     "sample_topk",
     "sample_topp",
     "solve",
     "tokenize",
+    "tokenizer_cache",
     "tune",
     "unlock",
     "unregister_backend",

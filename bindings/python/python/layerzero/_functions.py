@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
-from layerzero import _native, ops
+from layerzero import ops
 from layerzero._typing import Tensor
 
 _T = TypeVar("_T", bound=Tensor)
@@ -239,76 +238,6 @@ def sample_topp(
     return ops.sampling_topp(
         logits, p=p, top_k=top_k, temperature=temperature, seed=seed, offset=offset, out=out
     )
-
-
-_TOKENIZERS: dict[str, _native.Tokenizer] = {}
-
-
-def _tokenizer(tokenizer: str | os.PathLike[str] | _native.Tokenizer) -> _native.Tokenizer:
-    if isinstance(tokenizer, _native.Tokenizer):
-        return tokenizer
-    # A file that was written anew is another tokenizer, so its age and size are part of what it is remembered by.
-    path = os.path.abspath(os.fspath(tokenizer))
-    status = os.stat(path)
-    key = f"{path}:{status.st_mtime_ns}:{status.st_size}"
-    known = _TOKENIZERS.get(key)
-    if known is None:
-        known = _TOKENIZERS[key] = _native.Tokenizer.from_file(path)
-    return known
-
-
-def tokenize(
-    texts: str | Sequence[str],
-    tokenizer: str | os.PathLike[str] | _native.Tokenizer,
-    *,
-    add_special_tokens: bool = True,
-    return_offsets: bool = False,
-) -> Any:
-    """Token ids of texts: one list for one text, a list of lists for several.
-
-    `tokenizer` is a path to a ``tokenizer.json`` or a `Tokenizer`. With `return_offsets`, the byte ranges of the tokens
-    come as a second result.
-    """
-    results: Any = ops.tokenize_encode(
-        texts, _tokenizer(tokenizer), add_special_tokens=add_special_tokens, return_offsets=return_offsets
-    )
-    bounds = [int(bound) for bound in results[1]]
-    spans = list(zip(bounds, bounds[1:], strict=False))
-
-    def split(flat: Any) -> Any:
-        values = flat.tolist() if hasattr(flat, "tolist") else list(flat)
-        parts = [values[start:end] for start, end in spans]
-        return parts[0] if isinstance(texts, str) else parts
-
-    tokens = split(results[0])
-    return (tokens, split(results[2])) if return_offsets else tokens
-
-
-def detokenize(
-    tokens: Sequence[int] | Sequence[Sequence[int]],
-    tokenizer: str | os.PathLike[str] | _native.Tokenizer,
-    *,
-    skip_special_tokens: bool = True,
-) -> Any:
-    """Texts of token ids: one string for one list of ids, a list of strings for several."""
-    import array
-
-    ids: list[Any] = [one.tolist() if hasattr(one, "tolist") else one for one in tokens]
-    several = bool(ids) and not isinstance(ids[0], int)
-    rows: list[list[int]] = [list(row) for row in ids] if several else [ids]
-    indptr = array.array("q", [0])
-    for row in rows:
-        indptr.append(indptr[-1] + len(row))
-    flat = array.array("i", [token for row in rows for token in row])
-    texts = ops.tokenize_decode(
-        _as_tensor(flat), _as_tensor(indptr), _tokenizer(tokenizer), skip_special_tokens=skip_special_tokens
-    )
-    return texts if several else texts[0]
-
-
-def _as_tensor(values: Any) -> Any:
-    """An `array.array` is memory that the engine can read; this only says so to the type checker."""
-    return values
 
 
 _Format = Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
@@ -74,7 +75,16 @@ def _substitute() -> None:
     _torch.substitute()
 
 
+def _tokenize() -> None:
+    from layerzero.integrations import tokenizers
+
+    tokenizers.install()
+
+
 def install() -> None:
     """Waits for what concerns us."""
+    if os.environ.get("LAYERZERO_TOKENIZERS", "0") not in ("", "0"):
+        # The module with the class of fast tokenizers: while the package itself is imported, it is not there yet.
+        when_imported("transformers.tokenization_utils_tokenizers", _tokenize)
     when_imported("torch", _define)
     when_imported("torch._dynamo", _substitute)

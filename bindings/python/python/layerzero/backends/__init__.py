@@ -40,6 +40,9 @@ class Backend(NamedTuple):
 
 BACKENDS: tuple[Backend, ...] = (
     Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
+    Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
+    Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
+    Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
 )
 
 

@@ -1,0 +1,185 @@
+//! Candidates as kernels: a batch is cut into tasks for all cores, and what comes back is put into tensors.
+
+use std::marker::PhantomData;
+use std::sync::{Mutex, PoisonError};
+
+use lz_core::context::FieldKind;
+use lz_core::device::Platform;
+use lz_core::expr::Value;
+use lz_core::{
+    Context, Judge, KernelEntry, KernelError, KernelSpec, OperationInfo, Reason, ReasonCode, Run, Tensor,
+};
+use lz_ops::tokenizer::Tokenizer;
+use lz_ops::{
+    TOKENIZE_DECODE, TOKENIZE_ENCODE, TokenizeDecodeCall, TokenizeDecodeKernel, TokenizeDecodeOut,
+    TokenizeEncodeCall, TokenizeEncodeKernel, TokenizeEncodeOut,
+};
+
+use crate::coder::{Coder, Encoded};
+use crate::proof::{Candidate, proven};
+
+/// The backend of all kernels here.
+pub const BACKEND: &str = "tokenize";
+
+/// Texts of fewer bytes than this stay together in a task: a task should be worth the handing out.
+const TASK: usize = 1 << 15;
+
+struct Encode<C>(PhantomData<fn() -> C>);
+struct Decode<C>(PhantomData<fn() -> C>);
+
+/// Says for which tokenizers a candidate may run.
+struct Proof<C>(PhantomData<fn() -> C>);
+
+/// The kernels of one candidate: encoding, and decoding if it can.
+pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEntry> {
+    let spec = |info: &OperationInfo, what: &str| {
+        let id = format!("{BACKEND}.{name}.{what}");
+        let mut spec =
+            KernelSpec::new(&id, &info.name, BACKEND, version, Platform::Cpu).priority(priority);
+        spec.deterministic = true;
+        spec.tp_invariant = true;
+        spec
+    };
+    let mut encode = spec(&TOKENIZE_ENCODE, "encode");
+    if !C::OFFSETS {
+        encode = encode.limit("not return_offsets", ReasonCode::OffsetsUnsupported);
+    }
+    let mut entries =
+        vec![Encode::<C>(PhantomData).into_entry(encode).judged_by(Proof::<C>(PhantomData))];
+    if C::DECODES {
+        let entry = Decode::<C>(PhantomData).into_entry(spec(&TOKENIZE_DECODE, "decode"));
+        entries.push(entry.judged_by(Proof::<C>(PhantomData)));
+    }
+    entries
+}
+
+impl<C: Candidate> Judge for Proof<C> {
+    fn objection(&self, operation: &OperationInfo, context: &Context) -> Option<Reason> {
+        let field = operation.fields.iter().find(|field| field.kind == FieldKind::Digest)?;
+        let Value::Int(bits) = context.value(field) else { return None };
+        let Some(tokenizer) = Tokenizer::of_digest_bits(bits as u64) else {
+            return Some(
+                Reason::new(ReasonCode::TokenizerIdMismatch)
+                    .argument("tokenizer")
+                    .required("a living lz_ops::tokenizer::Tokenizer")
+                    .found("a handle of another type"),
+            );
+        };
+        match proven::<C>(&tokenizer) {
+            Err(reason) => Some(reason),
+            Ok(proven) if operation.name == TOKENIZE_DECODE.name => proven.objects_to_decoding(),
+            Ok(_) => None,
+        }
+    }
+}
+
+impl<C: Candidate> TokenizeEncodeKernel for Encode<C> {
+    fn run(
+        &self,
+        call: &TokenizeEncodeCall<'_>,
+        mut out: TokenizeEncodeOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let tokenizer = Tokenizer::from_handle(call.tokenizer)?;
+        let proven = proven::<C>(tokenizer).map_err(declined)?;
+        let encoded =
+            encode(&proven.coder, tokenizer, call.texts, call.add_special_tokens, call.return_offsets)?;
+        proven.validate(tokenizer, call.texts, call.add_special_tokens).map_err(declined)?;
+        match out.indptr.as_slice_mut::<i64>() {
+            Some(places) if places.len() == encoded.ends.len() + 1 => {
+                places[0] = 0;
+                places[1..].copy_from_slice(&encoded.ends);
+            }
+            _ => {
+                out.indptr.set_int(&[0], 0);
+                for (end, place) in encoded.ends.iter().zip(1..) {
+                    out.indptr.set_int(&[place], *end);
+                }
+            }
+        }
+        let total = encoded.ids.len() as i64;
+        if let (Some(place), Some(offsets)) = (&mut out.offsets, encoded.offsets) {
+            **place = Some(Tensor::from_vec(offsets, &[total, 2]).map_err(KernelError::because)?);
+        }
+        *out.tokens = Some(Tensor::from_vec(encoded.ids, &[total]).map_err(KernelError::because)?);
+        Ok(())
+    }
+}
+
+fn declined(reason: Reason) -> KernelError {
+    KernelError::because(reason).before_writing()
+}
+
+/// Encodes a batch, on all cores if that is worth it. How it is cut does not depend on the number of threads.
+fn encode<C: Coder>(
+    coder: &C,
+    tokenizer: &Tokenizer,
+    texts: &[&str],
+    special: bool,
+    offsets: bool,
+) -> Result<Encoded, KernelError> {
+    let bytes: usize = texts.iter().map(|text| text.len()).sum();
+    if bytes < 2 * TASK || texts.len() < 2 || lz_pool::threads() < 2 {
+        let mut whole = Encoded::for_bytes(bytes, offsets);
+        coder.encode(tokenizer, texts, special, &mut whole)?;
+        return Ok(whole);
+    }
+    let tasks = cut(texts);
+    type Done = Mutex<Option<Result<Encoded, KernelError>>>;
+    let done: Vec<Done> = tasks.iter().map(|_| Mutex::default()).collect();
+    lz_pool::for_each(tasks.len(), &|task: usize| {
+        let texts = tasks[task];
+        let mut part = Encoded::for_bytes(texts.iter().map(|text| text.len()).sum(), offsets);
+        let outcome = coder.encode(tokenizer, texts, special, &mut part).map(|()| part);
+        *done[task].lock().unwrap_or_else(PoisonError::into_inner) = Some(outcome);
+    });
+    let mut whole = Encoded::for_bytes(bytes, offsets);
+    for part in done {
+        let part = part.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let part = part.unwrap_or_else(|| Err(KernelError::failed("a task was not run")))?;
+        whole.append(&part);
+    }
+    Ok(whole)
+}
+
+/// Neighbouring texts as tasks of about the same size.
+fn cut<'a, 't>(mut texts: &'a [&'t str]) -> Vec<&'a [&'t str]> {
+    let mut tasks = Vec::new();
+    while !texts.is_empty() {
+        let (mut bytes, mut count) = (0, 0);
+        while count < texts.len() && bytes < TASK {
+            bytes += texts[count].len();
+            count += 1;
+        }
+        let (task, rest) = texts.split_at(count);
+        tasks.push(task);
+        texts = rest;
+    }
+    tasks
+}
+
+impl<C: Candidate> TokenizeDecodeKernel for Decode<C> {
+    fn run(
+        &self,
+        call: &TokenizeDecodeCall<'_>,
+        out: TokenizeDecodeOut<'_>,
+        _run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        let tokenizer = Tokenizer::from_handle(call.tokenizer)?;
+        let proven = proven::<C>(tokenizer).map_err(declined)?;
+        let range = |b: i64| (call.indptr.int_at(&[b]), call.indptr.int_at(&[b + 1]));
+        let dense = call.tokens.as_slice::<i32>();
+        let one = |b: i64| {
+            let (start, end) = range(b);
+            // A negative id is no token of any tokenizer; validation refuses it.
+            let id = |id: i64| u32::try_from(id).ok();
+            let ids: Vec<u32> = match dense.and_then(|ids| ids.get(start as usize..end as usize)) {
+                Some(ids) => ids.iter().filter_map(|one| id(i64::from(*one))).collect(),
+                None => (start..end).filter_map(|t| id(call.tokens.int_at(&[t]))).collect(),
+            };
+            proven.coder.decode(tokenizer, &ids, call.skip_special_tokens)
+        };
+        *out.texts = Some((0..call.axes.batch).map(one).collect::<Result<_, _>>()?);
+        Ok(())
+    }
+}

@@ -1,0 +1,44 @@
+//! Tokenisation: several libraries and a byte-level BPE of our own, each a kernel for those tokenizers for which it is proven
+//! equal to the definition. Nothing here knows Python or C++.
+//!
+//! `definition` reads a `tokenizer.json` for its structure; `native` is our own BPE, `peers` are the others; `proof` compares
+//! them with the definition on `probes`, at first and ever after; `kernels` makes them kernels.
+
+mod added;
+mod alphabet;
+mod coder;
+mod definition;
+mod encodings;
+mod frame;
+mod kernels;
+mod native;
+mod normal;
+mod peers;
+mod probes;
+mod proof;
+mod unicode;
+
+use lz_core::{KernelEntry, Reason};
+use lz_ops::tokenizer::Tokenizer;
+
+pub use encodings::{ENCODINGS, encoding};
+pub use kernels::BACKEND;
+pub use proof::{Rates, set_rates};
+
+/// Every kernel of this backend, by the order in which they are preferred. An explicit list: registries that the linker fills
+/// vanish in static libraries.
+pub fn kernels() -> Vec<KernelEntry> {
+    let own = env!("CARGO_PKG_VERSION");
+    let mut kernels = kernels::of::<native::Native>("bpe", own, 90);
+    kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 80));
+    kernels.extend(kernels::of::<peers::GithubBpe>("github_bpe", "0.2", 60));
+    kernels.extend(kernels::of::<peers::Tiktoken>("tiktoken", "0.12", 50));
+    kernels.extend(kernels::of::<peers::ByDefinition>("hf", "0.23", 40));
+    kernels
+}
+
+/// Builds the preferred kernel for a tokenizer and shows it equal, so that no call has to wait for it; says why not if it is
+/// not equal. Calls do the same by themselves when they first need it.
+pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
+    proof::proven::<native::Native>(tokenizer).map(drop)
+}

@@ -1,0 +1,432 @@
+//! Splitters written by hand: the pieces that the well-known regular expressions would find, without a regular expression.
+//!
+//! Each expression matches at every place, so a text is cut into pieces without gaps. The tests hold every splitter against the
+//! expression it stands for. Nothing here knows vocabularies.
+
+use super::window::{Window, contraction_may_follow};
+use crate::unicode::{Classes, LETTER, LOWER, MARK, NEWLINE, NUMBER, OTHER_LETTER, SPACE, UPPER};
+
+/// Which expression a tokenizer splits by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pattern {
+    /// GPT-2's, which is also what `ByteLevel` uses by itself.
+    Gpt2,
+    /// That of `cl100k`, Llama 3 and Qwen, which differ in how many digits make a piece.
+    Cl100k {
+        /// At most so many digits to a piece.
+        digits: u8,
+    },
+    /// That of `o200k`.
+    O200k,
+}
+
+/// The expression of GPT-2.
+pub const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+/// The expression of `cl100k` and Llama 3.
+pub const CL100K: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The expression of Qwen.
+pub const QWEN: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+/// The expression of `o200k`.
+pub const O200K: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+impl Pattern {
+    /// The splitter that stands for an expression, if there is one.
+    pub fn of_expression(expression: &str) -> Option<Pattern> {
+        match expression {
+            GPT2 => Some(Pattern::Gpt2),
+            CL100K => Some(Pattern::Cl100k { digits: 3 }),
+            QWEN => Some(Pattern::Cl100k { digits: 1 }),
+            O200K => Some(Pattern::O200k),
+            _ => None,
+        }
+    }
+
+    /// The expression that it stands for.
+    pub fn expression(self) -> &'static str {
+        match self {
+            Pattern::Gpt2 => GPT2,
+            Pattern::Cl100k { digits: 1 } => QWEN,
+            Pattern::Cl100k { .. } => CL100K,
+            Pattern::O200k => O200K,
+        }
+    }
+
+    /// Calls `each` with the places of all pieces of a text, in order.
+    #[inline]
+    pub fn for_each(self, text: &str, mut each: impl FnMut(usize, usize)) {
+        let text = text.as_bytes();
+        let classes = Classes::get();
+        match self {
+            Pattern::Gpt2 => walk(text, &Gpt2 { text, classes }, &mut each),
+            Pattern::Cl100k { digits } => {
+                walk(text, &Cl100k { text, classes, digits: usize::from(digits) }, &mut each);
+            }
+            Pattern::O200k => walk(text, &O200k { text, classes }, &mut each),
+        }
+    }
+}
+
+/// One way of splitting one text.
+trait Splitter {
+    /// Where the piece ends that begins at `start`, which is inside the text.
+    fn end(&self, start: usize) -> usize;
+}
+
+#[inline(always)]
+fn walk(text: &[u8], splitter: &impl Splitter, each: &mut impl FnMut(usize, usize)) {
+    let mut start = 0;
+    while start < text.len() {
+        let end = splitter.end(start);
+        // Every expression matches something; a piece of nothing would never end.
+        debug_assert!(end > start && end <= text.len());
+        each(start, end);
+        start = end;
+    }
+}
+
+/// The end of the run of characters for which `within` holds.
+#[inline]
+fn run(text: &[u8], classes: &Classes, mut place: usize, within: impl Fn(u8) -> bool) -> usize {
+    loop {
+        let (class, length) = classes.at(text, place);
+        if length == 0 || !within(class) {
+            return place;
+        }
+        place += length;
+    }
+}
+
+fn is_symbol(class: u8) -> bool {
+    class & (SPACE | LETTER | NUMBER) == 0
+}
+
+/// The end of white space from `start`: `\s+(?!\S)|\s+`, the last character left to what follows.
+fn space_end(text: &[u8], classes: &Classes, start: usize) -> usize {
+    let (mut place, mut last) = (start, start);
+    loop {
+        let (class, length) = classes.at(text, place);
+        if length == 0 {
+            return place;
+        }
+        if class & SPACE == 0 {
+            return if last > start { last } else { place };
+        }
+        last = place;
+        place += length;
+    }
+}
+
+/// The same with `\s*[\r\n]+` before it: up to the last line break, if there is one.
+fn space_or_lines_end(text: &[u8], classes: &Classes, start: usize) -> usize {
+    let (mut place, mut after_break) = (start, None);
+    loop {
+        let (class, length) = classes.at(text, place);
+        if class & SPACE == 0 {
+            break;
+        }
+        place += length;
+        if class & NEWLINE != 0 {
+            after_break = Some(place);
+        }
+    }
+    after_break.unwrap_or_else(|| space_end(text, classes, start))
+}
+
+/// How long the contraction (`'s`, `'re`, …) at `place` is; 0 if there is none. Without regard to case, `ſ` is an s too.
+fn contraction(text: &[u8], place: usize, any_case: bool) -> usize {
+    let Some((b'\'', rest)) = text.get(place..).and_then(<[u8]>::split_first).map(|(a, b)| (*a, b)) else {
+        return 0;
+    };
+    let fold = |byte: u8| if any_case { byte.to_ascii_lowercase() } else { byte };
+    let second = rest.get(1).map(|byte| fold(*byte));
+    match rest.first().map(|byte| fold(*byte)) {
+        Some(b's' | b't' | b'm' | b'd') => 2,
+        Some(b'r' | b'v') if second == Some(b'e') => 3,
+        Some(b'l') if second == Some(b'l') => 3,
+        Some(0xc5) if any_case && rest.get(1) == Some(&0xbf) => 3,
+        _ => 0,
+    }
+}
+
+struct Gpt2<'a> {
+    text: &'a [u8],
+    classes: &'a Classes,
+}
+
+impl Splitter for Gpt2<'_> {
+    #[inline(always)]
+    fn end(&self, start: usize) -> usize {
+        let text = self.text;
+        let first = text[start];
+        if let Some(window) = Window::at(text, start) {
+            let skip = usize::from(first == b' ');
+            let letters = window.letters(skip);
+            if letters.length > 0 && letters.closed {
+                return start + skip + letters.length;
+            }
+        }
+        let quoted = contraction(text, start, false);
+        if quoted > 0 {
+            return start + quoted;
+        }
+        let (own, length) = self.classes.at(text, start);
+        let (class, begin) = if first == b' ' {
+            let (next, _) = self.classes.at(text, start + length);
+            if start + length == text.len() || next & SPACE != 0 {
+                return space_end(text, self.classes, start);
+            }
+            (next, start + length)
+        } else {
+            (own, start)
+        };
+        if class & LETTER != 0 {
+            run(text, self.classes, begin, |class| class & LETTER != 0)
+        } else if class & NUMBER != 0 {
+            run(text, self.classes, begin, |class| class & NUMBER != 0)
+        } else if class & SPACE != 0 {
+            space_end(text, self.classes, start)
+        } else {
+            run(text, self.classes, begin, is_symbol)
+        }
+    }
+}
+
+/// Whether an ASCII character may stand before a word as part of it: `[^\r\n\p{L}\p{N}]`.
+#[inline(always)]
+fn before_word(byte: u8) -> bool {
+    const TABLE: [bool; 256] = {
+        let mut table = [false; 256];
+        let mut byte = 0u8;
+        while byte < 0x80 {
+            table[byte as usize] = !byte.is_ascii_alphanumeric() && byte != b'\r' && byte != b'\n';
+            byte += 1;
+        }
+        table
+    };
+    TABLE[usize::from(byte)]
+}
+
+struct Cl100k<'a> {
+    text: &'a [u8],
+    classes: &'a Classes,
+    digits: usize,
+}
+
+impl Splitter for Cl100k<'_> {
+    #[inline(always)]
+    fn end(&self, start: usize) -> usize {
+        let text = self.text;
+        let first = text[start];
+        if let Some(window) = Window::at(text, start) {
+            let skip = usize::from(before_word(first) && first != b'\'');
+            let letters = window.letters(skip);
+            if letters.length > 0 && letters.closed {
+                return start + skip + letters.length;
+            }
+        }
+        let quoted = contraction(text, start, true);
+        if quoted > 0 {
+            return start + quoted;
+        }
+        let (class, length) = self.classes.at(text, start);
+        if class & LETTER != 0 {
+            return run(text, self.classes, start, |class| class & LETTER != 0);
+        }
+        if class & NUMBER != 0 {
+            return digits_end(text, self.classes, start, self.digits);
+        }
+        let (next, _) = self.classes.at(text, start + length);
+        if class & NEWLINE == 0 && next & LETTER != 0 {
+            return run(text, self.classes, start + length, |class| class & LETTER != 0);
+        }
+        symbols_end(text, self.classes, start, (class, length), next, false)
+    }
+}
+
+/// `\p{N}{1,most}`.
+fn digits_end(text: &[u8], classes: &Classes, start: usize, most: usize) -> usize {
+    let mut place = start;
+    for _ in 0..most {
+        let (class, length) = classes.at(text, place);
+        if class & NUMBER == 0 {
+            break;
+        }
+        place += length;
+    }
+    place
+}
+
+/// ` ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+` for a character that is no letter and no number; with slashes among the
+/// line breaks if asked for.
+fn symbols_end(
+    text: &[u8],
+    classes: &Classes,
+    start: usize,
+    (class, length): (u8, usize),
+    next: u8,
+    slashes: bool,
+) -> usize {
+    let symbol_follows = text[start] == b' ' && start + length < text.len() && is_symbol(next);
+    if !symbol_follows && !is_symbol(class) {
+        return space_or_lines_end(text, classes, start);
+    }
+    let mut place = run(text, classes, start + length, is_symbol);
+    while let Some(byte) = text.get(place)
+        && (matches!(byte, b'\r' | b'\n') || slashes && *byte == b'/')
+    {
+        place += 1;
+    }
+    place
+}
+
+struct O200k<'a> {
+    text: &'a [u8],
+    classes: &'a Classes,
+}
+
+const UPPER_PART: u8 = UPPER | OTHER_LETTER | MARK;
+const LOWER_PART: u8 = LOWER | OTHER_LETTER | MARK;
+
+impl O200k<'_> {
+    /// `[upper]*[lower]+`: where it ends.
+    fn ends_lower(&self, start: usize) -> Option<usize> {
+        let (mut place, mut after_both) = (start, None);
+        loop {
+            let (class, length) = self.classes.at(self.text, place);
+            if class & UPPER_PART == 0 {
+                if class & LOWER != 0 {
+                    return Some(run(self.text, self.classes, place, |class| class & LOWER_PART != 0));
+                }
+                // What is in both classes may be given back to the second.
+                return after_both;
+            }
+            place += length;
+            if class & LOWER_PART != 0 {
+                after_both = Some(place);
+            }
+        }
+    }
+
+    /// `[upper]+[lower]*` where the above has failed: only upper case is left.
+    fn ends_upper(&self, start: usize) -> Option<usize> {
+        let end = run(self.text, self.classes, start, |class| class & UPPER_PART != 0);
+        (end > start).then_some(end)
+    }
+
+    fn word(&self, start: usize) -> Option<usize> {
+        let (class, length) = self.classes.at(self.text, start);
+        let prefix = (class & (NEWLINE | LETTER | NUMBER) == 0).then_some(start + length);
+        let bare = (class & (LETTER | MARK) != 0).then_some(start);
+        let found = prefix
+            .and_then(|inner| self.ends_lower(inner))
+            .or_else(|| bare.and_then(|inner| self.ends_lower(inner)))
+            .or_else(|| prefix.and_then(|inner| self.ends_upper(inner)))
+            .or_else(|| bare.and_then(|inner| self.ends_upper(inner)));
+        found.map(|end| end + contraction(self.text, end, true))
+    }
+}
+
+impl Splitter for O200k<'_> {
+    #[inline(always)]
+    fn end(&self, start: usize) -> usize {
+        let text = self.text;
+        let first = text[start];
+        if let Some(window) = Window::at(text, start) {
+            let skip = usize::from(before_word(first));
+            let word = window.cased_word(skip);
+            if word.length > 0 && word.closed {
+                let end = start + skip + word.length;
+                return if contraction_may_follow(text, end) { end + contraction(text, end, true) } else { end };
+            }
+        }
+        let (class, length) = self.classes.at(text, start);
+        if class & NUMBER != 0 {
+            return digits_end(text, self.classes, start, 3);
+        }
+        if let Some(end) = self.word(start) {
+            return end;
+        }
+        let (next, _) = self.classes.at(text, start + length);
+        symbols_end(text, self.classes, start, (class, length), next, true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const PATTERNS: [Pattern; 4] =
+        [Pattern::Gpt2, Pattern::Cl100k { digits: 3 }, Pattern::Cl100k { digits: 1 }, Pattern::O200k];
+
+    fn by_expression(expression: &str, text: &str) -> Vec<(usize, usize)> {
+        let expression = fancy_regex::Regex::new(expression).unwrap();
+        expression.find_iter(text).map(|found| found.unwrap()).map(|found| (found.start(), found.end())).collect()
+    }
+
+    fn by_hand(pattern: Pattern, text: &str) -> Vec<(usize, usize)> {
+        let mut pieces = Vec::new();
+        pattern.for_each(text, |start, end| pieces.push((start, end)));
+        pieces
+    }
+
+    fn check(text: &str) {
+        for pattern in PATTERNS {
+            let wanted = by_expression(pattern.expression(), text);
+            let shown = |pieces: &[(usize, usize)]| {
+                pieces.iter().map(|&(start, end)| text[start..end].to_owned()).collect::<Vec<_>>()
+            };
+            let found = by_hand(pattern, text);
+            assert_eq!(shown(&found), shown(&wanted), "{pattern:?} of {text:?}");
+        }
+    }
+
+    #[test]
+    fn pieces_that_need_care() {
+        for text in [
+            "",
+            "a",
+            " a",
+            "  a",
+            "   ",
+            "\n\n  \n x",
+            " \r\n\t y",
+            "It's she'LL DON'T 'ſ'S we've 'r 'l",
+            "HTTPServer CamelCASE XMLHttp aB ABc",
+            "1234567 12 ½²３４",
+            "x=1;/*y*/\n//z\r\n/",
+            "!!!\n/\n/ a",
+            "e\u{301}E\u{301} \u{301}a \u{301}\u{301}",
+            "ʰAʰB ʰ AʰB ǅa aǅ",
+            "日本語のテキスト、です。 東京",
+            "👩‍🚀👍🏽 🇩🇪",
+            "\u{a0}\u{a0}a\u{2003}b\u{3000}",
+            "averyveryveryverylongwordthatdoesnotfit intoonewindowofbytes",
+            "'s't 'd' re'VE",
+            "don't\u{301}t",
+            "straße ÄÖÜ äöü Ωmega",
+        ] {
+            check(text);
+        }
+    }
+
+    fn texts() -> impl Strategy<Value = String> {
+        let piece = prop_oneof![
+            Just(" ".to_owned()), Just("\n".to_owned()), Just("\r".to_owned()), Just("'".to_owned()), Just("/".to_owned()),
+            Just("s".to_owned()), Just("LL".to_owned()), Just("ſ".to_owned()), Just("1".to_owned()), Just("½".to_owned()),
+            Just("A".to_owned()), Just("é".to_owned()), Just("É".to_owned()), Just("ʰ".to_owned()), Just("ǅ".to_owned()),
+            Just("\u{301}".to_owned()), Just("漢".to_owned()), Just("!".to_owned()), Just("\u{a0}".to_owned()),
+            Just("👍".to_owned()), Just("\u{0}".to_owned()), "[a-z]{1,20}", "[A-Za-z']{1,9}", any::<char>().prop_map(String::from),
+        ];
+        prop::collection::vec(piece, 0..40).prop_map(|pieces| pieces.concat())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(3000))]
+        #[test]
+        fn a_splitter_finds_what_its_expression_finds(text in texts()) {
+            check(&text);
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Hugging Face `tokenizers` 1.0, which was written anew: another library that reads the same files.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use lz_core::{KernelError, Reason};
+use lz_ops::tokenizer::Tokenizer;
+use serde_json::Value;
+use tokenizers_next::pipeline::{EncodeOptions, PipelineToken, PipelineTokenizer};
+use tokenizers_next::{canonicalize_value, from_json};
+
+use super::{guarded, panic_text, refused};
+use crate::coder::{Coder, Encoded};
+
+/// The release candidate.
+pub struct Next(PipelineTokenizer);
+
+impl Coder for Next {
+    const OFFSETS: bool = false;
+    const DECODES: bool = true;
+
+    fn build(_: &Tokenizer, definition: &Value) -> Result<Next, Reason> {
+        guarded(|| {
+            let mut definition = definition.clone();
+            // Settings of a caller, which no call obeys.
+            for setting in ["truncation", "padding"] {
+                definition[setting] = Value::Null;
+            }
+            canonicalize_value(&mut definition).map_err(|error| refused(error.to_string()))?;
+            from_json(&definition.to_string()).map(Next).map_err(|error| refused(error.to_string()))
+        })
+    }
+
+    fn encode(
+        &self,
+        _: &Tokenizer,
+        texts: &[&str],
+        special: bool,
+        out: &mut Encoded,
+    ) -> Result<(), KernelError> {
+        let options = EncodeOptions { add_special_tokens: special, ..EncodeOptions::default() };
+        let mut tokens: Vec<PipelineToken> = Vec::new();
+        for text in texts {
+            tokens.clear();
+            attempt(|| self.0.encode_into(text, &options, &mut tokens))?;
+            out.ids.extend(tokens.iter().map(|token| u32::from(*token) as i32));
+            out.end_text();
+        }
+        Ok(())
+    }
+
+    fn decode(&self, _: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError> {
+        attempt(|| self.0.decode(ids, skip_special))
+    }
+}
+
+fn attempt<T>(work: impl FnOnce() -> tokenizers_next::Result<T>) -> Result<T, KernelError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(|error| KernelError::failed(error.to_string())),
+        Err(panic) => Err(KernelError::failed(panic_text(&*panic))),
+    }
+}

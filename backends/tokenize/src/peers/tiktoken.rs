@@ -1,0 +1,53 @@
+//! `tiktoken-rs`: merges by the ids of what they make, splits by a regular expression.
+
+use lz_core::{KernelError, Reason, ReasonCode};
+use lz_ops::tokenizer::Tokenizer;
+use serde_json::Value;
+use tiktoken_rs::CoreBPE;
+
+use super::{guarded, ranked_tokens, refused};
+use crate::coder::{Coder, Encoded};
+use crate::definition::byte_level_bpe;
+use crate::frame::Frame;
+
+/// For byte-level BPE whose ids are its ranks.
+pub struct Tiktoken {
+    frame: Frame,
+    core: CoreBPE,
+}
+
+impl Coder for Tiktoken {
+    const OFFSETS: bool = false;
+    const DECODES: bool = false;
+
+    fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
+        let definition = byte_level_bpe(definition)?;
+        let tokens = ranked_tokens(&definition)?;
+        guarded(|| {
+            let ranks = tokens.into_iter().zip(0..).collect();
+            let core = CoreBPE::new(ranks, Default::default(), definition.pattern.expression());
+            let core = core.map_err(|error| refused(error.to_string()))?;
+            Ok(Tiktoken { frame: Frame::new(&definition)?, core })
+        })
+    }
+
+    fn encode(
+        &self,
+        _: &Tokenizer,
+        texts: &[&str],
+        special: bool,
+        out: &mut Encoded,
+    ) -> Result<(), KernelError> {
+        for text in texts {
+            self.frame.encode(text, special, &mut out.ids, |part, ids| {
+                ids.extend(self.core.encode_ordinary(part).into_iter().map(|id| id as i32));
+            });
+            out.end_text();
+        }
+        Ok(())
+    }
+
+    fn decode(&self, _: &Tokenizer, _: &[u32], _: bool) -> Result<String, KernelError> {
+        Err(KernelError::because(Reason::new(ReasonCode::TokenizerModelUnsupported)))
+    }
+}

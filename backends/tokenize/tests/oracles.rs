@@ -1,0 +1,200 @@
+//! Real tokenizers on real text: every candidate that claims a tokenizer gives its exact tokens, offsets and texts.
+//!
+//! `cargo xtask test` fetches the data; `LZ_TOKENIZER_DATA` may name a folder that holds it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use lz_core::{Engine, KernelEntry, Tensor};
+use lz_ops::tokenizer::Tokenizer;
+use lz_ops::{TokenizeEncode, tokenize_decode, tokenize_encode};
+
+fn folder() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let folder = std::env::var_os("LZ_TOKENIZER_DATA").map_or(root.join("target/oracles/tokenizers-1"), PathBuf::from);
+    assert!(folder.is_dir(), "no tokenizers at {}; `cargo xtask tokenizer-data` fetches them", folder.display());
+    folder
+}
+
+/// How much of each text is used, in bytes: the definitions take most of the time.
+fn most() -> usize {
+    std::env::var("LZ_TOKENIZER_BYTES").ok().and_then(|text| text.parse().ok()).unwrap_or(400_000)
+}
+
+/// Several kinds of text, in documents of a few kilobytes.
+fn documents() -> &'static [String] {
+    static DOCUMENTS: OnceLock<Vec<String>> = OnceLock::new();
+    DOCUMENTS.get_or_init(|| {
+        let mut documents = Vec::new();
+        for text in [read("novel.txt"), read("languages.txt"), python_sources()] {
+            // From all over the text, so that every language has its turn.
+            let pieces: Vec<&str> = cut(&text, 8000).collect();
+            let step = (text.len() / most()).max(1);
+            documents.extend(pieces.into_iter().step_by(step).map(str::to_owned));
+        }
+        documents.push("👩‍🚀👩🏽‍💻🇩🇪🏳️‍🌈 ❤️‍🔥 e\u{301} <|endoftext|> \u{0}".repeat(50));
+        documents
+    })
+}
+
+fn read(name: &str) -> String {
+    std::fs::read_to_string(folder().join(name)).unwrap()
+}
+
+/// The sources of Python's standard library, which is wherever Python is.
+fn python_sources() -> String {
+    let print = "import glob, sysconfig\nfor path in sorted(glob.glob(sysconfig.get_paths()['stdlib'] + '/*.py')): print(path)";
+    let output = Command::new("python3").args(["-c", print]).output().unwrap();
+    let paths = String::from_utf8(output.stdout).unwrap();
+    paths.lines().filter_map(|path| std::fs::read_to_string(path).ok()).collect()
+}
+
+fn cut(mut text: &str, size: usize) -> impl Iterator<Item = &str> {
+    std::iter::from_fn(move || {
+        let (piece, rest) = text.split_at(text.floor_char_boundary(size.min(text.len())));
+        text = rest;
+        (!piece.is_empty()).then_some(piece)
+    })
+}
+
+struct Wanted {
+    ids: Vec<i32>,
+    offsets: Vec<i64>,
+}
+
+fn wanted(tokenizer: &Tokenizer) -> Vec<Wanted> {
+    let one = |text: &String| {
+        let tokens = tokenizer.encode(text, true).unwrap();
+        Wanted {
+            ids: tokens.iter().map(|token| token.id as i32).collect(),
+            offsets: tokens.iter().flat_map(|token| [token.bytes.start as i64, token.bytes.end as i64]).collect(),
+        }
+    };
+    let half = documents().len() / 2;
+    std::thread::scope(|scope| {
+        let second = scope.spawn(|| documents()[half..].iter().map(one).collect::<Vec<_>>());
+        let mut all: Vec<Wanted> = documents()[..half].iter().map(one).collect();
+        all.extend(second.join().unwrap());
+        all
+    })
+}
+
+fn engine_with(entry: &KernelEntry) -> Engine {
+    let engine = Engine::new();
+    engine.register([entry.clone()]).unwrap();
+    engine
+}
+
+fn values<T: Copy + lz_core::element::Element>(tensor: &Tensor) -> Vec<T> {
+    tensor.view().as_slice::<T>().unwrap().to_vec()
+}
+
+/// Holds every kernel against the definition, and says which of them took part.
+fn check(name: &str, tokenizer: &Tokenizer) -> BTreeMap<String, String> {
+    let wanted = wanted(tokenizer);
+    let texts: Vec<&str> = documents().iter().map(String::as_str).collect();
+    let mut took_part = BTreeMap::new();
+    for entry in lz_tokenize::kernels() {
+        // The definition on all cores is what is compared with.
+        if entry.spec.id.starts_with("tokenize.hf.") || entry.spec.operation != "tokenize.encode" {
+            continue;
+        }
+        let engine = engine_with(&entry);
+        let args = TokenizeEncode::new(&texts, tokenizer);
+        let outcome = match tokenize_encode(&engine, args) {
+            Err(error) => {
+                took_part.insert(entry.spec.id.clone(), error.reasons().first().map_or(error.to_string(), |reason| reason.code.to_string()));
+                continue;
+            }
+            Ok(outcome) => outcome,
+        };
+        let (ids, indptr) = (values::<i32>(&outcome.tokens), values::<i64>(&outcome.indptr));
+        for (number, wanted) in wanted.iter().enumerate() {
+            let found = &ids[indptr[number] as usize..indptr[number + 1] as usize];
+            assert_eq!(found, wanted.ids, "{}: {name}: {:?}", entry.spec.id, texts[number].chars().take(40).collect::<String>());
+        }
+        took_part.insert(entry.spec.id.clone(), "equal".to_owned());
+        if let Ok(spanned) = tokenize_encode(&engine, args.return_offsets(true)) {
+            let offsets = values::<i64>(&spanned.offsets.unwrap());
+            let all: Vec<i64> = wanted.iter().flat_map(|wanted| wanted.offsets.iter().copied()).collect();
+            assert_eq!(offsets, all, "{}: {name}: offsets", entry.spec.id);
+            took_part.insert(format!("{} offsets", entry.spec.id), "equal".to_owned());
+        }
+    }
+    decode(name, tokenizer, &wanted, &mut took_part);
+    took_part
+}
+
+/// Whole texts come back; so do ranges that cut characters in two, as the definition's decoder has them.
+fn decode(name: &str, tokenizer: &Tokenizer, wanted: &[Wanted], took_part: &mut BTreeMap<String, String>) {
+    let mut ids: Vec<i32> = Vec::new();
+    let mut indptr = vec![0i64];
+    for (one, number) in wanted.iter().zip(0usize..) {
+        let from = (number % 7).min(one.ids.len());
+        ids.extend(&one.ids[from..one.ids.len().min(from + 900 + number % 5)]);
+        // Ids that nobody has, and bytes that are no text.
+        ids.extend([2_000_000_000, 200, 130, 161]);
+        indptr.push(ids.len() as i64);
+    }
+    let range = |b: usize| ids[indptr[b] as usize..indptr[b + 1] as usize].iter().map(|id| *id as u32).collect::<Vec<_>>();
+    let texts: Vec<String> = (0..wanted.len()).map(|b| tokenizer.decode(&range(b), true).unwrap()).collect();
+    let (ids_view, indptr_view) = (
+        Tensor::from_slice(&ids, &[ids.len() as i64]).unwrap(),
+        Tensor::from_slice(&indptr, &[indptr.len() as i64]).unwrap(),
+    );
+    for entry in lz_tokenize::kernels() {
+        if entry.spec.id.starts_with("tokenize.hf.") || entry.spec.operation != "tokenize.decode" {
+            continue;
+        }
+        let args = lz_ops::TokenizeDecode::new(ids_view.view(), indptr_view.view(), tokenizer);
+        if let Ok(found) = tokenize_decode(&engine_with(&entry), args) {
+            for (found, wanted) in found.texts.iter().zip(&texts) {
+                assert_eq!(found, wanted, "{}: {name}", entry.spec.id);
+            }
+            took_part.insert(entry.spec.id.clone(), "equal".to_owned());
+        }
+    }
+}
+
+fn file(name: &str) -> Tokenizer {
+    Tokenizer::from_file(folder().join(format!("{name}.json"))).unwrap()
+}
+
+#[track_caller]
+fn all_equal(took_part: &BTreeMap<String, String>, ids: &[&str]) {
+    for id in ids {
+        assert_eq!(took_part.get(*id).map(String::as_str), Some("equal"), "{id}: {took_part:?}");
+    }
+}
+
+const OURS: [&str; 3] = ["tokenize.bpe.encode", "tokenize.bpe.encode offsets", "tokenize.bpe.decode"];
+
+#[test]
+fn gpt2() {
+    all_equal(&check("gpt2", &file("gpt2")), &[&OURS[..], &["tokenize.hf1.encode"]].concat());
+}
+
+#[test]
+fn llama3() {
+    all_equal(&check("llama3", &file("llama3")), &[&OURS[..], &["tokenize.hf1.encode", "tokenize.tiktoken.encode"]].concat());
+}
+
+#[test]
+fn qwen3() {
+    all_equal(&check("qwen3", &file("qwen3")), &OURS);
+}
+
+#[test]
+fn encodings_of_tiktoken() {
+    for (name, core) in [("cl100k_base", tiktoken_rs::cl100k_base()), ("o200k_base", tiktoken_rs::o200k_base())] {
+        let tokenizer = lz_tokenize::encoding(name).unwrap().unwrap();
+        all_equal(&check(name, &tokenizer), &[&OURS[..], &["tokenize.tiktoken.encode"]].concat());
+        let core = core.unwrap();
+        for text in documents() {
+            let ours: Vec<u32> = tokenizer.encode(text, false).unwrap().iter().map(|token| token.id).collect();
+            assert_eq!(ours, core.encode_with_special_tokens(text), "{name}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+"""Texts to tokens and back. What a tokenizer is called by is resolved here; which kernel runs is the engine's business."""
+
+from __future__ import annotations
+
+import array
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from layerzero import _native, ops
+from layerzero._token_cache import TokenCache
+
+# Tokenizers by what they were called: a registered name, an encoding, or a file with its age and size.
+_KNOWN: dict[Any, _native.Tokenizer] = {}
+_REGISTERED: dict[str, _native.Tokenizer] = {}
+_CACHE = TokenCache()
+# SentencePiece models by the digest of the definition that was made of them, for the library itself.
+_MODELS: dict[str, bytes] = {}
+
+
+def tokenizer_cache() -> TokenCache:
+    """What texts became, kept apart by tokenizer: its size, its counters, and how to clear it."""
+    return _CACHE
+
+
+def register_tokenizer(name: str, tokenizer: Any) -> _native.Tokenizer:
+    """Makes a tokenizer known by a name: anything that `tokenize` takes, or the object of another library.
+
+    Objects of `tokenizers`, `transformers` (fast tokenizers), `tiktoken` and `sentencepiece` are read for their definition;
+    they are not called.
+    """
+    resolved = resolve(tokenizer)
+    _REGISTERED[name] = resolved
+    return resolved
+
+
+def resolve(tokenizer: Any) -> _native.Tokenizer:
+    """The tokenizer that is meant: one, a registered name, an encoding of tiktoken, a file, a folder, or an object."""
+    if isinstance(tokenizer, _native.Tokenizer):
+        return tokenizer
+    if isinstance(tokenizer, (str, os.PathLike)):
+        name = os.fspath(tokenizer)
+        if name in _REGISTERED:
+            return _REGISTERED[name]
+        if name in _native.encoding_names() and not os.path.exists(name):
+            if name not in _KNOWN:
+                _KNOWN[name] = _native.tokenizer_of_encoding(name)
+            return _KNOWN[name]
+        return _from_path(name)
+    return _from_object(tokenizer)
+
+
+def _from_path(name: str) -> _native.Tokenizer:
+    path = os.path.abspath(name)
+    if os.path.isdir(path):
+        path = os.path.join(path, "tokenizer.json")
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        encodings = ", ".join(_native.encoding_names())
+        message = f"{name!r} is no file, no registered tokenizer and no encoding ({encodings})"
+        raise ValueError(message) from error
+    # A file that was written anew is another tokenizer, so its age and size are part of what it is remembered by.
+    key = (path, status.st_mtime_ns, status.st_size)
+    known = _KNOWN.get(key)
+    if known is None:
+        if path.endswith(".json"):
+            known = _native.Tokenizer.from_file(path)
+        else:
+            with open(path, "rb") as file:
+                known = _from_sentencepiece(file.read())
+        _KNOWN[key] = known
+    return known
+
+
+def _from_sentencepiece(model: bytes) -> _native.Tokenizer:
+    from layerzero._sentencepiece import definition
+
+    tokenizer = _native.Tokenizer.from_json(definition(model))
+    _MODELS[tokenizer.digest] = model
+    return tokenizer
+
+
+def sentencepiece_model(tokenizer: _native.Tokenizer) -> bytes | None:
+    """The SentencePiece model that a tokenizer was made from, if it was."""
+    return _MODELS.get(tokenizer.digest)
+
+
+def _from_object(tokenizer: Any) -> _native.Tokenizer:
+    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if callable(getattr(inner, "to_str", None)):
+        return _native.Tokenizer.from_json(inner.to_str())
+    if callable(getattr(tokenizer, "serialized_model_proto", None)):
+        return _from_sentencepiece(tokenizer.serialized_model_proto())
+    name = getattr(tokenizer, "name", None)
+    if hasattr(tokenizer, "encode_ordinary") and name in _native.encoding_names():
+        return resolve(name)
+    wanted = "a path, the name of an encoding or of a registered tokenizer, or an object with a definition"
+    raise TypeError(f"a tokenizer is {wanted}; {type(tokenizer).__name__} is none")
+
+
+def tokenize(
+    texts: str | Sequence[str],
+    tokenizer_id: Any,
+    *,
+    add_special_tokens: bool = True,
+    return_offsets: bool = False,
+    model_id: str = "",
+) -> Any:
+    """Token ids of texts: one list for one text, a list of lists for several.
+
+    `tokenizer_id` is a path to a ``tokenizer.json`` or a SentencePiece ``.model``, the name of an encoding of tiktoken (its
+    ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object of another library. With
+    `return_offsets`, the byte ranges of the tokens come as a second result. Short texts are remembered, kept apart by the
+    tokenizer's full digest and by `model_id`.
+    """
+    tokenizer = resolve(tokenizer_id)
+    single = isinstance(texts, str)
+    batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
+    space = _CACHE.space(model_id, tokenizer.digest, add_special_tokens, return_offsets)
+
+    def encode(missing: list[str]) -> list[Any]:
+        return _encode(missing, tokenizer, add_special_tokens, return_offsets)
+
+    rows = _CACHE.serve(space, batch, encode)
+    if return_offsets:
+        ids, offsets = [row[0] for row in rows], [row[1] for row in rows]
+        return (ids[0], offsets[0]) if single else (ids, offsets)
+    return rows[0] if single else rows
+
+
+def _encode(texts: list[str], tokenizer: _native.Tokenizer, special: bool, offsets: bool) -> list[Any]:
+    results: Any = ops.tokenize_encode(texts, tokenizer, add_special_tokens=special, return_offsets=offsets)
+    bounds = _listed(results[1])
+    parts = []
+    for flat in (results[0], results[2]) if offsets else (results[0],):
+        values = _listed(flat)
+        parts.append([values[start:end] for start, end in zip(bounds, bounds[1:], strict=False)])
+    return list(zip(*parts, strict=True)) if offsets else parts[0]
+
+
+def _listed(values: Any) -> list[Any]:
+    listed: list[Any] = values.tolist() if hasattr(values, "tolist") else list(values)
+    return listed
+
+
+def detokenize(
+    tokens: Sequence[int] | Sequence[Sequence[int]],
+    tokenizer_id: Any,
+    *,
+    skip_special_tokens: bool = True,
+) -> Any:
+    """Texts of token ids: one string for one list of ids, a list of strings for several."""
+    ids: list[Any] = [one.tolist() if hasattr(one, "tolist") else one for one in tokens]
+    several = bool(ids) and not isinstance(ids[0], int)
+    rows: list[list[int]] = [list(row) for row in ids] if several else [ids]
+    indptr = array.array("q", [0])
+    for row in rows:
+        indptr.append(indptr[-1] + len(row))
+    flat: Any = array.array("i", [token for row in rows for token in row])
+    bounds: Any = indptr
+    texts = ops.tokenize_decode(flat, bounds, resolve(tokenizer_id), skip_special_tokens=skip_special_tokens)
+    return texts if several else texts[0]

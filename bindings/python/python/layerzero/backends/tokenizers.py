@@ -1,0 +1,37 @@
+"""The `tokenizers` package as a kernel: the same definitions, read by its own build."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tokenizers
+
+from layerzero import _native
+from layerzero.backends import _texts
+
+_BUILT: dict[str, Any] = {}
+
+
+def _built(tokenizer: Any) -> Any:
+    built = _BUILT.get(tokenizer.digest)
+    if built is None:
+        built = tokenizers.Tokenizer.from_str(_native.tokenizer_json(tokenizer).decode("utf-8"))
+        built.no_truncation()
+        built.no_padding()
+        _BUILT[tokenizer.digest] = built
+    return built
+
+
+def _encode(texts: Any, tokenizer: Any, *, add_special_tokens: bool, return_offsets: bool) -> Any:
+    built = _built(tokenizer)
+    batch = [texts] if isinstance(texts, str) else list(texts)
+    _texts.prove("tokenizers", tokenizer, lambda text: built.encode(text).ids)
+    encodings = built.encode_batch(batch, add_special_tokens=add_special_tokens)
+    rows = (
+        (encoding.ids, _texts.in_bytes(text, encoding.offsets) if return_offsets else None)
+        for text, encoding in zip(batch, encodings, strict=True)
+    )
+    return _texts.flat(rows, return_offsets)
+
+
+KERNELS = {"tokenizers.encode": _encode}

@@ -1,0 +1,223 @@
+"""Transformers' fast tokenizers with LayerZero underneath: the same objects and the same answers, encoded by the fastest kernel
+that is proven equal.
+
+`wrap` turns one tokenizer, `install` every one, also those that are made later; ``LAYERZERO_TOKENIZERS=1`` with ``import
+layerzero`` does the same. What a call asks for beyond plain texts (pairs, words, overflow, masks of special tokens) goes the
+library's own way. Results are held against the library's own, the more rarely the longer they agree; a tokenizer that ever
+differs is left alone from then on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from transformers import BatchEncoding, PreTrainedTokenizerFast
+
+from layerzero import _native
+from layerzero._tokenize import detokenize, tokenize
+
+_LOG = logging.getLogger("layerzero")
+_T = TypeVar("_T", bound=PreTrainedTokenizerFast)
+_encode_plus: Callable[..., BatchEncoding] = PreTrainedTokenizerFast._encode_plus
+_decode: Callable[..., str] = PreTrainedTokenizerFast._decode
+
+# Arguments of a call that plain texts do without.
+_OWN_WAY = (
+    "text_pair",
+    "is_split_into_words",
+    "return_overflowing_tokens",
+    "return_special_tokens_mask",
+    "return_offsets_mapping",
+    "split_special_tokens",
+    "stride",
+)
+
+
+class _State:
+    """What is known of one tokenizer: its definition, as long as it does not change, and how often it was tried."""
+
+    def __init__(self) -> None:
+        self.key: Any = None
+        self.tokenizer: _native.Tokenizer | None = None
+        self.plain_types = False
+        self.calls = 0
+        self.differs = False
+        self.lock = threading.Lock()
+
+
+class _Later(Sequence[Any]):
+    """The library's own encodings, made when somebody asks for one."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+        self._made: Any = None
+
+    def _all(self) -> Any:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._all()[index]
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._all())
+
+
+def _state(fast: Any) -> _State:
+    state = fast.__dict__.get("_layerzero")
+    if state is None:
+        state = fast.__dict__["_layerzero"] = _State()
+    inner = fast._tokenizer
+    post = inner.post_processor
+    key = (id(inner), inner.get_vocab_size(), inner.get_vocab_size(False), post and post.__getstate__())
+    if state.key != key:
+        with state.lock:
+            definition = inner.to_str()
+            state.plain_types = '"type_id":1' not in json.dumps(_single(definition), separators=(",", ":"))
+            state.tokenizer = _native.Tokenizer.from_json(definition)
+            state.key = key
+    return state
+
+
+def _single(definition: str) -> Any:
+    """What the post-processor does to one text."""
+    processor = json.loads(definition).get("post_processor") or {}
+    parts = processor.get("processors", [processor])
+    return [part.get("single") for part in parts]
+
+
+def _tries(call: int) -> bool:
+    """A tenth of the first hundred calls, a hundredth of the next thousand, a thousandth of the rest."""
+    return call % (10 if call < 100 else 100 if call < 1100 else 1000) == 0
+
+
+def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> BatchEncoding:
+    """Encodes by LayerZero what it can, and the rest as ever."""
+
+    def own() -> BatchEncoding:
+        return _encode_plus(self, text, text_pair, **given)
+
+    batched = isinstance(text, (list, tuple))
+    texts = list(text) if batched else [text]
+    odd = text_pair is not None or any(given.get(name) for name in _OWN_WAY)
+    if odd or self.split_special_tokens or not texts or not all(isinstance(one, str) for one in texts):
+        return own()
+    state = _state(self)
+    types = given.get("return_token_type_ids")
+    types = "token_type_ids" in self.model_input_names if types is None else types
+    if state.differs or state.tokenizer is None or (types and not state.plain_types):
+        return own()
+    rows = tokenize(texts, state.tokenizer, add_special_tokens=given.get("add_special_tokens", True))
+    result = _assemble(self, rows, batched, types, own, given)
+    if result is None:
+        return own()
+    call, state.calls = state.calls, state.calls + 1
+    if _tries(call):
+        wanted = _encode_plus(self, text, text_pair, **{**given, "return_tensors": None})
+        found = rows if batched else rows[0]
+        plain = [[token for token, kept in _pairs(row, mask) if kept] for row, mask in _rows(wanted, batched)]
+        if plain != (found if batched else [found]):
+            state.differs = True
+            _LOG.warning("%s encodes otherwise than its definition says; it is left alone", type(self).__name__)
+            return own()
+    return result
+
+
+def _rows(encoding: BatchEncoding, batched: bool) -> list[tuple[list[int], list[int] | None]]:
+    ids, mask = encoding["input_ids"], encoding.get("attention_mask")
+    if not batched:
+        ids, mask = [ids], None if mask is None else [mask]
+    return [(row, None if mask is None else mask[number]) for number, row in enumerate(ids)]
+
+
+def _pairs(row: list[int], mask: list[int] | None) -> list[tuple[int, int]]:
+    return list(zip(row, mask if mask is not None else [1] * len(row), strict=True))
+
+
+def _assemble(
+    self: Any, rows: list[list[int]], batched: bool, types: bool, own: Callable[[], Any], given: dict[str, Any]
+) -> BatchEncoding | None:
+    """Rows padded as asked for; `None` where something is too long and would have to be cut."""
+    truncation = str(getattr(given.get("truncation_strategy"), "value", "do_not_truncate"))
+    longest = given.get("max_length")
+    if truncation != "do_not_truncate" and longest is not None and any(len(row) > longest for row in rows):
+        return None
+    padding = str(getattr(given.get("padding_strategy"), "value", "do_not_pad"))
+    length = max(len(row) for row in rows)
+    if padding == "max_length":
+        length = max(length, longest or self.model_max_length)
+    multiple = given.get("pad_to_multiple_of")
+    if multiple:
+        length = -(-length // multiple) * multiple
+    if padding != "do_not_pad" and (self.pad_token_id is None or any(len(row) > length for row in rows)):
+        return None
+    side = given.get("padding_side") or self.padding_side
+    masks = [[1] * len(row) for row in rows]
+    kinds = [[0] * len(row) for row in rows]
+
+    def padded(all_rows: list[list[int]], value: int) -> list[list[int]]:
+        if padding == "do_not_pad":
+            return all_rows
+        fill = [[value] * (length - len(row)) for row in all_rows]
+        return [row + more if side == "right" else more + row for row, more in zip(all_rows, fill, strict=True)]
+
+    wants_mask = given.get("return_attention_mask")
+    wants_mask = "attention_mask" in self.model_input_names if wants_mask is None else wants_mask
+    data: dict[str, Any] = {"input_ids": padded(rows, self.pad_token_id)}
+    if types:
+        data["token_type_ids"] = padded(kinds, self.pad_token_type_id)
+    if wants_mask:
+        data["attention_mask"] = padded(masks, 0)
+    if given.get("return_length"):
+        data["length"] = [len(row) for row in data["input_ids"]]
+    for row in data["input_ids"]:
+        self._eventual_warn_about_too_long_sequence(row, longest, given.get("verbose", True))
+    tensors = given.get("return_tensors")
+    later: Any = _Later(lambda: own().encodings)
+    if not batched and tensors is None:
+        data = {name: value[0] for name, value in data.items()}
+    return BatchEncoding(data, later, tensor_type=tensors)
+
+
+def decode(self: Any, token_ids: Any, skip_special_tokens: bool = False, *arguments: Any, **given: Any) -> str:
+    """Decodes by LayerZero, unless spaces are to be cleaned up as well."""
+    clean = arguments[0] if arguments else given.get("clean_up_tokenization_spaces")
+    clean = self.clean_up_tokenization_spaces if clean is None else clean
+    ids = [token_ids] if isinstance(token_ids, int) else token_ids
+    plain = isinstance(ids, list) and all(isinstance(one, int) and 0 <= one < 1 << 31 for one in ids)
+    state = _state(self) if plain and not clean else None
+    if state is None or state.differs or state.tokenizer is None:
+        return _decode(self, token_ids, skip_special_tokens, *arguments, **given)
+    text: str = detokenize([ids], state.tokenizer, skip_special_tokens=skip_special_tokens)[0]
+    return text
+
+
+def wrap(tokenizer: _T) -> _T:
+    """Has one fast tokenizer use LayerZero; it stays an instance of its class."""
+    own = type(tokenizer)
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        raise TypeError(f"{own.__name__} is no fast tokenizer of Transformers")
+    if getattr(own, "_encode_plus", None) is not encode_plus:
+        members = {"_encode_plus": encode_plus, "_decode": decode, "__module__": own.__module__}
+        tokenizer.__class__ = type(own.__name__, (own,), members)
+    return tokenizer
+
+
+def install() -> None:
+    """Has every fast tokenizer of this process use LayerZero."""
+    PreTrainedTokenizerFast._encode_plus = encode_plus
+    PreTrainedTokenizerFast._decode = decode
+
+
+def uninstall() -> None:
+    """Takes `install` back."""
+    PreTrainedTokenizerFast._encode_plus = _encode_plus
+    PreTrainedTokenizerFast._decode = _decode

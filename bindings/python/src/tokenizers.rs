@@ -1,0 +1,52 @@
+//! Tokenizers beyond files: named encodings, what a tokenizer was made from, and its kernels made ready.
+
+use lz_ops::tokenizer::Tokenizer;
+use pyo3::exceptions::{PyKeyError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::PyBytes;
+
+use crate::text::PyTokenizer;
+
+/// The tokenizer of an encoding of tiktoken, from ranks that are compiled in.
+#[pyfunction]
+fn tokenizer_of_encoding(py: Python<'_>, name: &str) -> PyResult<PyTokenizer> {
+    match py.detach(|| lz_tokenize::encoding(name)) {
+        None => Err(PyKeyError::new_err(name.to_owned())),
+        Some(made) => made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string())),
+    }
+}
+
+/// The names of those encodings.
+#[pyfunction]
+fn encoding_names() -> Vec<&'static str> {
+    lz_tokenize::ENCODINGS.to_vec()
+}
+
+/// What a tokenizer was made from.
+#[pyfunction]
+fn tokenizer_json<'py>(py: Python<'py>, tokenizer: &Bound<'py, PyTokenizer>) -> Bound<'py, PyBytes> {
+    PyBytes::new(py, tokenizer.get().handle().json())
+}
+
+/// Builds the preferred kernel and shows it equal; why it is not, if it is not.
+#[pyfunction]
+fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> Option<String> {
+    let handle: &Tokenizer = tokenizer.get().handle();
+    py.detach(|| lz_tokenize::prepare(handle)).err().map(|reason| reason.to_string())
+}
+
+/// How many calls of a proven kernel are tried against the definition.
+#[pyfunction]
+fn set_validation_rates(initial: f64, warmup: f64, stable: f64) {
+    lz_tokenize::set_rates(lz_tokenize::Rates { initial, warmup, stable });
+}
+
+/// Adds them to the module.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(tokenizer_of_encoding, module)?)?;
+    module.add_function(wrap_pyfunction!(encoding_names, module)?)?;
+    module.add_function(wrap_pyfunction!(tokenizer_json, module)?)?;
+    module.add_function(wrap_pyfunction!(prepare_tokenizer, module)?)?;
+    module.add_function(wrap_pyfunction!(set_validation_rates, module)?)?;
+    Ok(())
+}

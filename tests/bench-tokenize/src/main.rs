@@ -1,0 +1,120 @@
+//! `cargo xtask bench tokenize [--json]`: megabytes of text a second through selection, beside what other libraries do with the
+//! same definition and the same text in the same run. Tokens are compared before times are.
+
+mod contenders;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Instant;
+
+use lz_ops::tokenizer::Tokenizer;
+use serde_json::json;
+
+use contenders::{Contender, contenders};
+
+/// Bytes of each text.
+const BYTES: usize = 4_000_000;
+/// Passes over a text; the first is cold, of the rest the best counts: noise only ever adds.
+const PASSES: usize = 6;
+
+fn main() {
+    let machine_readable = std::env::args().any(|argument| argument == "--json");
+    let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
+    let texts = [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
+    for name in ["o200k_base", "cl100k_base", "llama3", "gpt2", "qwen3"] {
+        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+            continue;
+        }
+        for (kind, text) in &texts {
+            report(name, kind, text, machine_readable);
+        }
+    }
+}
+
+/// Every contender on one text, on one thread.
+fn report(name: &str, kind: &str, text: &str, machine_readable: bool) {
+    let tokenizer = tokenizer(name);
+    let mut rows = lz_pool::with_threads(1, || {
+        contenders(name, &tokenizer).iter_mut().filter_map(|one| measure(one, text)).collect::<Vec<Row>>()
+    });
+    let ours = rows.remove(0);
+    for row in rows {
+        assert_eq!(row.tokens, ours.tokens, "{name} {kind}: {} gives other tokens", row.name);
+        for (state, own, other) in [("cold", ours.cold, row.cold), ("warm", ours.warm, row.warm)] {
+            let case = format!("{name} {kind} {state}");
+            if machine_readable {
+                let line = json!({"bench": "tokenize", "case": case, "unit": "MB/s", "ours": round(own),
+                    "peer": row.name, "theirs": round(other), "speedup": round(own / other), "limit": null});
+                println!("{line}");
+            } else {
+                println!("{case:32} ours {own:7.1} MB/s   {:24} {other:7.1} MB/s   {:6.2} x", row.name, own / other);
+            }
+        }
+    }
+}
+
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+struct Row {
+    name: &'static str,
+    tokens: Vec<u32>,
+    cold: f64,
+    warm: f64,
+}
+
+fn measure(contender: &mut Contender, text: &str) -> Option<Row> {
+    // Those that take seconds for a text get a part of it, and one pass that counts twice.
+    let (text, passes) = if contender.slow { (&text[..text.floor_char_boundary(400_000)], 2) } else { (text, PASSES) };
+    let (mut cold, mut warm, mut tokens) = (0.0, 0.0f64, Vec::new());
+    for pass in 0..passes {
+        let start = Instant::now();
+        let ids = (contender.encode)(text)?;
+        let rate = text.len() as f64 / 1e6 / start.elapsed().as_secs_f64();
+        if pass == 0 {
+            cold = rate;
+            tokens = ids;
+            // Where a text is cut, the last tokens are others.
+            tokens.truncate(50_000);
+        } else {
+            warm = warm.max(rate);
+        }
+    }
+    Some(Row { name: contender.name, tokens, cold, warm })
+}
+
+/// Made anew for each text, so that nothing is remembered of another.
+fn tokenizer(name: &str) -> Tokenizer {
+    let made = match lz_tokenize::encoding(name).filter(|_| name.ends_with("_base")) {
+        Some(made) => made,
+        None => Tokenizer::from_file(folder().join(format!("{name}.json"))),
+    };
+    made.unwrap_or_else(|error| panic!("{name}: {error}"))
+}
+
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/oracles/tokenizers-1")
+}
+
+fn read(name: &str) -> String {
+    let path = folder().join(name);
+    let text = std::fs::read_to_string(&path)
+        .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask tokenizer-data` fetches it", path.display()));
+    text[..text.floor_char_boundary(BYTES.min(text.len()))].to_owned()
+}
+
+/// Sources of Python's standard library, which is wherever Python is.
+fn python_sources() -> String {
+    let print = "import glob, sysconfig\nfor path in sorted(glob.glob(sysconfig.get_paths()['stdlib'] + '/**/*.py', recursive=True)):\n  if 'site-packages' not in path: print(path)";
+    let output = Command::new("python3").args(["-c", print]).output();
+    let paths = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default();
+    let mut text = String::new();
+    for path in paths.lines() {
+        if text.len() >= BYTES {
+            break;
+        }
+        text.push_str(&std::fs::read_to_string(path).unwrap_or_default());
+    }
+    text[..text.floor_char_boundary(BYTES.min(text.len()))].to_owned()
+}

