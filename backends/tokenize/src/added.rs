@@ -42,8 +42,8 @@ impl Cutter {
         let built = AhoCorasick::builder()
             .match_kind(MatchKind::LeftmostLongest)
             .build(tokens.iter().map(|token| token.content.as_bytes()));
-        let automaton = built
-            .map_err(|error| Reason::new(ReasonCode::AddedTokensMismatch).message(error.to_string()))?;
+        let automaton =
+            built.map_err(|error| Reason::new(ReasonCode::AddedTokensMismatch).message(error.to_string()))?;
         Ok(Some(Cutter { automaton, tokens }))
     }
 

@@ -77,8 +77,7 @@ pub fn encode_by_definition(
     special: bool,
     out: &mut Encoded,
 ) -> Result<(), KernelError> {
-    let tokens =
-        tokenizer.encode(text, special).map_err(|error| KernelError::failed(error.to_string()))?;
+    let tokens = tokenizer.encode(text, special).map_err(|error| KernelError::failed(error.to_string()))?;
     for token in tokens {
         if i32::try_from(token.id).is_err() {
             return Err(KernelError::failed(format!("token id {} does not fit 32 bits", token.id)));

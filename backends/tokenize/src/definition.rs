@@ -110,9 +110,8 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
 type Model = (Vec<(String, u32)>, Vec<(String, String)>);
 
 fn bpe_model(model: &Value) -> Result<Model, Reason> {
-    let wrong = |what: &str, found: &Value| {
-        Err(declined(ReasonCode::TokenizerModelUnsupported, what, shown(found)))
-    };
+    let wrong =
+        |what: &str, found: &Value| Err(declined(ReasonCode::TokenizerModelUnsupported, what, shown(found)));
     // Old files leave the type out; only BPE has merges.
     if kind(model) != "BPE" && !(model["type"].is_null() && model["merges"].is_array()) {
         return wrong("a BPE model", &model["type"]);
@@ -193,7 +192,9 @@ pub fn added_tokens(value: &Value) -> Result<Vec<Added>, Reason> {
         })
     };
     let read: Option<Vec<Added>> = list.iter().map(one).collect();
-    read.ok_or_else(|| declined(ReasonCode::AddedTokensMismatch, "tokens with an id and a text", shown(value)))
+    read.ok_or_else(|| {
+        declined(ReasonCode::AddedTokensMismatch, "tokens with an id and a text", shown(value))
+    })
 }
 
 /// What the post-processor does to one text.

@@ -55,8 +55,10 @@ fn definition(core: &CoreBPE, expression: &str) -> Value {
                    "normalized": false, "special": true})
         })
         .collect();
-    let vocabulary: Map<String, Value> =
-        tokens.iter().map(|(id, bytes)| (alphabet::token_of(bytes), Value::from(*id))).collect();
+    // Special tokens that the vocabulary does not have would get other ids.
+    let plain = tokens.iter().map(|(id, bytes)| (alphabet::token_of(bytes), Value::from(*id)));
+    let named = special.iter().map(|(id, text)| ((*text).to_owned(), Value::from(*id)));
+    let vocabulary: Map<String, Value> = plain.chain(named).collect();
     json!({
         "version": "1.0",
         "added_tokens": added,
@@ -83,9 +85,11 @@ fn merges(tokens: &[(u32, Vec<u8>)]) -> Vec<Value> {
         });
         let mut halves: Vec<_> = halves.collect();
         halves.sort_unstable();
-        merges.extend(halves.into_iter().map(|(_, _, left, right)| {
-            json!([alphabet::token_of(left), alphabet::token_of(right)])
-        }));
+        merges.extend(
+            halves
+                .into_iter()
+                .map(|(_, _, left, right)| json!([alphabet::token_of(left), alphabet::token_of(right)])),
+        );
     }
     merges
 }

@@ -34,8 +34,7 @@ struct Proof<C>(PhantomData<fn() -> C>);
 pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEntry> {
     let spec = |info: &OperationInfo, what: &str| {
         let id = format!("{BACKEND}.{name}.{what}");
-        let mut spec =
-            KernelSpec::new(&id, &info.name, BACKEND, version, Platform::Cpu).priority(priority);
+        let mut spec = KernelSpec::new(&id, &info.name, BACKEND, version, Platform::Cpu).priority(priority);
         spec.deterministic = true;
         spec.tp_invariant = true;
         spec
@@ -44,8 +43,7 @@ pub fn of<C: Candidate>(name: &str, version: &str, priority: u8) -> Vec<KernelEn
     if !C::OFFSETS {
         encode = encode.limit("not return_offsets", ReasonCode::OffsetsUnsupported);
     }
-    let mut entries =
-        vec![Encode::<C>(PhantomData).into_entry(encode).judged_by(Proof::<C>(PhantomData))];
+    let mut entries = vec![Encode::<C>(PhantomData).into_entry(encode).judged_by(Proof::<C>(PhantomData))];
     if C::DECODES {
         let entry = Decode::<C>(PhantomData).into_entry(spec(&TOKENIZE_DECODE, "decode"));
         entries.push(entry.judged_by(Proof::<C>(PhantomData)));

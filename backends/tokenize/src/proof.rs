@@ -213,7 +213,11 @@ const TRIED: usize = 4096;
 impl<C: Candidate> Proven<C> {
     /// Why it may not decode.
     pub fn objects_to_decoding(&self) -> Option<Reason> {
-        if C::DECODES { self.decoding.clone() } else { Some(Reason::new(ReasonCode::TokenizerModelUnsupported)) }
+        if C::DECODES {
+            self.decoding.clone()
+        } else {
+            Some(Reason::new(ReasonCode::TokenizerModelUnsupported))
+        }
     }
 
     /// After a call: now and then tries one of its texts against the definition. If they differ, it is never used again.

@@ -48,7 +48,8 @@ impl Classes {
         let mut table = vec![0u8; 0x11_0000].into_boxed_slice();
         for (pattern, class) in PATTERNS {
             let parsed = regex_syntax::parse(pattern);
-            let Ok(HirKind::Class(Class::Unicode(ranges))) = parsed.map(regex_syntax::hir::Hir::into_kind) else {
+            let Ok(HirKind::Class(Class::Unicode(ranges))) = parsed.map(regex_syntax::hir::Hir::into_kind)
+            else {
                 unreachable!("{pattern} is a class");
             };
             for range in ranges.ranges() {
@@ -76,7 +77,8 @@ impl Classes {
             None => (0, 0),
             Some(&byte) if byte < 0x80 => (self.of(u32::from(byte)), 1),
             Some(&byte) => {
-                let rest = |distance: usize| u32::from(text.get(place + distance).copied().unwrap_or(0) & 0x3f);
+                let rest =
+                    |distance: usize| u32::from(text.get(place + distance).copied().unwrap_or(0) & 0x3f);
                 let (character, length) = match byte {
                     0..0xe0 => (u32::from(byte & 0x1f) << 6 | rest(1), 2),
                     0xe0..0xf0 => (u32::from(byte & 0x0f) << 12 | rest(1) << 6 | rest(2), 3),

@@ -20,7 +20,8 @@ const PASSES: usize = 6;
 fn main() {
     let machine_readable = std::env::args().any(|argument| argument == "--json");
     let only: Vec<String> = std::env::args().skip(1).filter(|argument| !argument.starts_with("--")).collect();
-    let texts = [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
+    let texts =
+        [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
     for name in ["o200k_base", "cl100k_base", "llama3", "gpt2", "qwen3"] {
         if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
             continue;
@@ -47,7 +48,11 @@ fn report(name: &str, kind: &str, text: &str, machine_readable: bool) {
                     "peer": row.name, "theirs": round(other), "speedup": round(own / other), "limit": null});
                 println!("{line}");
             } else {
-                println!("{case:32} ours {own:7.1} MB/s   {:24} {other:7.1} MB/s   {:6.2} x", row.name, own / other);
+                println!(
+                    "{case:32} ours {own:7.1} MB/s   {:24} {other:7.1} MB/s   {:6.2} x",
+                    row.name,
+                    own / other
+                );
             }
         }
     }
@@ -66,7 +71,8 @@ struct Row {
 
 fn measure(contender: &mut Contender, text: &str) -> Option<Row> {
     // Those that take seconds for a text get a part of it, and one pass that counts twice.
-    let (text, passes) = if contender.slow { (&text[..text.floor_char_boundary(400_000)], 2) } else { (text, PASSES) };
+    let (text, passes) =
+        if contender.slow { (&text[..text.floor_char_boundary(400_000)], 2) } else { (text, PASSES) };
     let (mut cold, mut warm, mut tokens) = (0.0, 0.0f64, Vec::new());
     for pass in 0..passes {
         let start = Instant::now();
@@ -99,8 +105,9 @@ fn folder() -> PathBuf {
 
 fn read(name: &str) -> String {
     let path = folder().join(name);
-    let text = std::fs::read_to_string(&path)
-        .unwrap_or_else(|error| panic!("{}: {error}; `cargo xtask tokenizer-data` fetches it", path.display()));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| {
+        panic!("{}: {error}; `cargo xtask tokenizer-data` fetches it", path.display())
+    });
     text[..text.floor_char_boundary(BYTES.min(text.len()))].to_owned()
 }
 

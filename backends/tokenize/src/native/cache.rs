@@ -109,7 +109,7 @@ impl Cache {
 fn place_of(key: u128) -> usize {
     let (low, high) = (key as u64, (key >> 64) as u64);
     let mixed = (low ^ high.rotate_left(29)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    ((mixed ^ high) .wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - SLOTS)) as usize
+    ((mixed ^ high).wrapping_mul(0xd6e8_feb8_6659_fd93) >> (64 - SLOTS)) as usize
 }
 
 /// The bytes of a word and its length as one number; the word is `text[start..end]`, of 1 to [`SHORT`] bytes.

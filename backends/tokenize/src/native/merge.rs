@@ -32,8 +32,7 @@ impl Merges {
     pub fn new(bytes: [u32; 256], pairs: &[(u32, u32, u32)]) -> Merges {
         let size = (pairs.len() * 2).next_power_of_two().max(16);
         let empty = Pair { key: NO_PAIR, rank: NEVER, token: 0 };
-        let mut merges =
-            Merges { bytes, pairs: vec![empty; size], shift: 64 - size.trailing_zeros() };
+        let mut merges = Merges { bytes, pairs: vec![empty; size], shift: 64 - size.trailing_zeros() };
         for (&(left, right, token), rank) in pairs.iter().zip(0..) {
             let place = merges.place(left, right);
             merges.pairs[place] = Pair { key: key(left, right), rank, token };

@@ -218,7 +218,8 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
     }
     let pair = |(left, right): &(String, String)| {
         let joined = format!("{left}{right}");
-        let id = |token: &str| ids.get(token).copied().ok_or_else(|| incomplete(format!("none for {token:?}")));
+        let id =
+            |token: &str| ids.get(token).copied().ok_or_else(|| incomplete(format!("none for {token:?}")));
         Ok((id(left)?, id(right)?, id(&joined)?))
     };
     let pairs: Vec<(u32, u32, u32)> = definition.merges.iter().map(pair).collect::<Result<_, Reason>>()?;
@@ -253,8 +254,7 @@ fn decoded_of(definition: &ByteLevelBpe) -> Vocabulary {
     let size = all.clone().map(|(_, id)| id as usize + 1).max().unwrap_or(0);
     let mut bytes = vec![Vec::new(); size];
     for (token, id) in all {
-        bytes[id as usize] =
-            crate::alphabet::bytes_of(token).unwrap_or_else(|| token.as_bytes().to_vec());
+        bytes[id as usize] = crate::alphabet::bytes_of(token).unwrap_or_else(|| token.as_bytes().to_vec());
     }
     Vocabulary::new(&bytes)
 }

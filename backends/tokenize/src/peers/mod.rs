@@ -30,14 +30,27 @@ fn panic_text(panic: &(dyn Any + Send)) -> &str {
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
-/// The tokens of a model whose ids are its ranks, as those libraries take them: what is merged is known by its id alone.
+/// The tokens of a model whose ids are its ranks, as those libraries take them: what is merged is known by its id alone. Added
+/// tokens are left out; they are cut out before.
 fn ranked_tokens(definition: &ByteLevelBpe) -> Result<Vec<Vec<u8>>, Reason> {
-    let tokens = definition.token_bytes();
+    let mut tokens = definition.token_bytes();
     let wrong = |code, required: &str, found: String| {
         Err(Reason::new(code).argument("tokenizer").required(required).found(found))
     };
+    for added in &definition.added {
+        if let Some(token) = tokens.get_mut(added.id as usize) {
+            token.clear();
+        }
+    }
+    while tokens.last().is_some_and(Vec::is_empty) {
+        tokens.pop();
+    }
     if let Some(id) = tokens.iter().position(Vec::is_empty) {
-        return wrong(ReasonCode::VocabHashMismatch, "a token of bytes for every id", format!("none for {id}"));
+        return wrong(
+            ReasonCode::VocabHashMismatch,
+            "a token of bytes for every id",
+            format!("none for {id}"),
+        );
     }
     let ids: rustc_hash::FxHashMap<&str, u32> =
         definition.vocabulary.iter().map(|(token, id)| (token.as_str(), *id)).collect();

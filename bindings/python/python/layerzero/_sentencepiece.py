@@ -12,9 +12,10 @@ from typing import Any
 
 # Types of pieces and of models, as the format numbers them.
 _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = 2, 3, 4, 5, 6
+_HIDDEN = (_UNKNOWN, _CONTROL, _UNUSED)
 _UNIGRAM, _BPE = 1, 2
-# A score that no path through a text can want.
-_NEVER = -1e9
+# Stands around pieces that no text can have: a character that Unicode promises never to be one.
+_FENCE = "\uffff"
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
@@ -57,7 +58,9 @@ def _pieces(fields: list[tuple[int, Any]]) -> list[tuple[str, float, int]]:
         if field == 1:
             parts = dict(_fields(value))
             score = struct.unpack("<f", parts[2])[0] if 2 in parts else 0.0
-            pieces.append((parts.get(1, b"").decode("utf-8"), score, parts.get(3, 1)))
+            text, kind = parts.get(1, b"").decode("utf-8"), parts.get(3, 1)
+            # What is written like them in a text is text to the library.
+            pieces.append((f"{_FENCE}{text}{_FENCE}" if kind in _HIDDEN else text, score, kind))
     return pieces
 
 
@@ -96,6 +99,8 @@ def definition(model: bytes) -> str:
             "decoder": {
                 "type": "Sequence",
                 "decoders": [
+                    {"type": "Replace", "pattern": {"String": pieces[unknown][0]}, "content": " ⁇ "},
+                    {"type": "Replace", "pattern": {"Regex": f"{_FENCE}[^{_FENCE}]*{_FENCE}"}, "content": ""},
                     {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
                     {"type": "ByteFallback"},
                     {"type": "Fuse"},
@@ -122,8 +127,9 @@ def _normalizer(spec: dict[int, Any], prefix: bool) -> dict[str, Any]:
 
 
 def _unigram(pieces: list[tuple[str, float, int]], unknown: int, fallback: bool) -> dict[str, Any]:
-    hidden = (_CONTROL, _UNUSED, _BYTE)
-    vocabulary = [(piece, _NEVER if type_ in hidden else score) for piece, score, type_ in pieces]
+    # The least score is what unknown characters are counted by.
+    least = min(score for _, score, type_ in pieces if type_ == 1)
+    vocabulary = [(piece, score if type_ in (1, _USER) else least) for piece, score, type_ in pieces]
     return {"type": "Unigram", "unk_id": unknown, "vocab": vocabulary, "byte_fallback": fallback}
 
 

@@ -88,7 +88,7 @@ assert PreTrainedTokenizerFast._encode_plus.__module__ == "layerzero.integration
 print(PreTrainedTokenizerFast(tokenizer_file={str(DATA / "gpt2.json")!r})("hello world")["input_ids"])
 """
     environment = {**os.environ, "LAYERZERO_TOKENIZERS": "1"}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "[31373, 995]", done.stderr
 
 
@@ -97,11 +97,11 @@ def model(request, tmp_path_factory):
     """A model of SentencePiece, trained here on a real text in many languages."""
     folder = tmp_path_factory.mktemp("model")
     lines = (DATA / "languages.txt").read_text(encoding="utf-8").splitlines()
-    text = [line.strip() for line in lines if line.strip()][::7][:20_000]
+    text = [line.strip() for line in lines if line.strip()][::20][:4000]
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(text),
         model_prefix=str(folder / "m"),
-        vocab_size=4000,
+        vocab_size=2000,
         model_type=request.param,
         character_coverage=0.98,
         byte_fallback=request.param == "bpe",
@@ -118,7 +118,7 @@ def test_a_sentencepiece_model_gives_the_tokens_of_its_library(model):
     found = lz.tokenize(texts, model)
     assert found == wanted
     assert lz.tokenize(texts[:5], processor) == wanted[:5]
-    some = [row for row in wanted if 0 not in row][:500]
+    some = wanted[:500]
     assert lz.detokenize(some, model) == processor.decode(some)
 
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from transformers import BatchEncoding, PreTrainedTokenizerFast
+from transformers.utils import PaddingStrategy
 
 from layerzero import _native
 from layerzero._tokenize import detokenize, tokenize
@@ -72,7 +73,7 @@ class _Later(Sequence[Any]):
 
 
 def _state(fast: Any) -> _State:
-    state = fast.__dict__.get("_layerzero")
+    state: _State | None = fast.__dict__.get("_layerzero")
     if state is None:
         state = fast.__dict__["_layerzero"] = _State()
     inner = fast._tokenizer
@@ -121,25 +122,13 @@ def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> Ba
         return own()
     call, state.calls = state.calls, state.calls + 1
     if _tries(call):
-        wanted = _encode_plus(self, text, text_pair, **{**given, "return_tensors": None})
-        found = rows if batched else rows[0]
-        plain = [[token for token, kept in _pairs(row, mask) if kept] for row, mask in _rows(wanted, batched)]
-        if plain != (found if batched else [found]):
+        plainly = {**given, "return_tensors": None, "padding_strategy": PaddingStrategy.DO_NOT_PAD}
+        wanted = _encode_plus(self, text, text_pair, **plainly)["input_ids"]
+        if wanted != (rows if batched else rows[0]):
             state.differs = True
             _LOG.warning("%s encodes otherwise than its definition says; it is left alone", type(self).__name__)
             return own()
     return result
-
-
-def _rows(encoding: BatchEncoding, batched: bool) -> list[tuple[list[int], list[int] | None]]:
-    ids, mask = encoding["input_ids"], encoding.get("attention_mask")
-    if not batched:
-        ids, mask = [ids], None if mask is None else [mask]
-    return [(row, None if mask is None else mask[number]) for number, row in enumerate(ids)]
-
-
-def _pairs(row: list[int], mask: list[int] | None) -> list[tuple[int, int]]:
-    return list(zip(row, mask if mask is not None else [1] * len(row), strict=True))
 
 
 def _assemble(
