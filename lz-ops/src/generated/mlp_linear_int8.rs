@@ -351,6 +351,7 @@ pub struct MlpLinearInt8Out<'a> {
 }
 impl MlpLinearInt8Out<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> MlpLinearInt8Out<'_> {
         MlpLinearInt8Out {
             output: self.output.reborrow(),
@@ -372,7 +373,17 @@ impl<'a> MlpLinearInt8<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<MlpLinearInt8Call<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_INT8))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearInt8Call<'c>>,
+    ) -> Result<&'r MlpLinearInt8Call<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -440,7 +451,10 @@ impl<'a> MlpLinearInt8<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<MlpLinearInt8Call<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearInt8Call<'c>>,
+    ) -> Option<&'r MlpLinearInt8Call<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -695,19 +709,22 @@ impl<'a> MlpLinearInt8<'a> {
                 return None;
             }
         }
-        Some(MlpLinearInt8Call {
-            args: self,
-            axes: MlpLinearInt8Axes {
-                rows: axis_rows,
-                rows_dims,
-                in_features: axis_in_features,
-                out_features: axis_out_features,
-            },
-            x_granularity: param_x_granularity,
-            weight_layout: param_weight_layout,
-            activation: param_activation,
-            output_dtype: param_output_dtype,
-        })
+        Some(
+            room
+                .insert(MlpLinearInt8Call {
+                    args: self,
+                    axes: MlpLinearInt8Axes {
+                        rows: axis_rows,
+                        rows_dims,
+                        in_features: axis_in_features,
+                        out_features: axis_out_features,
+                    },
+                    x_granularity: param_x_granularity,
+                    weight_layout: param_weight_layout,
+                    activation: param_activation,
+                    output_dtype: param_output_dtype,
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 17usize] = [
@@ -985,7 +1002,8 @@ impl ::lz_core::Kernel for MlpLinearInt8Handle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1001,7 +1019,7 @@ impl ::lz_core::Kernel for MlpLinearInt8Handle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `mlp.linear.int8`.
@@ -1018,7 +1036,7 @@ impl<'c> MlpLinearInt8Call<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_out_features = self.axes.out_features;
         let param_x_granularity = self.x_granularity;
@@ -1041,13 +1059,44 @@ impl<'c> MlpLinearInt8Call<'c> {
         };
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_in_features = self.axes.in_features;
+        let axis_out_features = self.axes.out_features;
+        let param_x_granularity = self.x_granularity;
+        let param_weight_layout = self.weight_layout;
+        let param_activation = self.activation;
+        let param_output_dtype = self.output_dtype;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_out_features))
+                && rest.is_empty()
+        };
+        Some(
+            holds
+                && ::lz_core::check::fast::output_fits(
+                    place,
+                    match param_output_dtype {
+                        MlpLinearInt8OutputDtype::F32 => {
+                            ::lz_core::DType::from_number(2u8)?
+                        }
+                        MlpLinearInt8OutputDtype::F16 => {
+                            ::lz_core::DType::from_number(3u8)?
+                        }
+                        MlpLinearInt8OutputDtype::Bf16 => {
+                            ::lz_core::DType::from_number(4u8)?
+                        }
+                    },
+                ),
+        )
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -1055,8 +1104,27 @@ impl<'c> MlpLinearInt8Call<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_INT8))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<MlpLinearInt8Out<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut MlpLinearInt8Out<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_out_features = self.axes.out_features;
         let param_x_granularity = self.x_granularity;
@@ -1066,57 +1134,50 @@ impl<'c> MlpLinearInt8Call<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.x_scale;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.weight_scale;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .x_zero_point
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .bias
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.x_scale;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.weight_scale;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .x_zero_point
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .bias
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(MlpLinearInt8Out {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(MlpLinearInt8Out {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -1132,9 +1193,9 @@ pub fn mlp_linear_int8_into<'a>(
     args: &'a MlpLinearInt8<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// A linear layer of int8 rows with int8 weights, an optional bias and activation.
 ///
@@ -1143,13 +1204,13 @@ pub fn mlp_linear_int8(
     engine: &::lz_core::Engine,
     args: MlpLinearInt8<'_>,
 ) -> Result<MlpLinearInt8Output, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &MLP_LINEAR_INT8,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(MlpLinearInt8Output {
         output: owned_output,
     })
@@ -1162,10 +1223,19 @@ impl MlpLinearInt8Call<'_> {
         engine: &::lz_core::Engine,
         mut out: MlpLinearInt8Out<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut MlpLinearInt8Out<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &MLP_LINEAR_INT8,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

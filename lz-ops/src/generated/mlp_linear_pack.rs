@@ -89,6 +89,7 @@ pub struct MlpLinearPackOut<'a> {
 }
 impl MlpLinearPackOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> MlpLinearPackOut<'_> {
         MlpLinearPackOut {
             packed: self.packed.reborrow(),
@@ -110,7 +111,17 @@ impl<'a> MlpLinearPack<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<MlpLinearPackCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_PACK))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearPackCall<'c>>,
+    ) -> Result<&'r MlpLinearPackCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -139,7 +150,10 @@ impl<'a> MlpLinearPack<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<MlpLinearPackCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearPackCall<'c>>,
+    ) -> Option<&'r MlpLinearPackCall<'c>> {
         let mut axis_out_features: i64 = -1i64;
         let mut axis_stored: i64 = -1i64;
         let mut dtype_q = 0u8;
@@ -179,14 +193,17 @@ impl<'a> MlpLinearPack<'a> {
                 return None;
             }
         }
-        Some(MlpLinearPackCall {
-            args: self,
-            axes: MlpLinearPackAxes {
-                out_features: axis_out_features,
-                stored: axis_stored,
-            },
-            dtype_q: ::lz_core::DType::from_number(dtype_q),
-        })
+        Some(
+            room
+                .insert(MlpLinearPackCall {
+                    args: self,
+                    axes: MlpLinearPackAxes {
+                        out_features: axis_out_features,
+                        stored: axis_stored,
+                    },
+                    dtype_q: ::lz_core::DType::from_number(dtype_q),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 6usize] = [
@@ -315,7 +332,8 @@ impl ::lz_core::Kernel for MlpLinearPackHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -331,7 +349,7 @@ impl ::lz_core::Kernel for MlpLinearPackHandle {
             );
         };
         let out = call.outputs(output_packed).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `mlp.linear.pack`.
@@ -371,17 +389,52 @@ impl<'c> MlpLinearPackCall<'c> {
         let dtype = self.dtype_q?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_packed(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_out_features = self.axes.out_features;
+        let axis_stored = self.axes.stored;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_is(
+                &mut rest,
+                (::lz_core::expr::arith::ceil_divide_int(axis_out_features, 16i64)).ok(),
+            )
+                && ::lz_core::check::fast::next_is(
+                    &mut rest,
+                    (::lz_core::expr::arith::ceil_divide_int(axis_stored, 4i64)).ok(),
+                ) && ::lz_core::check::fast::next_is(&mut rest, Some(16i64))
+                && ::lz_core::check::fast::next_is(&mut rest, Some(4i64))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_q?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs<'a>(
+        &self,
+        packed: ::lz_core::TensorMut<'a>,
+    ) -> Result<MlpLinearPackOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        let mut room = None;
+        self.outputs_in(&mut room, packed)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_PACK))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs<'a>(
+    pub fn outputs_in<'r, 'a>(
         &self,
+        room: &'r mut Option<MlpLinearPackOut<'a>>,
         packed: ::lz_core::TensorMut<'a>,
-    ) -> Result<MlpLinearPackOut<'a>, ::lz_core::Error>
+    ) -> Result<&'r mut MlpLinearPackOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
     {
@@ -390,27 +443,20 @@ impl<'c> MlpLinearPackCall<'c> {
         if true
             && ({
                 let place = &packed;
-                self
-                    .packed_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_packed(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
+                        let view = &self.args.weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
         {
-            Ok(MlpLinearPackOut {
-                packed,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(MlpLinearPackOut {
+                        packed: unsafe { packed.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(packed)])))
         }
@@ -426,9 +472,9 @@ pub fn mlp_linear_pack_into<'a>(
     args: &'a MlpLinearPack<'a>,
     packed: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(packed)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, packed)?)
 }
 /// Lays the integer weights of a linear layer out in panels, once for many calls.
 ///
@@ -437,13 +483,13 @@ pub fn mlp_linear_pack(
     engine: &::lz_core::Engine,
     args: MlpLinearPack<'_>,
 ) -> Result<MlpLinearPackOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_packed = ::lz_core::check::allocate(
         &MLP_LINEAR_PACK,
         call.packed_spec(),
     )?;
-    let out = call.outputs(owned_packed.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_packed.view_mut())?)?;
     Ok(MlpLinearPackOutput {
         packed: owned_packed,
     })
@@ -456,10 +502,19 @@ impl MlpLinearPackCall<'_> {
         engine: &::lz_core::Engine,
         mut out: MlpLinearPackOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut MlpLinearPackOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &MLP_LINEAR_PACK,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

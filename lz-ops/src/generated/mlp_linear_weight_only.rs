@@ -372,6 +372,7 @@ pub struct MlpLinearWeightOnlyOut<'a> {
 }
 impl MlpLinearWeightOnlyOut<'_> {
     /// The same places for a shorter time.
+    #[inline(always)]
     pub fn reborrow(&mut self) -> MlpLinearWeightOnlyOut<'_> {
         MlpLinearWeightOnlyOut {
             output: self.output.reborrow(),
@@ -393,7 +394,17 @@ impl<'a> MlpLinearWeightOnly<'a> {
     /// Checks the call against the schema; the error lists everything that is wrong.
     #[inline]
     pub fn check(&self) -> Result<MlpLinearWeightOnlyCall<'_>, ::lz_core::Error> {
-        match self.bind() {
+        let mut room = None;
+        self.check_in(&mut room)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_WEIGHT_ONLY))
+    }
+    /// The same, made where it stays: a checked call is too large to be handed from function to function in every call.
+    #[inline]
+    pub fn check_in<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearWeightOnlyCall<'c>>,
+    ) -> Result<&'r MlpLinearWeightOnlyCall<'c>, ::lz_core::Error> {
+        match self.bind(room) {
             Some(call) => Ok(call),
             None => Err(self.problems(None)),
         }
@@ -465,7 +476,10 @@ impl<'a> MlpLinearWeightOnly<'a> {
         clippy::nonminimal_bool,
         reason = "schemas differ in what they use"
     )]
-    fn bind(&self) -> Option<MlpLinearWeightOnlyCall<'_>> {
+    fn bind<'r, 'c>(
+        &'c self,
+        room: &'r mut Option<MlpLinearWeightOnlyCall<'c>>,
+    ) -> Option<&'r MlpLinearWeightOnlyCall<'c>> {
         let mut axis_rows = -1i64;
         let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
         let mut rows_bound = false;
@@ -788,22 +802,25 @@ impl<'a> MlpLinearWeightOnly<'a> {
                 return None;
             }
         }
-        Some(MlpLinearWeightOnlyCall {
-            args: self,
-            axes: MlpLinearWeightOnlyAxes {
-                rows: axis_rows,
-                rows_dims,
-                in_features: axis_in_features,
-                out_features: axis_out_features,
-            },
-            format: param_format,
-            granularity: param_granularity,
-            block_size: param_block_size,
-            weight_layout: param_weight_layout,
-            stored: param_stored,
-            activation: param_activation,
-            dtype_t: ::lz_core::DType::from_number(dtype_t),
-        })
+        Some(
+            room
+                .insert(MlpLinearWeightOnlyCall {
+                    args: self,
+                    axes: MlpLinearWeightOnlyAxes {
+                        rows: axis_rows,
+                        rows_dims,
+                        in_features: axis_in_features,
+                        out_features: axis_out_features,
+                    },
+                    format: param_format,
+                    granularity: param_granularity,
+                    block_size: param_block_size,
+                    weight_layout: param_weight_layout,
+                    stored: param_stored,
+                    activation: param_activation,
+                    dtype_t: ::lz_core::DType::from_number(dtype_t),
+                }),
+        )
     }
 }
 const FIELDS: [::lz_core::context::Field; 19usize] = [
@@ -1092,7 +1109,8 @@ impl ::lz_core::Kernel for MlpLinearWeightOnlyHandle {
                 ),
             );
         };
-        let call = args.check().map_err(::lz_core::KernelError::invalid)?;
+        let mut room = None;
+        let call = args.check_in(&mut room).map_err(::lz_core::KernelError::invalid)?;
         #[allow(
             unused_mut,
             unused_variables,
@@ -1108,7 +1126,7 @@ impl ::lz_core::Kernel for MlpLinearWeightOnlyHandle {
             );
         };
         let out = call.outputs(output_output).map_err(::lz_core::KernelError::invalid)?;
-        self.0.run(&call, out, run)
+        self.0.run(call, out, run)
     }
 }
 /// A registry entry for a kernel of `mlp.linear.weight_only`.
@@ -1125,7 +1143,7 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
     #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_out_features = self.axes.out_features;
         let param_format = self.format;
@@ -1146,13 +1164,30 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
         let dtype = self.dtype_t?;
         Some((sizes, dtype))
     }
+    #[inline(always)]
+    #[allow(unused_variables, unused_mut, reason = "schemas differ in what they use")]
+    fn fits_output(&self, place: &::lz_core::TensorMut<'_>) -> Option<bool> {
+        let axis_rows = self.axes.rows;
+        let rows_dims = &self.axes.rows_dims;
+        let axis_in_features = self.axes.in_features;
+        let axis_out_features = self.axes.out_features;
+        let param_format = self.format;
+        let param_granularity = self.granularity;
+        let param_block_size = self.block_size;
+        let param_weight_layout = self.weight_layout;
+        let param_stored = self.stored;
+        let param_activation = self.activation;
+        let mut rest = place.shape();
+        let holds = {
+            ::lz_core::check::fast::next_are(&mut rest, &rows_dims)
+                && ::lz_core::check::fast::next_is(&mut rest, Some(axis_out_features))
+                && rest.is_empty()
+        };
+        Some(holds && ::lz_core::check::fast::output_fits(place, self.dtype_t?))
+    }
     /// Checks the places for the results and readies them for a kernel.
     #[inline]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs<'a>(
         &self,
         output: ::lz_core::TensorMut<'a>,
@@ -1160,8 +1195,27 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
     where
         'c: 'a,
     {
+        let mut room = None;
+        self.outputs_in(&mut room, output)?;
+        room.ok_or_else(|| ::lz_core::check::disagreement(&MLP_LINEAR_WEIGHT_ONLY))
+    }
+    /// The same, made where they stay: places are too large to be handed from function to function in every call.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<MlpLinearWeightOnlyOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut MlpLinearWeightOnlyOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_rows = self.axes.rows;
-        let rows_dims = self.axes.rows_dims;
+        let rows_dims = &self.axes.rows_dims;
         let axis_in_features = self.axes.in_features;
         let axis_out_features = self.axes.out_features;
         let param_format = self.format;
@@ -1173,53 +1227,46 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
         if true
             && ({
                 let place = &output;
-                self
-                    .output_spec()
-                    .is_some_and(|(sizes, dtype)| ::lz_core::check::fast::output_fits(
-                        place,
-                        &sizes,
-                        dtype,
-                    ))
+                self.fits_output(place) == Some(true)
                     && {
-                        let tensor = place.as_view();
-                        true
-                            && {
-                                let view = &self.args.x;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.weight;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && {
-                                let view = &self.args.scale;
-                                ::lz_core::check::fast::output_apart(&tensor, view, true)
-                            }
-                            && self
-                                .args
-                                .zero_point
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
-                            && self
-                                .args
-                                .bias
-                                .as_ref()
-                                .is_none_or(|view| ::lz_core::check::fast::output_apart(
-                                    &tensor,
-                                    view,
-                                    true,
-                                ))
+                        let view = &self.args.x;
+                        ::lz_core::check::fast::output_apart(place, view, true)
                     }
+                    && {
+                        let view = &self.args.weight;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && {
+                        let view = &self.args.scale;
+                        ::lz_core::check::fast::output_apart(place, view, true)
+                    }
+                    && self
+                        .args
+                        .zero_point
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
+                    && self
+                        .args
+                        .bias
+                        .as_ref()
+                        .is_none_or(|view| ::lz_core::check::fast::output_apart(
+                            place,
+                            view,
+                            true,
+                        ))
             })
         {
-            Ok(MlpLinearWeightOnlyOut {
-                output,
-                checked: ::core::marker::PhantomData,
-            })
+            Ok(
+                room
+                    .insert(MlpLinearWeightOnlyOut {
+                        output: unsafe { output.lend() },
+                        checked: ::core::marker::PhantomData,
+                    }),
+            )
         } else {
             Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
         }
@@ -1235,9 +1282,9 @@ pub fn mlp_linear_weight_only_into<'a>(
     args: &'a MlpLinearWeightOnly<'a>,
     output: ::lz_core::TensorMut<'a>,
 ) -> Result<(), ::lz_core::Error> {
-    let call = args.check()?;
-    let out = call.outputs(output)?;
-    call.run(engine, out)
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
+    call.run_in(engine, call.outputs_in(&mut places, output)?)
 }
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
@@ -1246,13 +1293,13 @@ pub fn mlp_linear_weight_only(
     engine: &::lz_core::Engine,
     args: MlpLinearWeightOnly<'_>,
 ) -> Result<MlpLinearWeightOnlyOutput, ::lz_core::Error> {
-    let call = args.check()?;
+    let (mut checked, mut places) = (None, None);
+    let call = args.check_in(&mut checked)?;
     let mut owned_output = ::lz_core::check::allocate(
         &MLP_LINEAR_WEIGHT_ONLY,
         call.output_spec(),
     )?;
-    let out = call.outputs(owned_output.view_mut())?;
-    call.run(engine, out)?;
+    call.run_in(engine, call.outputs_in(&mut places, owned_output.view_mut())?)?;
     Ok(MlpLinearWeightOnlyOutput {
         output: owned_output,
     })
@@ -1265,10 +1312,19 @@ impl MlpLinearWeightOnlyCall<'_> {
         engine: &::lz_core::Engine,
         mut out: MlpLinearWeightOnlyOut<'_>,
     ) -> Result<(), ::lz_core::Error> {
+        self.run_in(engine, &mut out)
+    }
+    /// The same with places that stay where they are.
+    #[inline]
+    pub fn run_in(
+        &self,
+        engine: &::lz_core::Engine,
+        out: &mut MlpLinearWeightOnlyOut<'_>,
+    ) -> Result<(), ::lz_core::Error> {
         let outcome = engine
             .dispatch(
                 &MLP_LINEAR_WEIGHT_ONLY,
-                &self.context_with(&out),
+                &self.context_with(out),
                 &mut |entry, run| { self.run_kernel(entry, out.reborrow(), run) },
             );
         match outcome {

@@ -65,82 +65,83 @@ impl MlpLinearInt8Args {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::MlpLinearInt8<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::MlpLinearInt8<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let weight = unsafe { abi::tensor("weight", self.weight) }?;
-        let x_scale = unsafe { abi::tensor("x_scale", self.x_scale) }?;
-        let weight_scale = unsafe { abi::tensor("weight_scale", self.weight_scale) }?;
-        let x_zero_point = unsafe {
-            abi::optional_tensor("x_zero_point", self.x_zero_point)
-        }?;
-        let bias = unsafe { abi::optional_tensor("bias", self.bias) }?;
-        Ok(
-            lent(lz_ops::MlpLinearInt8 {
-                x,
-                weight,
-                x_scale,
-                weight_scale,
-                x_zero_point,
-                bias,
-                x_granularity: if abi::is_given(self.given, 0u32) {
-                    Some(
-                        abi::case(
-                            "x_granularity",
-                            lz_ops::MlpLinearInt8XGranularity::from_number(
-                                self.x_granularity,
-                            ),
+        let mut args = lz_ops::MlpLinearInt8 {
+            x: lz_core::TensorView::EMPTY,
+            weight: lz_core::TensorView::EMPTY,
+            x_scale: lz_core::TensorView::EMPTY,
+            weight_scale: lz_core::TensorView::EMPTY,
+            x_zero_point: None,
+            bias: None,
+            x_granularity: if abi::is_given(self.given, 0u32) {
+                Some(
+                    abi::case(
+                        "x_granularity",
+                        lz_ops::MlpLinearInt8XGranularity::from_number(
                             self.x_granularity,
-                            lz_ops::MlpLinearInt8XGranularity::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-                weight_layout: if abi::is_given(self.given, 1u32) {
-                    Some(
-                        abi::case(
-                            "weight_layout",
-                            lz_ops::MlpLinearInt8WeightLayout::from_number(
-                                self.weight_layout,
-                            ),
+                        ),
+                        self.x_granularity,
+                        lz_ops::MlpLinearInt8XGranularity::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+            weight_layout: if abi::is_given(self.given, 1u32) {
+                Some(
+                    abi::case(
+                        "weight_layout",
+                        lz_ops::MlpLinearInt8WeightLayout::from_number(
                             self.weight_layout,
-                            lz_ops::MlpLinearInt8WeightLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-                activation: if abi::is_given(self.given, 2u32) {
-                    Some(
-                        abi::case(
-                            "activation",
-                            lz_ops::MlpLinearInt8Activation::from_number(
-                                self.activation,
-                            ),
-                            self.activation,
-                            lz_ops::MlpLinearInt8Activation::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-                output_dtype: if abi::is_given(self.given, 3u32) {
-                    Some(
-                        abi::case(
-                            "output_dtype",
-                            lz_ops::MlpLinearInt8OutputDtype::from_number(
-                                self.output_dtype,
-                            ),
-                            self.output_dtype,
-                            lz_ops::MlpLinearInt8OutputDtype::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+                        ),
+                        self.weight_layout,
+                        lz_ops::MlpLinearInt8WeightLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+            activation: if abi::is_given(self.given, 2u32) {
+                Some(
+                    abi::case(
+                        "activation",
+                        lz_ops::MlpLinearInt8Activation::from_number(self.activation),
+                        self.activation,
+                        lz_ops::MlpLinearInt8Activation::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+            output_dtype: if abi::is_given(self.given, 3u32) {
+                Some(
+                    abi::case(
+                        "output_dtype",
+                        lz_ops::MlpLinearInt8OutputDtype::from_number(self.output_dtype),
+                        self.output_dtype,
+                        lz_ops::MlpLinearInt8OutputDtype::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor("weight", self.weight, &mut args.weight) }?;
+        unsafe { abi::tensor("x_scale", self.x_scale, &mut args.x_scale) }?;
+        unsafe {
+            abi::tensor("weight_scale", self.weight_scale, &mut args.weight_scale)
+        }?;
+        unsafe {
+            abi::optional_tensor(
+                "x_zero_point",
+                self.x_zero_point,
+                &mut args.x_zero_point,
+            )
+        }?;
+        unsafe { abi::optional_tensor("bias", self.bias, &mut args.bias) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::MlpLinearInt8Kernel for Native<MlpLinearInt8Args, MlpLinearInt8Places> {

@@ -47,10 +47,13 @@ impl MlpLinearPackArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::MlpLinearPack<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::MlpLinearPack<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let weight = unsafe { abi::tensor("weight", self.weight) }?;
-        Ok(lent(lz_ops::MlpLinearPack { weight }))
+        let mut args = lz_ops::MlpLinearPack {
+            weight: lz_core::TensorView::EMPTY,
+        };
+        unsafe { abi::tensor("weight", self.weight, &mut args.weight) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::MlpLinearPackKernel for Native<MlpLinearPackArgs, MlpLinearPackPlaces> {

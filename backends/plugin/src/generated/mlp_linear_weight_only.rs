@@ -67,80 +67,81 @@ impl MlpLinearWeightOnlyArgs {
     #[inline]
     pub unsafe fn lend<R>(
         &self,
-        lent: impl FnOnce(lz_ops::MlpLinearWeightOnly<'_>) -> R,
+        lent: impl FnOnce(&lz_ops::MlpLinearWeightOnly<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
-        let x = unsafe { abi::tensor("x", self.x) }?;
-        let weight = unsafe { abi::tensor("weight", self.weight) }?;
-        let scale = unsafe { abi::tensor("scale", self.scale) }?;
-        let zero_point = unsafe { abi::optional_tensor("zero_point", self.zero_point) }?;
-        let bias = unsafe { abi::optional_tensor("bias", self.bias) }?;
-        Ok(
-            lent(lz_ops::MlpLinearWeightOnly {
-                x,
-                weight,
-                scale,
-                zero_point,
-                bias,
-                format: abi::case(
-                    "format",
-                    lz_ops::MlpLinearWeightOnlyFormat::from_number(self.format),
-                    self.format,
-                    lz_ops::MlpLinearWeightOnlyFormat::NAMES,
-                )?,
-                granularity: if abi::is_given(self.given, 1u32) {
-                    Some(
-                        abi::case(
-                            "granularity",
-                            lz_ops::MlpLinearWeightOnlyGranularity::from_number(
-                                self.granularity,
-                            ),
+        let mut args = lz_ops::MlpLinearWeightOnly {
+            x: lz_core::TensorView::EMPTY,
+            weight: lz_core::TensorView::EMPTY,
+            scale: lz_core::TensorView::EMPTY,
+            zero_point: None,
+            bias: None,
+            format: abi::case(
+                "format",
+                lz_ops::MlpLinearWeightOnlyFormat::from_number(self.format),
+                self.format,
+                lz_ops::MlpLinearWeightOnlyFormat::NAMES,
+            )?,
+            granularity: if abi::is_given(self.given, 1u32) {
+                Some(
+                    abi::case(
+                        "granularity",
+                        lz_ops::MlpLinearWeightOnlyGranularity::from_number(
                             self.granularity,
-                            lz_ops::MlpLinearWeightOnlyGranularity::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-                block_size: if abi::is_given(self.given, 2u32) {
-                    Some(self.block_size)
-                } else {
-                    None
-                },
-                weight_layout: if abi::is_given(self.given, 3u32) {
-                    Some(
-                        abi::case(
-                            "weight_layout",
-                            lz_ops::MlpLinearWeightOnlyWeightLayout::from_number(
-                                self.weight_layout,
-                            ),
+                        ),
+                        self.granularity,
+                        lz_ops::MlpLinearWeightOnlyGranularity::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+            block_size: if abi::is_given(self.given, 2u32) {
+                Some(self.block_size)
+            } else {
+                None
+            },
+            weight_layout: if abi::is_given(self.given, 3u32) {
+                Some(
+                    abi::case(
+                        "weight_layout",
+                        lz_ops::MlpLinearWeightOnlyWeightLayout::from_number(
                             self.weight_layout,
-                            lz_ops::MlpLinearWeightOnlyWeightLayout::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-                stored: if abi::is_given(self.given, 4u32) {
-                    Some(self.stored)
-                } else {
-                    None
-                },
-                activation: if abi::is_given(self.given, 5u32) {
-                    Some(
-                        abi::case(
-                            "activation",
-                            lz_ops::MlpLinearWeightOnlyActivation::from_number(
-                                self.activation,
-                            ),
+                        ),
+                        self.weight_layout,
+                        lz_ops::MlpLinearWeightOnlyWeightLayout::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+            stored: if abi::is_given(self.given, 4u32) {
+                Some(self.stored)
+            } else {
+                None
+            },
+            activation: if abi::is_given(self.given, 5u32) {
+                Some(
+                    abi::case(
+                        "activation",
+                        lz_ops::MlpLinearWeightOnlyActivation::from_number(
                             self.activation,
-                            lz_ops::MlpLinearWeightOnlyActivation::NAMES,
-                        )?,
-                    )
-                } else {
-                    None
-                },
-            }),
-        )
+                        ),
+                        self.activation,
+                        lz_ops::MlpLinearWeightOnlyActivation::NAMES,
+                    )?,
+                )
+            } else {
+                None
+            },
+        };
+        unsafe { abi::tensor("x", self.x, &mut args.x) }?;
+        unsafe { abi::tensor("weight", self.weight, &mut args.weight) }?;
+        unsafe { abi::tensor("scale", self.scale, &mut args.scale) }?;
+        unsafe {
+            abi::optional_tensor("zero_point", self.zero_point, &mut args.zero_point)
+        }?;
+        unsafe { abi::optional_tensor("bias", self.bias, &mut args.bias) }?;
+        Ok(lent(&args))
     }
 }
 impl lz_ops::MlpLinearWeightOnlyKernel

@@ -32,19 +32,23 @@ pub unsafe fn mlp_linear_pack(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_packed = outputs.at(0usize)?;
-                let output_packed = crate::output::place(
+                let mut output_packed = lz_core::TensorMut::EMPTY;
+                let has_packed = crate::output::place(
                     &lz_ops::MLP_LINEAR_PACK,
                     "packed",
-                    call.packed_spec(),
+                    || call.packed_spec(),
                     slot_packed,
                     &options,
                     call.weight.place(),
+                    &mut output_packed,
                 )?;
                 {
-                    let out = call.outputs(output_packed)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call.outputs_in(&mut places, output_packed)?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

@@ -32,19 +32,23 @@ pub unsafe fn mlp_linear_weight_only(
         let outputs = &mut outputs;
         let outcome = unsafe {
             args.lend(|args| {
-                let call = args.check()?;
+                let mut checked = None;
+                let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let output_output = crate::output::place(
+                let mut output_output = lz_core::TensorMut::EMPTY;
+                let has_output = crate::output::place(
                     &lz_ops::MLP_LINEAR_WEIGHT_ONLY,
                     "output",
-                    call.output_spec(),
+                    || call.output_spec(),
                     slot_output,
                     &options,
                     call.x.place(),
+                    &mut output_output,
                 )?;
                 {
-                    let out = call.outputs(output_output)?;
-                    options.run(|| call.run(&engine.inner, out))?;
+                    let mut places = None;
+                    let out = call.outputs_in(&mut places, output_output)?;
+                    options.run(|| call.run_in(&engine.inner, out))?;
                 }
                 Ok(())
             })

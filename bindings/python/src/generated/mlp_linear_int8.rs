@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"mlp_linear_int8",
@@ -57,26 +57,13 @@ fn call<'a, 'py>(
     let [x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity,
     weight_layout, activation, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR_INT8);
-    let mut import_x = Import::EMPTY;
-    frame.tensor("x", x, &mut import_x)?;
-    let mut import_weight = Import::EMPTY;
-    frame.tensor("weight", weight, &mut import_weight)?;
-    let mut import_x_scale = Import::EMPTY;
-    frame.tensor("x_scale", x_scale, &mut import_x_scale)?;
-    let mut import_weight_scale = Import::EMPTY;
-    frame.tensor("weight_scale", weight_scale, &mut import_weight_scale)?;
-    let mut import_x_zero_point = Import::EMPTY;
-    let has_x_zero_point = frame
-        .optional("x_zero_point", x_zero_point, &mut import_x_zero_point)?;
-    let mut import_bias = Import::EMPTY;
-    let has_bias = frame.optional("bias", bias, &mut import_bias)?;
-    let args = MlpLinearInt8 {
-        x: import_x.view(),
-        weight: import_weight.view(),
-        x_scale: import_x_scale.view(),
-        weight_scale: import_weight_scale.view(),
-        x_zero_point: has_x_zero_point.then(|| import_x_zero_point.view()),
-        bias: has_bias.then(|| import_bias.view()),
+    let mut args = MlpLinearInt8 {
+        x: TensorView::EMPTY,
+        weight: TensorView::EMPTY,
+        x_scale: TensorView::EMPTY,
+        weight_scale: TensorView::EMPTY,
+        x_zero_point: None,
+        bias: None,
         x_granularity: frame
             .case("x_granularity", MlpLinearInt8XGranularity::NAMES, x_granularity)?
             .and_then(MlpLinearInt8XGranularity::from_number),
@@ -90,16 +77,40 @@ fn call<'a, 'py>(
             .case("output_dtype", MlpLinearInt8OutputDtype::NAMES, output_dtype)?
             .and_then(MlpLinearInt8OutputDtype::from_number),
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_x = Hold::NOTHING;
+    frame.tensor("x", x, &mut args.x, &mut hold_x)?;
+    let mut hold_weight = Hold::NOTHING;
+    frame.tensor("weight", weight, &mut args.weight, &mut hold_weight)?;
+    let mut hold_x_scale = Hold::NOTHING;
+    frame.tensor("x_scale", x_scale, &mut args.x_scale, &mut hold_x_scale)?;
+    let mut hold_weight_scale = Hold::NOTHING;
+    frame
+        .tensor(
+            "weight_scale",
+            weight_scale,
+            &mut args.weight_scale,
+            &mut hold_weight_scale,
+        )?;
+    let mut hold_x_zero_point = Hold::NOTHING;
+    frame
+        .optional(
+            "x_zero_point",
+            x_zero_point,
+            &mut args.x_zero_point,
+            &mut hold_x_zero_point,
+        )?;
+    let mut hold_bias = Hold::NOTHING;
+    frame.optional("bias", bias, &mut args.bias, &mut hold_bias)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_output = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_output.take(&mut frame, &mut given, "output")?;
+        let mut view_output = TensorMut::EMPTY;
+        place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_output.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -155,19 +166,21 @@ fn call<'a, 'py>(
                             out,
                         );
                 }
-                if ready.is_none() {
-                    place_output.allocate(&mut *frame, call.output_spec())?;
-                    let made = call
-                        .outputs(
-                            place_output.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_output = TensorMut::EMPTY;
+                        place_output
+                            .allocate(
+                                &mut *frame,
+                                call.output_spec(),
+                                &mut view_output,
+                            )?;
+                        call.outputs_in(&mut ready, view_output)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);

@@ -11,7 +11,7 @@
     clippy::undocumented_unsafe_blocks,
     reason = "each passes on what the interpreter calls with"
 )]
-use lz_core::KernelError;
+use lz_core::{KernelError, TensorMut, TensorView};
 use lz_ops::*;
 use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
@@ -19,7 +19,7 @@ use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
-use crate::tensor::Import;
+use crate::tensor::Hold;
 /// What it takes.
 pub static SIGNATURE: Signature = Signature::new(
     c"mlp_linear_pack",
@@ -44,21 +44,21 @@ fn call<'a, 'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let [weight, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR_PACK);
-    let mut import_weight = Import::EMPTY;
-    frame.tensor("weight", weight, &mut import_weight)?;
-    let args = MlpLinearPack {
-        weight: import_weight.view(),
+    let mut args = MlpLinearPack {
+        weight: TensorView::EMPTY,
     };
-    let call = args.check().map_err(|error| frame.raise(&error))?;
+    let mut hold_weight = Hold::NOTHING;
+    frame.tensor("weight", weight, &mut args.weight, &mut hold_weight)?;
+    let mut checked = None;
+    let call = args.check_in(&mut checked).map_err(|error| frame.raise(&error))?;
     let mut place_packed = Place::EMPTY;
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        place_packed.take(&mut frame, &mut given, "packed")?;
+        let mut view_packed = TensorMut::EMPTY;
+        place_packed.take(&mut frame, &mut given, "packed", &mut view_packed)?;
         given.finish(&frame)?;
-        let made = call
-            .outputs(place_packed.must(&frame).map_err(|error| frame.raise(&error))?);
-        ready = Some(made.map_err(|error| frame.raise(&error))?);
+        call.outputs_in(&mut ready, view_packed).map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -71,19 +71,21 @@ fn call<'a, 'py>(
                 if let Some(hosted) = Hosted::of(entry) {
                     return hosted.run(frame, &[weight], &[], out);
                 }
-                if ready.is_none() {
-                    place_packed.allocate(&mut *frame, call.packed_spec())?;
-                    let made = call
-                        .outputs(
-                            place_packed.must(frame).map_err(KernelError::invalid)?,
-                        );
-                    ready = Some(made.map_err(KernelError::invalid)?);
-                }
-                let Some(out) = &mut ready else {
-                    return Err(KernelError::invalid(frame.disagreement()))
+                let out = match &mut ready {
+                    Some(out) => out,
+                    None => {
+                        let mut view_packed = TensorMut::EMPTY;
+                        place_packed
+                            .allocate(
+                                &mut *frame,
+                                call.packed_spec(),
+                                &mut view_packed,
+                            )?;
+                        call.outputs_in(&mut ready, view_packed)
+                            .map_err(KernelError::invalid)?
+                    }
                 };
-                let out = out.reborrow();
-                frame.native(|| call.run_kernel(entry, out, run))
+                frame.native(|| call.run_kernel(entry, out.reborrow(), run))
             },
         )?;
     drop(ready);
