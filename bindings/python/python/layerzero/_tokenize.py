@@ -158,6 +158,9 @@ def detokenize(
     for row in rows:
         indptr.append(indptr[-1] + len(row))
     flat: Any = array.array("i", [token for row in rows for token in row])
+    if not flat:
+        # Memory of no bytes has no address that an engine could take.
+        return [""] * len(rows) if several else ""
     bounds: Any = indptr
     texts = ops.tokenize_decode(flat, bounds, resolve(tokenizer_id), skip_special_tokens=skip_special_tokens)
     return texts if several else texts[0]

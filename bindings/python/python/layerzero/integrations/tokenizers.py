@@ -172,7 +172,7 @@ def _assemble(
     tensors = given.get("return_tensors")
     later: Any = _Later(lambda: own().encodings)
     if not batched and tensors is None:
-        data = {name: value[0] for name, value in data.items()}
+        data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
     return BatchEncoding(data, later, tensor_type=tensors)
 
 
