@@ -28,6 +28,14 @@ fn tokenizer_json<'py>(py: Python<'py>, tokenizer: &Bound<'py, PyTokenizer>) -> 
     PyBytes::new(py, tokenizer.get().handle().json())
 }
 
+/// The tokens that the definition itself gives for a text, whatever is locked or preferred: for proofs.
+#[pyfunction]
+fn defined_tokens(tokenizer: &Bound<'_, PyTokenizer>, text: &str) -> PyResult<Vec<u32>> {
+    let tokens = tokenizer.get().handle().encode(text, true);
+    let tokens = tokens.map_err(|error| PyValueError::new_err(error.to_string()))?;
+    Ok(tokens.into_iter().map(|token| token.id).collect())
+}
+
 /// Builds the preferred kernel and shows it equal; why it is not, if it is not.
 #[pyfunction]
 fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> Option<String> {
@@ -46,6 +54,7 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokenizer_of_encoding, module)?)?;
     module.add_function(wrap_pyfunction!(encoding_names, module)?)?;
     module.add_function(wrap_pyfunction!(tokenizer_json, module)?)?;
+    module.add_function(wrap_pyfunction!(defined_tokens, module)?)?;
     module.add_function(wrap_pyfunction!(prepare_tokenizer, module)?)?;
     module.add_function(wrap_pyfunction!(set_validation_rates, module)?)?;
     Ok(())
