@@ -12,6 +12,7 @@ use crate::evidence::{Finding, Measured, Question};
 use crate::filter;
 use crate::mode::Ask;
 use crate::plan::{TransformKind, Transforms};
+use crate::policy::JitPolicy;
 use crate::registry::Registry;
 
 /// What a cold compilation costs where it is allowed inside a call.
@@ -22,10 +23,11 @@ const OUTPUT_POINTS: f64 = 1.0;
 const VARIANCE_POINTS: f64 = 500.0;
 /// What the fastest measured kernel gains.
 const PERF_BEST: f64 = 12.0;
-/// What a kernel loses that takes twice as long as the fastest, up to the floor.
-const PERF_SLOPE: f64 = 60.0;
+/// What a kernel loses that takes twice as long as the fastest, up to the floor: a hundredth is worth more than priorities usually
+/// differ by, so that among measured kernels the fastest is chosen, and priorities decide what is not measured or ties.
+const PERF_SLOPE: f64 = 3000.0;
 /// The least that measurements give.
-const PERF_FLOOR: f64 = -30.0;
+const PERF_FLOOR: f64 = -60.0;
 
 /// The addends of a score.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
@@ -183,7 +185,10 @@ pub(crate) fn score(
         && !(facts.tp_invariant
             && kernel().is_some_and(|kernel| filter::is_tp_invariant(call, kernel.spec())));
     let policy = if varies { policy - VARIANCE_POINTS } else { policy };
-    let cold = facts.jit && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
+    // Where cold kernels wait for the background, they cost a call nothing, and are ranked as they will be once they are warm:
+    // what goes before the winner is what gets compiled.
+    let inside = call.world.policy.jit.value != JitPolicy::WhenWarm || call.takes_cold;
+    let cold = facts.jit && inside && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
     let careful = if call.world.careful { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
