@@ -1,24 +1,30 @@
 //! Backends that Python hosts: their kernels as a descriptor describes them, and why one cannot be used.
 
 use lz_core::descriptor::{self, Catalogue};
+use lz_core::device::Platform;
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::cuda;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::hosted::Hosted;
 use crate::inspect::operation;
+use crate::jit;
 use crate::worker;
 
 /// Registers the kernels of a backend, all or none: `functions` has one a kernel id, and a descriptor that names another
-/// kernel is wrong. Gives id and operation of each.
+/// kernel is wrong. `compile` compiles those that say `jit`, outside of calls. Gives id and operation of each.
 #[pyfunction]
+#[pyo3(signature = (path, text, functions, compile = None))]
 fn register_descriptor(
     py: Python<'_>,
     path: &str,
     text: &str,
     functions: &Bound<'_, PyDict>,
+    compile: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
     let registry = engine().registry();
     let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
@@ -45,17 +51,33 @@ fn register_descriptor(
         let params = info.schema().params.iter().map(|param| param.name.as_str());
         let hosted = Hosted::new(&function, spec.writes_into_output, params)?;
         registered.push((spec.id.clone(), spec.operation.clone()));
-        entries.push(KernelEntry::new(spec, hosted).of(info));
+        if spec.platform == Platform::Cuda && spec.workspace.is_some() {
+            cuda::watch_memory();
+        }
+        let compiler = compile
+            .filter(|_| spec.jit)
+            .map(|function| jit::Compiler { function: function.clone().unbind() });
+        let entry = KernelEntry::new(spec, hosted).of(info);
+        entries.push(match compiler {
+            Some(compiler) => {
+                jit::ensure_queue();
+                entry.compiled_by(compiler)
+            }
+            None => entry,
+        });
     }
     engine().register(entries).map_err(|error| raise(py, &error))?;
     Ok(registered)
 }
 
-/// Says why a backend cannot be used.
+/// Says why a backend cannot be used: it cannot be imported, unless another code says what it is.
 #[pyfunction]
-fn disable_backend(backend: &str, message: &str) {
-    let reason = Reason::new(ReasonCode::BackendImportFailed).message(message.to_owned());
-    engine().disable_backend(backend, reason);
+#[pyo3(signature = (backend, message, code = "BACKEND_IMPORT_FAILED"))]
+fn disable_backend(backend: &str, message: &str, code: &str) -> PyResult<()> {
+    let known = ReasonCode::parse(code)
+        .ok_or_else(|| PyValueError::new_err(format!("{code:?} is not a reason code of layerzero")))?;
+    engine().disable_backend(backend, Reason::new(known).message(message.to_owned()));
+    Ok(())
 }
 
 /// Adds the functions.

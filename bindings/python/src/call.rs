@@ -1,5 +1,7 @@
 //! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
+use lz_core::mode::ModeScope;
+use lz_core::run::StreamScope;
 use lz_core::tensor::Place as Device;
 use lz_core::{
     Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut, TensorView,
@@ -9,6 +11,7 @@ use pyo3::exceptions::PyException;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
+use crate::cuda;
 use crate::error::{raise, refuse};
 use crate::tensor::{Hold, Kind, Problem, torch};
 use crate::text;
@@ -19,6 +22,12 @@ pub type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
 /// Elements above which a call is worth releasing the interpreter lock for. Releasing and taking it costs 65 ns and invites
 /// other threads in between; kernels touch this many elements in a microsecond or two.
 const WORTH_RELEASING: i64 = 8192;
+
+/// Python's own error, or that of torch for a device's memory, which is no kind of the former.
+fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
+    let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
+    error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) || named()
+}
 
 /// What is known of a call while it is made.
 pub struct Frame<'a, 'py> {
@@ -246,9 +255,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         context: &Context,
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
-        // Kernels run on the stream that the caller's library works on.
-        let _stream =
-            (!self.device.is_host()).then(|| lz_core::run::on_stream(torch::stream(self.py, self.device)));
+        let _there = self.on_its_device();
         let operation = self.operation;
         let outcome = crate::engine::engine().dispatch(operation, context, &mut |entry, run| {
             if self.stopped {
@@ -264,6 +271,21 @@ impl<'a, 'py> Frame<'a, 'py> {
             Ok(()) => Ok(()),
             Err(error) => Err(self.raise(&error)),
         }
+    }
+
+    /// Kernels run on the stream that the caller's library works on, and know whether that is being captured.
+    #[inline]
+    pub fn on_its_device(&self) -> Option<(StreamScope, Option<ModeScope>)> {
+        if self.device.is_host() {
+            return None;
+        }
+        let stream = torch::stream(self.py, self.device);
+        Some((lz_core::run::on_stream(stream), cuda::capture_scope(stream)))
+    }
+
+    /// Whether kernels run on a device and return before they are done.
+    pub fn is_asynchronous(&self) -> bool {
+        !self.device.is_host()
     }
 
     /// Runs a native kernel, without the interpreter lock if it takes long enough.
@@ -290,7 +312,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         self.stopped = !error.is_instance_of::<PyException>(self.py);
         let kernel_error = if self.stopped {
             KernelError::because(Reason::new(ReasonCode::FallbackDisallowed).message(message))
-        } else if error.is_instance_of::<pyo3::exceptions::PyMemoryError>(self.py) {
+        } else if is_out_of_memory(self.py, &error) {
             KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message))
         } else {
             KernelError::failed(message)

@@ -30,7 +30,8 @@ fn contexts(py: Python<'_>, calls: Vec<Call<'_>>) -> PyResult<Vec<(&'static Oper
 
 /// Decides calls like these beforehand, and the workloads of the named operations on the host.
 #[pyfunction]
-#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, told = None))]
+#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, compile = false, told = None))]
+#[expect(clippy::too_many_arguments, reason = "Python passes each by its name")]
 fn solve<'py>(
     py: Python<'py>,
     model: String,
@@ -38,6 +39,7 @@ fn solve<'py>(
     workloads: Vec<String>,
     ranges: Vec<(String, i64, i64)>,
     outside_is_error: bool,
+    compile: bool,
     told: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Solved> {
     let mut works: Vec<Work> =
@@ -49,7 +51,7 @@ fn solve<'py>(
     for (axis, first, last) in &ranges {
         works = works.into_iter().map(|work| work.range(axis, *first..=*last)).collect();
     }
-    let problem = Problem { model_id: model, works, outside_is_error, compile: false };
+    let problem = Problem { model_id: model, works, outside_is_error, compile };
     let mut progress = |progress: &SolveProgress<'_>| {
         let heard = told
             .map_or(Ok(()), |told| told.call1((progress.done, progress.total, progress.operation)).map(drop));

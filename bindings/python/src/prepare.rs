@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use lz_core::perfdb::{Filter, PerfDb};
 use lz_core::tune::{Outcome, Progress, TuneOptions};
@@ -10,6 +11,7 @@ use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::cuda;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::operation;
@@ -33,8 +35,14 @@ fn tune<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     database()?;
-    let options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
+    let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, info, arguments, Some(keywords), |frame, context, run_one| {
+        let _there = frame.on_its_device();
+        if frame.is_asynchronous() {
+            // Waiting costs some microseconds, so that a sample is as many runs as make that little.
+            options.synchronise = Some(cuda::Waits::shared());
+            options.sample_time = Duration::from_millis(1);
+        }
         let mut tell = |progress: &Progress<'_>| {
             let heard = match (progress, told) {
                 (Progress::Sampled { kernel, ns, done, most }, Some(told)) => {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from layerzero import _native
-from layerzero._prepare import Call
+from layerzero._prepare import Call, compile_cold
 from layerzero._report import Report, table
 
 
@@ -29,17 +29,22 @@ def solve(
     model: str = "",
     ranges: Mapping[str, tuple[int, int]] | None = None,
     outside_is_error: bool = False,
+    compile_jit: bool = False,
     progress: Callable[[int, int, str], object] | None = None,
 ) -> Report:
     """Decides beforehand, and writes the decisions to `path` as a dispatch table that `load_dispatch_table` reads.
 
     Calls like `calls` are decided, at every size of their bucketed axes, and the workloads of `operations` as their schemas
     name them. `ranges` widens axes: ``{"seq_k": (1, 4096)}``. Outside of what was decided calls are decided when they come, or
-    are refused with `outside_is_error`. Ctrl-C keeps what was decided until then.
+    are refused with `outside_is_error`. Ctrl-C keeps what was decided until then. With `compile_jit`, kernels that compile are
+    compiled for `calls` first, several at a time, so that they can be decided for.
     """
+    calls = list(calls)
+    if compile_jit:
+        compile_cold(calls)
     wider = [(axis, first, last) for axis, (first, last) in (ranges or {}).items()]
     text, decided, holes, cancelled = _native.solve(
-        model, _calls(calls), list(operations), wider, outside_is_error, progress
+        model, _calls(calls), list(operations), wider, outside_is_error, compile_jit, progress
     )
     _write(path, text)
     data = {

@@ -70,11 +70,46 @@ def dry_run(calls: Iterable[Call]) -> list[Explanation]:
     return [explain(operation, **arguments) for operation, arguments in calls]
 
 
-def warmup(calls: Iterable[Call], *, manifest: str | os.PathLike[str] | None = None) -> Report:
-    """Makes each call once, so that kernels compile and decisions are kept before requests come.
+def compile_cold(
+    calls: Iterable[Call], workers: int | None = None, progress: bool | Callable[[int, int, str | None], object] | None = None
+) -> tuple[list[tuple[str, list[str]]], int, list[tuple[str, str]]]:
+    """Compiles what only has to be compiled to be possible for calls, several at a time: what was made, how many were warm, what
+    failed and why."""
+    told: Callable[[int, int, str | None], object] | None = None
+    if callable(progress):
+        told = progress
+    elif progress or (progress is None and sys.stderr.isatty()):
+        told = _compiling
+    try:
+        several = [(operation, (), dict(arguments)) for operation, arguments in calls]
+        return _native.compile_cold(several, workers or min(8, os.cpu_count() or 1), told)
+    finally:
+        if told is _compiling:
+            print(file=sys.stderr)
+
+
+def _compiling(done: int, most: int, kernel: str | None) -> None:
+    width = 30
+    filled = width * done // max(most, 1)
+    line = f"{'█' * filled}{'·' * (width - filled)} {done}/{most} {kernel or ''}"
+    print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
+
+
+def warmup(
+    calls: Iterable[Call],
+    *,
+    manifest: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+    progress: bool | Callable[[int, int, str | None], object] | None = None,
+) -> Report:
+    """Compiles every kernel that could run these calls, several at a time, and makes each call once, before requests come.
 
     With `manifest`, what was warmed up is written there as JSON: operation, kernel, and the shape and dtype of each tensor.
+    `progress` shows a bar (by default where the error stream is a terminal), or is called with how many kernels are compiled, how
+    many there are, and the last one's id. A kernel that cannot be compiled is told, and the others serve.
     """
+    calls = list(calls)
+    compiled, already, failed = compile_cold(calls, workers, progress)
     done = []
     for operation, arguments in calls:
         plan = _native.which(operation, **arguments)
@@ -86,12 +121,21 @@ def warmup(calls: Iterable[Call], *, manifest: str | os.PathLike[str] | None = N
         }
         params = {name: value for name, value in arguments.items() if isinstance(value, bool | int | float | str)}
         done.append({"operation": operation, "kernel": plan["kernel_id"], "tensors": shapes, "params": params})
-    data = {"version": 1, "calls": done}
+    data = {
+        "version": 1,
+        "calls": done,
+        "compiled": [{"kernel": kernel, "artifacts": artifacts} for kernel, artifacts in compiled],
+        "already_warm": already,
+        "failed": [{"kernel": kernel, "why": why} for kernel, why in failed],
+    }
     if manifest is not None:
         with open(manifest, "w", encoding="utf-8") as file:
             json.dump(data, file, indent=2)
     rows = [(one["operation"], one["kernel"]) for one in done]
-    return Report((table("warm", ("operation", "kernel"), rows),), data)
+    tables = [table("warm", ("operation", "kernel"), rows)]
+    if failed:
+        tables.append(table("could not be compiled", ("kernel", "why"), failed))
+    return Report(tuple(tables), data)
 
 
 def load_dispatch_table(path: str | os.PathLike[str]) -> Report:

@@ -74,10 +74,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     one = add("config", _config, "every setting and where it comes from")
     one.add_argument("--file", help="as if this file were loaded")
-    one = add("bench", _bench, "how long a call takes with each kernel that can run it")
-    one.add_argument("operation")
+    one = add("bench", _bench, "how long a call takes with each kernel that can run it; `gpu` for a whole table on this machine's GPU")
+    one.add_argument("operation", help="an operation, or gpu")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--seconds", type=float, default=0.2, help="how long each kernel is measured")
+    one.add_argument("--output", help="with gpu: a file that is written after each shape")
+    one.add_argument("--limit", type=float, default=1e9, help="with gpu: seconds after which no further shape is begun")
     one = add("tune", _tune, "measure every kernel that could run a call, and keep what was found")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
@@ -201,6 +203,10 @@ def _config(options: argparse.Namespace) -> Report:
 def _bench(options: argparse.Namespace) -> Report:
     from time import perf_counter_ns
 
+    if options.operation == "gpu":
+        from layerzero._bench import gpu
+
+        return gpu.run(options.output, options.limit)
     arguments = _arguments(options.arguments)
     function = getattr(lz.ops, options.operation.replace(".", "_"))
     plan = lz.which(options.operation, **arguments)

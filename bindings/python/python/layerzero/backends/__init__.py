@@ -8,6 +8,7 @@ Third parties name a module in the entry-point group ``layerzero.backends``: it 
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import sys
@@ -36,13 +37,33 @@ class Backend(NamedTuple):
     verified: tuple[str, ...]
     # Its kernels take tensors of this library, so that there is nothing for them to do before a program imports it.
     waits: bool = False
+    # A module with `compile`, for kernels that say `jit`; it is imported by the first compilation.
+    compiler: str | None = None
+    # A library whose tensors its kernels take.
+    after: str | None = None
+    # Code that raises where the library can be imported and cannot work all the same.
+    check: str = ""
 
+
+# It swallows that its extension was built for another torch, and only fails once it is called.
+_XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exception\nif error: raise error"
 
 BACKENDS: tuple[Backend, ...] = (
     Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
     Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
+    Backend(
+        "flashinfer", "flashinfer", "flashinfer-python", (0, 6), (0, 7), ("flashinfer.cuda.json",), (),
+        compiler="layerzero.backends.flashinfer._compile", after="torch",
+    ),
+    Backend("liger", "liger_kernel", "liger-kernel", (0, 8), (0, 9), ("liger.cuda.json",), ("cuda",), compiler="layerzero.backends.liger", after="torch"),
+    Backend("triton", "triton", "triton", (3,), (4,), ("triton.cuda.json",), ("cuda",), compiler="layerzero.backends.triton", after="torch"),
+    Backend("flash_attn", "flash_attn", "flash-attn", (2, 1), (3,), ("flash_attn.cuda.json",), (), after="torch"),
+    Backend("flash_attn_3", "flash_attn_interface", "flash-attn-3", (3,), (4,), ("flash_attn_3.cuda.json",), (), after="torch"),
+    Backend("xformers", "xformers", "xformers", (0, 0, 28), (0, 1), ("xformers.cuda.json",), (), after="torch", check=_XFORMERS),
+    Backend("apex", "apex", "apex", (0, 1), (1,), ("apex.cuda.json",), (), after="torch"),
+    Backend("hf_kernels", "kernels", "kernels", (0, 4), (1,), ("hf_kernels.cuda.json",), (), after="torch"),
 )
 
 
@@ -100,14 +121,18 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
     if not backend.oldest <= _numbers(version) < backend.before:
         wanted = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
         reason = f"version {version} is not one that the adapters are written for ({wanted})"
-        _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'")
+        _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'", "BACKEND_VERSION_UNSUPPORTED")
         return
-    if backend.module not in sys.modules:
-        reason = _probe.probe(backend.module, version, again=probe_again)
+    conflict = _cuda_conflict(version)
+    if conflict:
+        _disable(backend, version, conflict, f"install a build of {backend.distribution} for the CUDA of torch", "BACKEND_ABI_MISMATCH")
+        return
+    if backend.module not in sys.modules or backend.check:
+        reason = _probe.probe(backend.module, version, again=probe_again, check=backend.check)
         if reason:
             _disable(backend, version, reason, _repair(backend.distribution))
             return
-        if backend.waits:
+        if backend.waits and backend.module not in sys.modules:
             reason = f"its kernels come with import {backend.module}"
             _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
             return
@@ -119,7 +144,8 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
             description["backend_version"] = version
             ids = [kernel["kernel_id"] for kernels in description["ops"].values() for kernel in kernels]
             functions = _functions(backend, ids)
-            registered += _native.register_descriptor(name, json.dumps(description, indent=1), functions)
+            compiler = None if backend.compiler is None else _compiler(backend.compiler)
+            registered += _native.register_descriptor(name, json.dumps(description, indent=1), functions, compiler)
     except Exception as error:
         _native.unregister_backend(backend.name)
         _disable(backend, version, _first_lines(error), _repair(backend.distribution))
@@ -129,18 +155,86 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
     )
 
 
+def cuda_of(version: str) -> int | None:
+    """The major version of CUDA that a distribution was built for, where its version says so: `2.8.3+cu12torch2.9` → 12."""
+    import re
+
+    found = re.search(r"\+.*?cu(?:da)?(\d{2})", version)
+    return int(found[1]) if found else None
+
+
+def _cuda_conflict(version: str) -> str:
+    """Empty, or why a build cannot live in one process with torch: both bring a CUDA runtime, and its majors do not mix."""
+    theirs, torch_version = cuda_of(version), _version("torch")
+    ours = cuda_of(torch_version) if torch_version else None
+    if ours is None and "torch" in sys.modules:
+        known = getattr(sys.modules["torch"], "version", None)
+        text = getattr(known, "cuda", None)
+        ours = int(text.split(".")[0]) if text else None
+    if theirs is None or ours is None or theirs == ours:
+        return ""
+    return f"it is built for CUDA {theirs}, and torch in the same process for CUDA {ours}"
+
+
+def matrix() -> list[dict[str, Any]]:
+    """Which backends can live together in this process: what each is built for and written for, and what is in the way."""
+    rows = []
+    for backend in BACKENDS:
+        version = _version(backend.distribution)
+        known = _STATES.get(backend.name)
+        rows.append(
+            {
+                "backend": backend.name,
+                "distribution": backend.distribution,
+                "written_for": f">={_dotted(backend.oldest)},<{_dotted(backend.before)}",
+                "version": version,
+                "cuda": cuda_of(version) if version else None,
+                "state": known.state if known else "absent" if version is None else "not asked for",
+                "reason": known.reason if known else None,
+                "verified": list(backend.verified),
+            }
+        )
+    return rows
+
+
 def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]]:
     """The kernels by id. Where the library is not imported yet, it is by the first call."""
     module = f"layerzero.backends.{backend.name}"
-    if backend.module in sys.modules:
+    if backend.module in sys.modules and (backend.after is None or backend.after in sys.modules):
         kernels: dict[str, Callable[..., Any]] = import_module(module).KERNELS
         return kernels
     return {id: _later(module, id) for id in ids}
 
 
+def _compiler(module: str) -> Callable[[str, str, Mapping[str, str]], list[str]]:
+    """What compiles, once it is wanted. A process that ends does not wait for it."""
+    atexit.unregister(_stop_compiling)
+    atexit.register(_stop_compiling)
+
+    def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
+        made: list[str] = import_module(module).compile(kernel, operation, call)
+        return made
+
+    return compile
+
+
+def _stop_compiling() -> None:
+    for backend in BACKENDS:
+        module = sys.modules.get(backend.compiler or "")
+        if module is not None and hasattr(module, "stop"):
+            module.stop()
+    _native.stop_compiling()
+
+
 def _later(module: str, id: str) -> Callable[..., Any]:
+    function: Callable[..., Any] | None = None
+
     def call(*arguments: Any, **keywords: Any) -> Any:
-        return import_module(module).KERNELS[id](*arguments, **keywords)
+        nonlocal function
+        if function is None:
+            found: Callable[..., Any] = import_module(module).KERNELS[id]
+            function = found
+        return function(*arguments, **keywords)
 
     return call
 
@@ -180,9 +274,9 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
         _STATES[entry.name] = State(entry.name, "ok", version, None, None, verified, ids)
 
 
-def _disable(backend: Backend, version: str | None, reason: str, fix: str) -> None:
+def _disable(backend: Backend, version: str | None, reason: str, fix: str, code: str = "BACKEND_IMPORT_FAILED") -> None:
     _note(backend, "problem", version, reason, fix)
-    _native.disable_backend(backend.name, f"{reason}; to mend it: {fix}")
+    _native.disable_backend(backend.name, f"{reason}; to mend it: {fix}", code)
 
 
 def _note(backend: Backend, state: str, version: str | None, reason: str, fix: str) -> None:

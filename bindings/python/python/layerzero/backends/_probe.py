@@ -38,12 +38,12 @@ def known(module: str, version: str) -> str | None:
     return _answers().get(_key(module, version))
 
 
-def probe(module: str, version: str, *, again: bool = False) -> str:
-    """Empty if the module can be imported, else why not."""
+def probe(module: str, version: str, *, again: bool = False, check: str = "") -> str:
+    """Empty if the module can be imported and `check`, code that may raise, goes well; else why not."""
     kept = None if again else known(module, version)
     if kept is not None:
         return kept
-    answer = _try(module)
+    answer = _try(module, check) if check else _try(module)
     answers = {**_answers(), _key(module, version): answer}
     path = answers_path()
     try:
@@ -57,8 +57,8 @@ def probe(module: str, version: str, *, again: bool = False) -> str:
     return answer
 
 
-def _try(module: str) -> str:
-    code = f"import importlib; importlib.import_module({module!r})"
+def _try(module: str, check: str = "") -> str:
+    code = f"import importlib; importlib.import_module({module!r})\n{check}"
     try:
         done = subprocess.run(
             [sys.executable, "-c", code],

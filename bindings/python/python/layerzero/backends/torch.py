@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from layerzero.backends import _composed
+
 _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
     SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
     SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
@@ -22,12 +24,27 @@ _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
 }
 
 
+def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
+    return torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, is_causal, scale=sm_scale)
+
+
+def _cudnn(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
+    return torch.ops.aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, False, 0.0, is_causal, scale=sm_scale)
+
+
+#: Inner backends that can be called by themselves; each gives a tuple whose first entries are the output and its lse.
+_DIRECT: dict[SDPBackend, Callable[..., Any]] = {SDPBackend.FLASH_ATTENTION: _flash, SDPBackend.CUDNN_ATTENTION: _cudnn}
+
+
 def _attend(
     inner: SDPBackend, q: Any, k: Any, v: Any, mask: Any, *, is_causal: bool, sm_scale: float
 ) -> Any:
     """Attention over ``[batch, heads, length, features]``."""
     if not _ENABLED[inner]():
         raise NotImplementedError(f"the caller's sdpa_kernel has {inner.name} switched off")
+    if q.is_cuda and mask is None and inner in _DIRECT:
+        # Choosing one by a context takes longer than most calls of it.
+        return _DIRECT[inner](q, k, v, is_causal, sm_scale)[0]
     with sdpa_kernel(inner):
         return F.scaled_dot_product_attention(
             q, k, v, mask, is_causal=is_causal, scale=sm_scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -69,6 +86,14 @@ def _prefill(
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    if q.is_cuda and inner is SDPBackend.FLASH_ATTENTION:
+        # By itself it aligns causality at the last key, as operations do; the descriptor lets nothing else through.
+        if not _ENABLED[inner]():
+            raise NotImplementedError("the caller's sdpa_kernel has FLASH_ATTENTION switched off")
+        output, lse, *_ = _flash(q, k, v, causal, sm_scale)
+        if layout == "BSHD":
+            output, lse = output.transpose(1, 2), lse.transpose(1, 2)
+        return (output, lse) if return_lse else output
     # torch aligns causality at the first key; anything else becomes a mask.
     plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0
     is_causal = causal and plain and causal_offset == 0
@@ -87,10 +112,36 @@ def _decode(
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
+    if q.is_cuda and inner is SDPBackend.FLASH_ATTENTION and return_lse:
+        output, lse, *_ = _flash(q[:, :, None], k, v, False, sm_scale)
+        return output[:, :, 0], lse[:, :, 0]
     mask = None
     if kv_lens is not None:
         mask = (torch.arange(k.shape[2], device=k.device) < kv_lens[:, None])[:, None, None]
     return _attend(inner, q[:, :, None], k, v, mask, is_causal=False, sm_scale=sm_scale)[:, :, 0]
+
+
+def _own_prefill(
+    q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+    layout: str,
+) -> Any:  # fmt: skip
+    """Whatever torch chooses by itself, which takes less of the host than being told."""
+    if layout == "BHSD":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=q.shape[1] != k.shape[1])
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped).transpose(1, 2)
+
+
+def _own_decode(
+    q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BSHD":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    grouped = q.shape[1] != k.shape[1]
+    return F.scaled_dot_product_attention(q[:, :, None], k, v, scale=sm_scale, enable_gqa=grouped)[:, :, 0]
 
 
 def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
@@ -253,12 +304,33 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "attention.state.merge": _merge,
 }
 
+#: Compositions, for devices where nothing else may be installed.
+_COMPOSED: dict[str, Callable[..., Any]] = {
+    "attention.standard.decode.paged": _composed.paged_decode,
+    "attention.gqa.decode.paged": _composed.paged_decode,
+    "attention.standard.prefill.paged": _composed.paged_prefill,
+    "attention.gqa.prefill.paged": _composed.paged_prefill,
+    "attention.standard.prefill.ragged": _composed.ragged_prefill,
+    "attention.gqa.prefill.ragged": _composed.ragged_prefill,
+    "attention.mla.decode.paged": _composed.paged_latent,
+    "attention.mla.decode": _composed.latent,
+    "attention.mla.prefill": _composed.latent,
+    "sampling.topk": _composed.sample_topk,
+    "sampling.topp": _composed.sample_topp,
+    "quantize": _composed.quantize,
+    "dequantize": _composed.dequantize,
+}
+
 #: Kernels by id; those of the host and those of a GPU are the same functions.
 KERNELS: dict[str, Callable[..., Any]] = {
     f"torch{platform}.{name}": _takes_arrays(function)
     for platform in ("", ".cuda")
     for name, function in _PLAIN.items()
 }
+KERNELS.update({f"torch.cuda.{name}": function for name, function in _COMPOSED.items()})
+for _family in ("standard", "gqa"):
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _own_prefill
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _own_decode
 for _platform in ("", ".cuda"):
     for _name, _backend in _INNER.items():
         for _family in ("standard", "gqa"):

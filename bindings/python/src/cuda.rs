@@ -1,0 +1,129 @@
+//! What has to be asked of the CUDA driver itself: whether a stream is being captured, to wait for one, how much memory is free. The driver is looked
+//! for when the first tensor on a device comes; without one nothing is captured and nothing is waited for.
+
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use libloading::Library;
+use lz_core::device::{DeviceSpec, Platform};
+use lz_core::evidence::MemoryProbe;
+use lz_core::mode::{self, Ask, ModeChange, ModeScope};
+use lz_core::telemetry::Synchronise;
+use lz_core::{KernelError, OperationInfo};
+use pyo3::prelude::*;
+
+use crate::engine::engine;
+use crate::inspect::operation;
+
+type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
+type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
+type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
+
+struct Driver {
+    is_capturing: IsCapturing,
+    wait: Wait,
+    memory_info: MemoryInfo,
+    // What the functions belong to; it stays loaded as long as the process lives.
+    _library: Library,
+}
+
+fn driver() -> Option<&'static Driver> {
+    static DRIVER: OnceLock<Option<Driver>> = OnceLock::new();
+    DRIVER
+        .get_or_init(|| {
+            // SAFETY: the driver's library is the one that the caller's framework works with already; loading it again runs
+            // nothing, and the functions have had these signatures since CUDA 10.
+            unsafe {
+                let library = Library::new("libcuda.so.1").ok()?;
+                let is_capturing = *library.get::<IsCapturing>(b"cuStreamIsCapturing\0").ok()?;
+                let wait = *library.get::<Wait>(b"cuStreamSynchronize\0").ok()?;
+                let memory_info = *library.get::<MemoryInfo>(b"cuMemGetInfo_v2\0").ok()?;
+                Some(Driver { is_capturing, wait, memory_info, _library: library })
+            }
+        })
+        .as_ref()
+}
+
+/// Has calls of this thread know that they are being captured, if the stream is.
+pub fn capture_scope(stream: usize) -> Option<ModeScope> {
+    let driver = driver()?;
+    let mut state: c_int = 0;
+    // SAFETY: a stream of the caller's framework, which is alive; the place is ours. A stream of another context answers with
+    // an error, and is not captured by this thread then.
+    let failed = unsafe { (driver.is_capturing)(stream as *mut c_void, &raw mut state) } != 0;
+    // A capture that broke (2) is one still: nothing may be waited for before it ends.
+    (!failed && state != 0).then(|| mode::scope(ModeChange::NONE.set(Ask::Capturing, true)))
+}
+
+/// Waits for streams, so that runs are timed and not launches.
+pub struct Waits;
+
+impl Waits {
+    /// For those who time.
+    pub fn shared() -> Arc<dyn Synchronise> {
+        Arc::new(Waits)
+    }
+}
+
+impl Synchronise for Waits {
+    fn synchronise(&self, stream: usize) -> Result<(), KernelError> {
+        let Some(driver) = driver() else { return Ok(()) };
+        // SAFETY: as above.
+        match unsafe { (driver.wait)(stream as *mut c_void) } {
+            0 => Ok(()),
+            code => Err(KernelError::failed(format!("the device reports error {code}"))),
+        }
+    }
+}
+
+/// Knows how much memory the driver could still give. What a framework holds back for itself counts as taken: a kernel that is
+/// passed over for it comes back once the framework lets go.
+struct Memory {
+    /// When the driver was asked last, and its answer: asking costs more than a call.
+    last: Mutex<Option<(Instant, u64)>>,
+}
+
+/// How long an answer of the driver is believed.
+const BELIEVED: Duration = Duration::from_millis(20);
+
+impl MemoryProbe for Memory {
+    fn free_bytes(&self, device: &DeviceSpec) -> Option<u64> {
+        if device.platform() != Platform::Cuda {
+            return None;
+        }
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, bytes)) = *last
+            && at.elapsed() < BELIEVED
+        {
+            return Some(bytes);
+        }
+        let (mut free, mut total) = (0_usize, 0_usize);
+        // SAFETY: both places are ours; without a current context the driver answers with an error.
+        let failed = unsafe { (driver()?.memory_info)(&raw mut free, &raw mut total) } != 0;
+        if failed {
+            return None;
+        }
+        *last = Some((Instant::now(), free as u64));
+        Some(free as u64)
+    }
+}
+
+/// Has the engine ask the driver for free memory, from the first backend on whose kernels need scratch on a device.
+pub fn watch_memory() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| engine().set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) }))));
+}
+
+/// Says that a kernel survived a trial capture; with `graph_strict_mode` only such kernels are captured.
+#[pyfunction]
+fn mark_captured(kernel: &str, operation_name: &str) -> PyResult<()> {
+    let info: &'static OperationInfo = operation(operation_name)?;
+    engine().mark_captured(kernel, info);
+    Ok(())
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(mark_captured, module)?)
+}
