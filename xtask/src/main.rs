@@ -5,6 +5,7 @@ mod command;
 mod cpp;
 mod definition;
 mod format;
+mod gpu_bundle;
 mod instructions;
 mod new_op;
 mod oracles;
@@ -41,6 +42,7 @@ cargo xtask <command>
   bench cpp [--json]          what a call from C++ costs over one from Rust
   bench ipc [--json]          what a call of a kernel in a worker process costs
   bench tokenize [--json]     tokenisation beside other libraries
+  gpu-bundle                  what a machine with a GPU needs to run the tests and benchmarks for it, in one archive
   onnx-data                   fetch the ONNX node tests and print their folder
   tokenizer-data              fetch real tokenizers and texts and print their folder
   help                        this text";
@@ -88,6 +90,7 @@ fn run() -> Result<()> {
             command::run(root, "cargo", &[&arguments, flags].concat())?;
         }
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
+        ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,
         ["onnx-data"] => println!("{}", oracles::ONNX_NODES.ensure(root)?.join("node").display()),
         [] | ["help" | "--help" | "-h"] => println!("{HELP}"),
         _ => bail!("unknown command: cargo xtask {}\n\n{HELP}", words.join(" ")),

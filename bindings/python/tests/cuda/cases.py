@@ -1,0 +1,232 @@
+"""Calls of operations that have kernels on a GPU, drawn at random: small, so that a reference on the host answers at once.
+
+Tensors are made on the host, so that a reference there and a kernel elsewhere see the same.
+"""
+
+import random
+
+import torch
+
+DTYPES = {
+    "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
+    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2,
+}  # fmt: skip
+
+
+class Draw:
+    """Numbers and tensors by one seed."""
+
+    def __init__(self, seed):
+        self.rng = random.Random(seed)
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def number(self, first, last):
+        return self.rng.randint(first, last)
+
+    def one(self, *values):
+        return self.rng.choice(values)
+
+    def normal(self, *shape, dtype="f32"):
+        return torch.randn(shape, generator=self.generator).to(DTYPES[dtype])
+
+    def cut(self, total, parts, least=0):
+        """Sizes that add up to a total."""
+        sizes = [least] * parts
+        for _ in range(total - least * parts):
+            sizes[self.number(0, parts - 1)] += 1
+        return sizes
+
+
+def indptr(sizes):
+    return torch.tensor([0, *torch.tensor(sizes).cumsum(0).tolist()] if sizes else [0], dtype=torch.int32)
+
+
+def pages(draw, lengths, page_size, spare=3):
+    """A page table for requests of these lengths, its pages in no order."""
+    counts = [-(-length // page_size) for length in lengths]
+    total = sum(counts)
+    order = list(range(total + spare))
+    draw.rng.shuffle(order)
+    last = [length - (count - 1) * page_size if count else 0 for length, count in zip(lengths, counts, strict=True)]
+    return {
+        "kv_indptr": indptr(counts),
+        "kv_indices": torch.tensor(order[:total], dtype=torch.int32),
+        "kv_last_page_len": torch.tensor(last, dtype=torch.int32),
+    }, total + spare
+
+
+def group_of(operation, draw):
+    return 1 if ".standard." in operation else draw.one(2, 4, 8)
+
+
+def attention_params(draw, causal=True, window=True):
+    params = {"causal": draw.one(True, False)} if causal else {}
+    # Half of the calls are plain: few kernels can do everything.
+    if draw.one(True, False):
+        return params
+    params["return_lse"] = draw.one(True, False)
+    if draw.number(0, 3) == 0:
+        params["sm_scale"] = 0.2
+    if window and draw.number(0, 3) == 0:
+        params["window_left"] = draw.number(0, 20)
+    if draw.number(0, 5) == 0:
+        params["soft_cap"] = 5.0
+    return params
+
+
+def small(operation, dtype, seed):
+    """One call drawn at random."""
+    draw = Draw(seed)
+    kv_heads, head_dim = draw.one(1, 2), draw.one(64, 128, 128, 256)
+    heads = kv_heads * group_of(operation, draw)
+    if operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
+        batch, seq_k = draw.one(1, 1, 3), draw.number(1, 70)
+        k, v = (draw.normal(batch, seq_k, kv_heads, head_dim, dtype=dtype) for _ in range(2))
+        if operation.endswith(".decode"):
+            params = attention_params(draw, causal=False)
+            if draw.number(0, 2) == 0:
+                params["kv_lens"] = torch.tensor([draw.number(0, seq_k) for _ in range(batch)], dtype=torch.int32)
+            return {"q": draw.normal(batch, heads, head_dim, dtype=dtype), "k": k, "v": v, **params}
+        params = attention_params(draw)
+        seq_q = draw.one(seq_k, draw.number(1, 70))
+        q = draw.normal(batch, seq_q, heads, head_dim, dtype=dtype)
+        if draw.number(0, 3) == 0:
+            q, k, v = (tensor.transpose(1, 2).contiguous() for tensor in (q, k, v))
+            params["layout"] = "BHSD"
+        return {"q": q, "k": k, "v": v, **params}
+    if operation.endswith("prefill.ragged"):
+        batch = draw.number(1, 4)
+        queries, keys = draw.cut(draw.number(1, 60), batch), draw.cut(draw.number(1, 60), batch)
+        if draw.one(True, False):
+            keys = [one + two for one, two in zip(queries, keys, strict=True)]
+        q = draw.normal(sum(queries), heads, head_dim, dtype=dtype)
+        k, v = (draw.normal(sum(keys), kv_heads, head_dim, dtype=dtype) for _ in range(2))
+        return {"q": q, "k": k, "v": v, "qo_indptr": indptr(queries), "kv_indptr": indptr(keys), **attention_params(draw)}
+    if operation.endswith(".paged"):
+        batch, page_size = draw.number(1, 5), draw.one(1, 4, 16)
+        lengths = [draw.one(0, draw.number(1, 60), draw.number(1, 60)) for _ in range(batch)]
+        lengths[0] = max(lengths[0], 1)
+        table, count = pages(draw, lengths, page_size)
+        if ".mla." in operation:
+            heads = draw.one(16, 16, 32, 128)
+            return {
+                "q_nope": draw.normal(batch, heads, 512, dtype=dtype), "q_pe": draw.normal(batch, heads, 64, dtype=dtype),
+                "ckv_cache": draw.normal(count, page_size, 512, dtype=dtype),
+                "kpe_cache": draw.normal(count, page_size, 64, dtype=dtype), **table,
+                "sm_scale": 0.05, "return_lse": draw.one(True, False),
+            }  # fmt: skip
+        layout = draw.one("NHD", "HND")
+        shape = (count, page_size, kv_heads, head_dim) if layout == "NHD" else (count, kv_heads, page_size, head_dim)
+        caches = {"k_cache": draw.normal(*shape, dtype=dtype), "v_cache": draw.normal(*shape, dtype=dtype)}
+        if operation.endswith("decode.paged"):
+            q = draw.normal(batch, heads, head_dim, dtype=dtype)
+            return {"q": q, **caches, **table, "layout": layout, **attention_params(draw, causal=False)}
+        queries = [draw.number(0, 20) for _ in range(batch)]
+        queries[0] = max(queries[0], 1)
+        q = draw.normal(sum(queries), heads, head_dim, dtype=dtype)
+        return {"q": q, **caches, "qo_indptr": indptr(queries), **table, "layout": layout, **attention_params(draw)}
+    if ".mla." in operation:
+        tokens, kv_len, heads = draw.number(1, 12), draw.number(12, 60), draw.one(16, 16, 32)
+        params = {"sm_scale": 0.05, "return_lse": draw.one(True, False)}
+        if operation.endswith("prefill"):
+            params["causal"] = draw.one(True, False)
+        return {
+            "q_nope": draw.normal(tokens, heads, 512, dtype=dtype), "q_pe": draw.normal(tokens, heads, 64, dtype=dtype),
+            "ckv": draw.normal(kv_len, 1, 512, dtype=dtype), "kpe": draw.normal(kv_len, 1, 64, dtype=dtype), **params,
+        }  # fmt: skip
+    if operation == "attention.sparse.block":
+        kv_heads, heads = draw.one((1, 4), (2, 2), (2, 8))
+        rows, columns, block_rows, block_cols = draw.number(1, 4), draw.number(1, 4), draw.one(1, 8, 16), draw.one(4, 16)
+        m, n = rows * block_rows - draw.one(0, draw.number(0, block_rows - 1)), columns * block_cols
+        listed = [sorted(draw.rng.sample(range(columns), draw.number(0, columns))) for _ in range(rows)]
+        listed[0] = listed[0] or [0]
+        return {
+            "q": draw.normal(m, heads, head_dim, dtype=dtype), "k": draw.normal(n, kv_heads, head_dim, dtype=dtype),
+            "v": draw.normal(n, kv_heads, head_dim, dtype=dtype), "indptr": indptr([len(one) for one in listed]),
+            "indices": torch.tensor([block for one in listed for block in one], dtype=torch.int32),
+            "block_rows": block_rows, "block_cols": block_cols, "return_lse": draw.one(True, False),
+        }  # fmt: skip
+    if operation == "attention.sparse.variable_block":
+        kv_heads, heads = draw.one((1, 4), (2, 2), (2, 8))
+        m, n, rows, columns = draw.number(4, 60), draw.number(4, 60), draw.number(1, 4), draw.number(1, 4)
+        mask = torch.rand(kv_heads, rows, columns, generator=draw.generator) > 0.4
+        mask[0, 0, 0] = True
+        return {
+            "q": draw.normal(heads, m, head_dim, dtype=dtype), "k": draw.normal(kv_heads, n, head_dim, dtype=dtype),
+            "v": draw.normal(kv_heads, n, head_dim, dtype=dtype), "block_mask": mask,
+            "block_row_sizes": torch.tensor([draw.cut(m, rows, 1) for _ in range(kv_heads)], dtype=torch.int32),
+            "block_col_sizes": torch.tensor([draw.cut(n, columns, 1) for _ in range(kv_heads)], dtype=torch.int32),
+            "return_lse": draw.one(True, False),
+        }  # fmt: skip
+    if operation == "attention.state.merge":
+        rows, states, heads = draw.number(1, 5), draw.number(1, 5), draw.number(1, 4)
+        s = draw.normal(rows, states, heads)
+        s[torch.rand(s.shape, generator=draw.generator) > 0.7] = float("-inf")
+        return {"v": draw.normal(rows, states, heads, head_dim, dtype=dtype), "s": s}
+    if operation.startswith("norm."):
+        hidden = draw.one(8, 64, 576, 1024, 4096) if draw.number(0, 3) else draw.number(1, 300)
+        shape = draw.one((draw.number(1, 9), hidden), (2, draw.number(1, 4), hidden))
+        wide = draw.one(dtype, "f32")
+        call = {"x": draw.normal(*shape, dtype=dtype)}
+        if operation == "norm.rms.add":
+            call["residual"] = draw.normal(*shape, dtype=dtype)
+        if draw.number(0, 4):
+            call["weight"] = draw.normal(hidden, dtype=wide)
+        if operation == "norm.layer":
+            if "weight" in call and draw.number(0, 4):
+                call["bias"] = draw.normal(hidden, dtype=wide)
+            call["return_stats"] = draw.number(0, 3) == 0
+        else:
+            call["weight_offset"] = draw.one(0.0, 0.0, 1.0)
+        return call
+    if operation == "posenc.rope":
+        batch, seq, heads = draw.number(1, 3), draw.number(1, 12), draw.number(1, 5)
+        half = draw.one(head_dim // 2, head_dim // 4)
+        angles = draw.normal(20, half)
+        call = {"x": draw.normal(batch, seq, heads, head_dim, dtype=dtype), "interleaved": draw.one(True, False)}
+        table = draw.one("f32", dtype)
+        call["cos"], call["sin"] = angles.cos().to(DTYPES[table]), angles.sin().to(DTYPES[table])
+        if draw.one(True, False):
+            call["positions"] = torch.randint(0, 20, (batch, seq), generator=draw.generator, dtype=draw.one(torch.int32, torch.int64))
+        if draw.number(0, 3) == 0:
+            call["x"], call["layout"] = call["x"].transpose(1, 2).contiguous(), "BHSD"
+        return call
+    if operation.startswith("activation."):
+        shape = draw.one((draw.number(1, 3000),), (draw.number(1, 5), draw.number(1, 700)))
+        call = {"gate": draw.normal(*shape, dtype=dtype), "up": draw.normal(*shape, dtype=dtype)}
+        if not operation.endswith("_mul"):
+            call = {"x": call["gate"]}
+        if "gelu" in operation:
+            call["approximate"] = draw.one("none", "tanh")
+        return call
+    if operation == "kv.append":
+        tokens, page_size, count = draw.number(1, 30), draw.one(1, 4, 16), draw.number(3, 8)
+        cache = draw.one(dtype, dtype, "f8_e4m3", "f8_e5m2")
+        layout = draw.one("NHD", "HND")
+        shape = (count, page_size, kv_heads, head_dim) if layout == "NHD" else (count, kv_heads, page_size, head_dim)
+        slots = torch.randint(-1, count * page_size, (tokens,), generator=draw.generator)
+        k, v = (draw.normal(tokens, kv_heads, head_dim, dtype=dtype) * draw.one(1, 300) for _ in range(2))
+        return {
+            "k": k, "v": v, "k_cache": draw.normal(*shape, dtype=cache), "v_cache": draw.normal(*shape, dtype=cache),
+            "slots": slots, "layout": layout,
+        }  # fmt: skip
+    if operation in ("quantize", "dequantize"):
+        format, granularity = draw.one("int8", "fp8_e4m3", "fp8_e5m2"), draw.one("tensor", "channel", "head", "block")
+        channels, inner, block_size = draw.number(1, 6), draw.number(1, 80), draw.one(16, 32)
+        x = draw.normal(draw.number(1, 3), channels, inner, dtype=dtype) * draw.one(1, 1000, 1e-3)
+        common = {"format": format, "granularity": granularity, "block_size": block_size}
+        if operation == "quantize":
+            return {"x": x, **common}
+        stored = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[format]
+        scales = {"tensor": (), "block": (x.shape[0], channels, -(-inner // block_size))}.get(granularity, (channels,))
+        return {
+            "quantized": (x / x.abs().max() * 100).float().to(stored), "scale": draw.normal(*scales).abs() + 0.1, **common,
+            "output_dtype": dtype,
+        }  # fmt: skip
+    if operation in ("embedding.lookup",):
+        return {"table": draw.normal(30, 16, dtype=dtype), "ids": torch.randint(0, 30, (7,), generator=draw.generator)}
+    if operation == "mlp.linear":
+        return {"x": draw.normal(5, 64, dtype=dtype), "weight": draw.normal(48, 64, dtype=dtype) / 8, "bias": draw.normal(48, dtype=dtype), "activation": draw.one("none", "relu", "silu", "gelu", "gelu_tanh")}
+    if operation == "mlp.fused":
+        return {"x": draw.normal(5, 64, dtype=dtype), "gate_weight": draw.normal(48, 64, dtype=dtype) / 8, "up_weight": draw.normal(48, 64, dtype=dtype) / 8, "down_weight": draw.normal(64, 48, dtype=dtype) / 8, "activation": "silu"}
+    return None

@@ -1,0 +1,201 @@
+"""What can be held without a GPU: descriptors, what would be chosen on one, records of runs on one, and backends that conflict."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import layerzero as lz
+from layerzero import _native, backends
+
+ml_dtypes = pytest.importorskip("ml_dtypes")
+FOLDER = Path(backends.__file__).parent
+RECORDS = Path(__file__).parents[1] / "cuda"
+OURS = {backend.name: backend for backend in backends.BACKENDS}
+
+
+def ids(name):
+    descriptor = json.loads((FOLDER / f"{name}.cuda.json").read_text())
+    return [kernel["kernel_id"] for kernels in descriptor["ops"].values() for kernel in kernels]
+
+
+@pytest.fixture
+def registered():
+    """Backends that are not installed, with functions that nobody calls."""
+    names = []
+
+    def one(name):
+        text = (FOLDER / f"{name}.cuda.json").read_text()
+        _native.register_descriptor(name, text, dict.fromkeys(ids(name), print), lambda kernel, operation, call: [kernel])
+        names.append(name)
+
+    yield one
+    for name in names:
+        lz.unregister_backend(name)
+
+
+def bf16(*shape):
+    return np.zeros(shape, ml_dtypes.bfloat16)
+
+
+def on_h200(operation, **arguments):
+    answer = json.loads(_native.explain_on("h200", operation, (), arguments))
+    return {one["kernel"]: {reason["code"] for reason in one.get("reasons", [])} for one in answer["candidates"]}
+
+
+@pytest.mark.parametrize("name", [name for name in OURS if name != "torch"])
+def test_a_descriptor_is_right_and_names_what_the_backend_has(registered, name):
+    registered(name)
+    assert {kernel["id"] for kernel in lz.list_kernels(backend=name)} == set(ids(name))
+    assert all(kernel["platform"] == "cuda" for kernel in lz.list_kernels(backend=name))
+
+
+def test_every_operation_of_tensors_has_a_kernel_for_gpus(registered):
+    for name in ("flashinfer", "triton", "liger"):
+        registered(name)
+    descriptors = [json.loads(path.read_text()) for path in FOLDER.glob("*.cuda.json")]
+    covered = {operation for descriptor in descriptors for operation in descriptor["ops"]}
+    missing = {name for name in lz.list_operations() if not name.startswith("tokenize.")} - covered
+    # What nothing serves on a GPU yet, by name, so that a new hole is seen.
+    assert missing <= {"attention.cross.decode", "attention.cross.prefill", "posenc.alibi", "kv.compact"}
+
+
+def test_cold_kernels_wait_for_their_compiler_and_limits_decline(registered):
+    registered("flashinfer")
+    q, k = bf16(1, 64, 8, 128), bf16(1, 64, 2, 128)
+    found = on_h200("attention.gqa.prefill", q=q, k=k, v=k, causal=True)
+    assert found["flashinfer.fa3.single.gqa.prefill"] == {"JIT_COLD"}
+    longer = bf16(1, 80, 8, 128)
+    found = on_h200("attention.gqa.prefill", q=longer, k=k, v=k, causal=True)
+    assert "CAUSAL_UNSUPPORTED" in found["flashinfer.fa3.single.gqa.prefill"]
+    found = on_h200("attention.gqa.prefill", q=q, k=k, v=k, soft_cap=3.0)
+    assert "SOFTCAP_UNSUPPORTED" in found["flashinfer.fa3.single.gqa.prefill"]
+    assert found["flashinfer.fa2.single.gqa.prefill"] == {"JIT_COLD"}
+
+
+def test_kernels_of_hopper_are_not_for_ampere(registered):
+    registered("flashinfer")
+    q = bf16(1, 64, 8, 128)
+    answer = json.loads(_native.explain_on("a100", "attention.standard.prefill", (q, q, q), {}))
+    found = {one["kernel"]: {reason["code"] for reason in one.get("reasons", [])} for one in answer["candidates"]}
+    assert found["flashinfer.fa3.single.standard.prefill"] - {"JIT_COLD"}
+    assert found["flashinfer.fa2.single.standard.prefill"] == {"JIT_COLD"}
+
+
+def test_compiling_makes_a_kernel_possible(registered):
+    asked = []
+    text = (FOLDER / "triton.cuda.json").read_text()
+    # The same kernels on the host, so that nothing but the compiler is missing here.
+    text = re.sub(r'"min_sm": \d+,?', "", text.replace('"platform": "cuda"', '"platform": "cpu"')).replace(",\n      }", "\n      }")
+    description = json.loads(re.sub(r",\s*}", "}", text))
+    description["backend"] = "coldone"
+
+    def compile(kernel, operation, call):
+        asked.append((kernel, operation, call["hidden"], call["T"]))
+        return ["made"]
+
+    _native.register_descriptor("coldone", json.dumps(description), dict.fromkeys(ids("triton"), lambda x, weight, **_: x), compile)
+    try:
+        x = np.ones((2, 8), np.float32)
+        call = ("norm.rms", {"x": x})
+        before = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
+        assert [reason["code"] for reason in before["triton.norm.rms"]] == ["JIT_COLD"]
+        report = lz.warmup([call]).to_dict()
+        assert asked == [("triton.norm.rms", "norm.rms", "8", "f32")]
+        assert report["compiled"] == [{"kernel": "triton.norm.rms", "artifacts": ["made"]}]
+        after = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
+        assert after["triton.norm.rms"] == []
+    finally:
+        lz.unregister_backend("coldone")
+
+
+def test_a_call_that_wants_a_cold_kernel_has_it_compiled_in_the_background(registered):
+    text = (FOLDER / "triton.cuda.json").read_text()
+    description = json.loads(text)
+    description["backend"], description["platform"] = "coldtwo", "cpu"
+    description["ops"] = {"activation.silu_mul": [{**description["ops"]["activation.silu_mul"][0], "min_sm": None, "priority": 99}]}
+    served = []
+
+    def kernel(gate, up, **_):
+        served.append(1)
+        return gate * 0 + 7
+
+    _native.register_descriptor("coldtwo", json.dumps(description), {"triton.activation.silu_mul": kernel}, lambda *_: ["made"])
+    try:
+        gate = np.ones(16, np.float32)
+        first = lz.ops.activation_silu_mul(gate, gate)
+        assert not served and abs(first[0] - 0.7310586) < 1e-5
+        assert _native.wait_for_compilations(20.0)
+        second = lz.ops.activation_silu_mul(gate, gate)
+        assert served and second[0] == 7
+        assert json.loads(_native.compilations())["compiled"] >= 1
+    finally:
+        lz.unregister_backend("coldtwo")
+
+
+def test_a_backend_for_another_cuda_is_disabled_with_that_reason(tmp_path, monkeypatch):
+    info = tmp_path / "apex-0.1+cu99.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apex\nVersion: 0.1+cu99\n")
+    (tmp_path / "apex.py").write_text("raise RuntimeError('nobody imports it')")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    real = backends._version
+    monkeypatch.setattr(backends, "_version", lambda name: "2.11.0+cu130" if name == "torch" else real(name))
+    try:
+        assert "apex" not in lz.load_backends("apex")
+        found = {one["name"]: one for one in lz.doctor().to_dict()["backends"]}["apex"]
+        assert found["available"] is False and "CUDA 99" in found["reason"] and "CUDA 13" in found["reason"]
+    finally:
+        lz.unregister_backend("apex")
+        backends._STATES.pop("apex", None)
+
+
+def test_a_library_that_imports_but_cannot_work_is_found_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    info = tmp_path / "xformers-0.0.35.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: xformers\nVersion: 0.0.35\n")
+    package = tmp_path / "xformers"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "_cpp_lib.py").write_text("_cpp_library_load_exception = OSError('built for another torch')")
+    try:
+        assert "xformers" not in lz.load_backends("xformers")
+        found = {one["name"]: one for one in lz.doctor().to_dict()["backends"]}["xformers"]
+        assert found["available"] is False and "built for another torch" in found["reason"]
+    finally:
+        lz.unregister_backend("xformers")
+        backends._STATES.pop("xformers", None)
+
+
+def test_builds_for_another_cuda_are_told_apart():
+    assert backends.cuda_of("2.8.3+cu12torch2.9") == 12
+    assert backends.cuda_of("2.11.0+cu130") == 13
+    assert backends.cuda_of("0.8.5") is None
+    assert {row["backend"] for row in backends.matrix()} == set(OURS)
+
+
+def records():
+    """What was found on a card, by backend."""
+    found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("*-h200.json"))]
+    return {record["backend"]: record for record in found if "runs" in record}
+
+
+@pytest.mark.parametrize("name", sorted(records()))
+def test_a_record_of_a_run_on_a_card_is_of_kernels_that_there_are(name):
+    ran = {line["kernel"] for line in records()[name]["runs"] if "off" in line}
+    assert ran and ran <= set(ids(name))
+
+
+@pytest.mark.parametrize("name", [name for name, backend in OURS.items() if "cuda" in backend.verified])
+def test_who_is_called_verified_was_run_on_a_card_with_nothing_bad(name):
+    record = records()[name]
+    ran = {line["kernel"] for line in record["runs"] if "off" in line}
+    # Added since the last run; the next one records them.
+    later = {kernel for kernel in ids(name) if kernel.startswith("torch.cuda.sdpa.own.")}
+    assert record["bad"] == 0 and ran | later == set(ids(name))
+    assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)

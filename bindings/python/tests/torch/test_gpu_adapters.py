@@ -1,0 +1,190 @@
+"""Adapters for GPUs, as far as a host can hold them: compositions by value, kernels in Triton interpreted and compiled for a card that is
+not here, plans of FlashInfer by when they are made anew."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent / "cuda"))
+from cases import DTYPES, small  # noqa: E402
+from conform import off, run, there  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import backends  # noqa: E402
+from layerzero.backends import torch as torch_backend  # noqa: E402
+
+COMPOSED = [name for name in torch_backend._COMPOSED if not name.startswith("sampling.")]
+
+
+@pytest.fixture
+def as_kernel():
+    def register(operation, function):
+        lz.register_kernel(operation=operation, id=f"composedone.{operation}", backend="composedone")(
+            lambda *arguments, **keywords: function(*arguments, **keywords)
+        )
+        return f"composedone.{operation}"
+
+    yield register
+    lz.unregister_backend("composedone")
+
+
+@pytest.mark.parametrize("operation", COMPOSED)
+def test_compositions_agree_with_the_reference(as_kernel, operation):
+    kernel = as_kernel(operation, torch_backend._COMPOSED[operation])
+    for seed, dtype in enumerate(("f32", "bf16", "f32", "f16")):
+        call = small(operation, dtype, seed)
+        actual = run(operation, kernel, there(call, "cpu"))
+        expected = run(operation, f"reference.{operation}", there(call, "cpu"))
+        assert max(off(one, other, DTYPES[dtype]) for one, other in zip(actual, expected, strict=True)) <= 1, (seed, call)
+
+
+@pytest.mark.parametrize(
+    ("operation", "params"),
+    [("sampling.topk", {"k": 9}), ("sampling.topp", {"p": 0.8}), ("sampling.topp", {"p": 0.8, "top_k": 12})],
+)
+def test_draws_of_a_composition_are_the_references_own(as_kernel, operation, params):
+    kernel = as_kernel(operation, torch_backend._COMPOSED[operation])
+    logits = torch.randn(60, 300, generator=torch.Generator().manual_seed(1))
+    logits[1], logits[2], logits[3, 7], logits[4, 3] = torch.nan, -torch.inf, torch.inf, torch.nan
+    call = {"logits": logits, "seed": 11, "offset": 5, **params}
+    assert torch.equal(run(operation, kernel, call)[0], run(operation, f"reference.{operation}", call)[0])
+
+
+_COMPILED = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from layerzero.backends.triton import _kernels as k
+
+numbers = {"i": "i32", "f": "fp32"}
+def source(kernel, pointers, constants, **others):
+    names = kernel.arg_names
+    signature = {name: pointers.get(name, "constexpr" if name in constants else others.get(name, "i32")) for name in names}
+    return ASTSource(fn=kernel, signature=signature, constexprs=constants)
+
+half = "*bf16"
+every = [
+    source(k.rms_norm, {"x": half, "residual": half, "weight": half, "out": half}, {"HAS_WEIGHT": True, "ADDS": True, "BLOCK": 4096}, eps="fp32", offset="fp32"),
+    source(k.silu_mul, {"gate": half, "up": half, "out": half}, {"BLOCK": 1024}),
+    source(k.gelu_mul, {"gate": half, "up": half, "out": half}, {"TANH": False, "BLOCK": 1024}),
+    source(k.rope, {"x": half, "cos": "*fp32", "sin": "*fp32", "positions": "*i64", "out": half}, {"HAS_POSITIONS": True, "INTERLEAVED": True, "HALF": 64, "REST": 64}),
+    source(k.merge, {"v": half, "s": "*fp32", "out": half, "lse": "*fp32"}, {"BLOCK": 128}),
+    source(k.append, {"k": half, "v": half, "k_cache": "*fp8e4nv", "v_cache": "*fp8e4nv", "slots": "*i64"}, {"SATURATES": True, "LARGEST": 448.0, "BLOCK": 1024}),
+]
+for one in every:
+    triton.compile(one, target=GPUTarget("cuda", 90, 32))
+print(len(every))
+"""
+
+
+def test_kernels_in_triton_compile_for_a_card_that_is_not_here(tmp_path):
+    pytest.importorskip("triton")
+    import os
+
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", _COMPILED], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0 and done.stdout.strip() == "6", done.stderr
+
+
+_INTERPRETED = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+from cases import DTYPES, small
+from conform import off, run, there
+import layerzero as lz
+from layerzero.backends import triton
+
+for id, function in triton.KERNELS.items():
+    operation = id.removeprefix("triton.")
+    lz.register_kernel(operation=operation, id=f"interpreted.{operation}", backend="interpreted")(lambda *a, f=function, **k: f(*a, **k))
+    for seed in range(3):
+        call = small(operation, "f32", seed)
+        # The interpreter does not round to 8 bits as devices do.
+        if call is None or any(getattr(value, "dtype", None) in (DTYPES["f8_e4m3"], DTYPES["f8_e5m2"]) for value in call.values()):
+            continue
+        actual = run(operation, f"interpreted.{operation}", there(call, "cpu"))
+        expected = run(operation, f"reference.{operation}", there(call, "cpu"))
+        worst = max(off(one, other, DTYPES["f32"]) for one, other in zip(actual, expected, strict=True))
+        assert worst <= 1, (operation, seed, worst)
+"""
+
+
+def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
+    pytest.importorskip("triton")
+    import os
+
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", _INTERPRETED, str(HERE.parent / "cuda")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture
+def plans(monkeypatch):
+    """The module without the library that the package beside it needs."""
+    path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
+    spec = importlib.util.spec_from_file_location("plans_alone", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "scratch", lambda device: None)
+    monkeypatch.setattr(module, "_raw_stream", lambda index: 0)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    return module
+
+
+def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
+    table = torch.arange(4)
+    made = []
+
+    def ask(*watched):
+        return plans.planned(("kernel",), torch.device("cpu"), watched, lambda memory: object(), lambda wrapper: made.append(1))
+
+    first = ask(table)
+    assert ask(table) is first and len(made) == 1
+    # An equal tensor is another one, whatever lies at its address.
+    ask(table.clone())
+    assert len(made) == 2
+    ask(table)
+    table.add_(1)
+    ask(table)
+    assert len(made) == 4
+    with torch.inference_mode():
+        uncounted = torch.arange(4)
+        ask(uncounted)
+        ask(uncounted)
+    assert len(made) == 6
+
+
+def test_plans_are_bounded_and_keep_their_wrappers(plans):
+    wrappers = []
+
+    def ask(number, watched):
+        return plans.planned((number,), torch.device("cpu"), watched, lambda memory: wrappers.append(number) or number, lambda wrapper: None)
+
+    table = torch.arange(4)
+    for _ in range(3):
+        table.add_(1)
+        ask(0, (table,))
+    assert wrappers == [0]
+    for number in range(1, plans.MOST + 5):
+        ask(number, ())
+    assert len(plans._THREAD.plans) == plans.MOST
+
+
+def test_modules_are_named_by_what_calls_need():
+    path = Path(backends.__file__).parent / "flashinfer" / "_compile.py"
+    spec = importlib.util.spec_from_file_location("compile_alone", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    call = {"T": "bf16", "head_dim": "128", "heads": "8", "kv_heads": "8", "window_left": "-1", "soft_cap": "0.0"}
+    assert module.module_of("flashinfer.norm.rms.bf16", {}) == ["norm"]
+    assert module.module_of("flashinfer.fa3.gqa.prefill.paged", call) == ["prefill", "fa3", "bfloat16", 128, 128, False, False]
+    assert module.module_of("flashinfer.cuda_cores.gqa.decode", {**call, "window_left": "7"}) == ["decode", "bfloat16", 128, 128, True, False]
+    assert module.module_of("flashinfer.fa2.sparse.block", {**call, "block_rows": "1"})[0] == "decode"
+    assert module.module_of("flashinfer.fa2.mla.decode", {"T": "f16", "dim_ckv": "512", "dim_kpe": "64"}) == ["mla", "fa2", "float16", 512, 64]
