@@ -93,8 +93,7 @@ pub(crate) fn hash_call(head: u64, context: &Context) -> u64 {
 pub(crate) fn hash_words(head: u64, words: &[u64]) -> u64 {
     let mut sum = head;
     for (word, factor) in words.iter().zip(&FACTORS) {
-        // A product of 128 bits, which compilers leave to the processor: in pieces for its vectors it would be slower.
-        sum = sum.wrapping_add(fold(*word, *factor));
+        sum = sum.wrapping_add(word.wrapping_mul(*factor));
     }
     fold(sum, SPREAD)
 }
@@ -240,11 +239,18 @@ impl DecisionTable {
         table: &OperationTable,
         context: &Context,
     ) -> Option<&Entry> {
-        self.at(self.short_way(call)?).filter(|entry| entry.covers(head, table, context))
+        for way in self.short_ways(call).into_iter().flatten() {
+            let way = way.load(Ordering::Relaxed) as usize;
+            if let Some(entry) = self.slots.get(way.wrapping_sub(1)).and_then(OnceLock::get)
+                && entry.covers(head, table, context)
+            {
+                return Some(entry);
+            }
+        }
+        None
     }
 
-    /// The same at the second place, where a call finds its decision that came when the first was taken; then the decision of
-    /// the call's cell that stands, and from now on also by the number of the call.
+    /// The decision of a call's cell that stands, and from now on also by the number of the call.
     #[inline(never)]
     pub fn get_long(
         &self,
@@ -252,35 +258,25 @@ impl DecisionTable {
         table: &OperationTable,
         context: &Context,
         mode: Mode,
-        mut stands: impl FnMut(&Entry) -> bool,
+        stands: impl FnMut(&Entry) -> bool,
     ) -> Option<&Entry> {
-        let second = self.short_way(call >> 32)?;
-        let head = head(table.info.slot(), mode);
-        if let Some(entry) = self.at(second).filter(|entry| entry.covers(head, table, context))
-            && (!entry.is_guarded() || stands(entry))
-        {
-            return Some(entry);
-        }
         let mut key = CellKey::EMPTY;
         if !key.fill(table, context, mode) {
             return None;
         }
         let (place, entry) = self.find(&key, stands)?;
-        let ways = [self.short_way(call)?, second];
-        if let Some(free) = ways.into_iter().find(|way| way.load(Ordering::Relaxed) == 0) {
-            free.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
+        let free = self.short_ways(call).into_iter().flatten().find(|way| way.load(Ordering::Relaxed) == 0);
+        if let Some(way) = free {
+            way.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
         }
         Some(entry)
     }
 
+    /// The two places where the number of a call is looked up.
     #[inline(always)]
-    fn short_way(&self, number: u64) -> Option<&AtomicU32> {
-        self.short_ways.get(number as usize & self.short_ways.len().wrapping_sub(1))
-    }
-
-    #[inline(always)]
-    fn at(&self, way: &AtomicU32) -> Option<&Entry> {
-        self.slots.get((way.load(Ordering::Relaxed) as usize).wrapping_sub(1))?.get()
+    fn short_ways(&self, call: u64) -> [Option<&AtomicU32>; 2] {
+        let mask = self.short_ways.len().wrapping_sub(1);
+        [call, call >> 32].map(|number| self.short_ways.get(number as usize & mask))
     }
 
     /// The decision of a cell that stands.

@@ -139,10 +139,7 @@ impl Shared {
             let outcome = run_guarded(kernel, way.workspace, way.transforms, scratch, run_one);
             return Some(outcome.map(|error| Trouble::new(way.kernel.clone(), error)));
         }
-        let table = match ways.as_deref().and_then(|ways| ways.table(generation)) {
-            Some(table) => table,
-            None => world.table(operation)?,
-        };
+        let table = world.table(operation)?;
         let entry = match world.decisions.get_short(call, head, table, context) {
             Some(entry) if !entry.is_guarded() || stands(entry, world, table, context, mode) => entry,
             _ => kept_for_long(world, table, call, context, mode)?,
@@ -153,8 +150,8 @@ impl Shared {
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        if recent.of(slot).is_none_or(|ways| ways.wants(call, generation)) {
-            recent.remember(operation, world, (call, context, change), entry);
+        if ways.is_none_or(|ways| ways.wants(call, generation)) {
+            recent.remember(slot, world, (call, context, change), entry);
         }
         let bytes = entry.workspace.bytes(kernel, context);
         let outcome = run_guarded(kernel, bytes, entry.transforms, scratch, run_one);
@@ -226,7 +223,7 @@ impl Shared {
                 let (slot, call) =
                     (operation.slot(), cache::hash_call(cache::head(operation.slot(), mode), context));
                 if recent.of(slot).is_none_or(|ways| ways.wants(call, world.generation)) {
-                    recent.remember(operation, world, (call, context, change), entry);
+                    recent.remember(slot, world, (call, context, change), entry);
                 }
             }
             let choice = found.choice();

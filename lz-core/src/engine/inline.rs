@@ -9,13 +9,11 @@ use std::sync::Arc;
 
 use super::guard::Guard;
 use super::publish::Published;
-use super::table::OperationTable;
 use super::world::World;
 use crate::cache::Entry;
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, Extent, MAX_WORDS};
 use crate::mode::ModeChange;
-use crate::operation::OperationInfo;
 use crate::plan::Transforms;
 use crate::run::Scratch;
 use crate::telemetry::Tally;
@@ -113,11 +111,6 @@ pub(crate) struct Ways {
     /// Looks that ended in the shared table since a way was last replaced, and what the last of them was for.
     passed: u32,
     missed: u64,
-    /// The world of the way that is replaced next.
-    generation: u64,
-    /// The operation's table, and of which world.
-    table: Option<Arc<OperationTable>>,
-    tabled: u64,
 }
 
 impl Ways {
@@ -128,16 +121,7 @@ impl Ways {
         next: 0,
         passed: 0,
         missed: 0,
-        generation: 0,
-        table: None,
-        tabled: 0,
     };
-
-    /// The operation's table in a world, if a call was remembered there.
-    #[inline(always)]
-    pub fn table(&self, generation: u64) -> Option<&OperationTable> {
-        self.table.as_deref().filter(|_| self.tabled == generation)
-    }
 
     /// The way that was found last, if it is this call's.
     #[inline(always)]
@@ -166,7 +150,7 @@ impl Ways {
     pub fn wants(&mut self, call: u64, generation: u64) -> bool {
         self.passed += 1;
         let again = std::mem::replace(&mut self.missed, call) == call;
-        again || self.passed >= PATIENCE || self.generation != generation
+        again || self.passed >= PATIENCE || self.ways[self.next % WAYS].generation != generation
     }
 }
 
@@ -219,7 +203,7 @@ impl Recent {
     #[inline(never)]
     pub fn remember(
         &mut self,
-        operation: &'static OperationInfo,
+        slot: u32,
         world: &World,
         (call, context, change): (u64, &Context, ModeChange),
         entry: &Entry,
@@ -228,7 +212,7 @@ impl Recent {
         if world.careful || world.watch.every_call() || entry.guards().any(fleeting) {
             return;
         }
-        let slot = operation.slot() as usize;
+        let slot = slot as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
@@ -238,11 +222,6 @@ impl Recent {
         (ways.next, ways.passed, ways.latest) = (next + 1, 0, next);
         ways.calls[next] = call;
         ways.ways[next].fill(world, context, change, entry);
-        ways.generation = ways.ways[(next + 1) % WAYS].generation;
-        // What a thread lays over a policy has tables of its own under the same number.
-        if ways.tabled != world.generation && change.apply(world.mode).laid() == 0 {
-            (ways.table, ways.tabled) = (world.shared_table(operation), world.generation);
-        }
     }
 }
 

@@ -116,7 +116,7 @@ pub(crate) struct World {
 
 /// The tables of operations, made when first asked for. They depend on registry, policy and dispatch tables alone.
 #[derive(Debug)]
-struct Tables(Box<[OnceLock<Arc<OperationTable>>]>);
+struct Tables(Box<[OnceLock<Box<OperationTable>>]>);
 
 impl World {
     /// A world of these parts. Tables are taken over from one before that had the same registry, policy and dispatch tables.
@@ -218,23 +218,17 @@ impl World {
         }
     }
 
-    /// The same, to be kept.
-    pub fn shared_table(&self, info: &'static OperationInfo) -> Option<Arc<OperationTable>> {
-        self.table(info)?;
-        self.tables.0.get(info.slot() as usize)?.get().cloned()
-    }
-
     #[cold]
     fn make_table<'a>(
         &'a self,
         info: &'static OperationInfo,
-        slot: &'a OnceLock<Arc<OperationTable>>,
+        slot: &'a OnceLock<Box<OperationTable>>,
     ) -> Option<&'a OperationTable> {
         if self.registry.compiled_of(info).is_empty() {
             return None;
         }
         Some(slot.get_or_init(|| {
-            Arc::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
+            Box::new(OperationTable::build(info, &self.registry, &self.policy, &self.solved))
         }))
     }
 
