@@ -37,8 +37,8 @@ def single_prefill(
     causal: bool = False, causal_offset: int = 0, window_left: int = -1, window_right: int = -1, soft_cap: float = 0.0,
     sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
-    """One request over contiguous keys; it needs no plan. Heads that lie before places are looked at in the other order: FlashAttention
-    3's kernels end the process by a division by zero where they are told of that layout."""
+    """One request over contiguous keys; it needs no plan. Heads that lie before places are looked at in the other order: told of
+    that layout, FlashAttention 3's kernel ended the process by SIGFPE on a card."""
     q, k, v = q[0], k[0], v[0]
     if layout == "BHSD":
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)

@@ -82,7 +82,8 @@ def _probabilities(logits: Any, temperature: float) -> Any:
     largest = torch.finfo(torch.float32).max
     clean = torch.nan_to_num(rows, nan=float("-inf"), posinf=largest, neginf=float("-inf"))
     probabilities = flashinfer.sampling.softmax(clean, temperature)
-    # A row without a token of positive weight is NaN as a whole. The library must not see one: it would choose a token that is not there.
+    # A row without a token of positive weight is NaN as a whole. The library does not see one: such rows ended in an
+    # illegal memory access on a card.
     nothing = probabilities[:, 0].isnan()
     return probabilities.nan_to_num_(nan=1.0 / rows.shape[1]), nothing
 
