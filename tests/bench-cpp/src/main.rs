@@ -12,8 +12,8 @@ use lz_ops::{NormRms, norm_rms, norm_rms_into};
 // What the C++ half calls comes with this crate.
 use lz_cpp as _;
 
-const CALLS: u64 = 20_000;
-const ROUNDS: usize = 25;
+const CALLS: u64 = 1_000;
+const ROUNDS: usize = 500;
 const HIDDEN: usize = 8;
 /// What a call from C++ may cost over the call from Rust.
 const LIMIT_NS: f64 = 60.0;
