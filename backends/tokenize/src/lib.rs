@@ -25,12 +25,12 @@ pub use encodings::{ENCODINGS, encoding};
 pub use kernels::BACKEND;
 pub use proof::{Rates, set_rates};
 
-/// Every kernel of this backend, by the order in which they are preferred. An explicit list: registries that the linker fills
+/// Every kernel of this backend, preferred by what was measured (docs/benchmarks.md). An explicit list: registries that the linker fills
 /// vanish in static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let own = env!("CARGO_PKG_VERSION");
     let mut kernels = kernels::of::<native::Native>("bpe", own, 90);
-    kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 80));
+    kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 95));
     kernels.extend(kernels::of::<peers::GithubBpe>("github_bpe", "0.2", 60));
     kernels.extend(kernels::of::<peers::Tiktoken>("tiktoken", "0.12", 50));
     kernels.extend(kernels::of::<peers::ByDefinition>("hf", "0.23", 40));
