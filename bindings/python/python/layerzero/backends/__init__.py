@@ -54,7 +54,7 @@ BACKENDS: tuple[Backend, ...] = (
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
     Backend(
-        "flashinfer", "flashinfer", "flashinfer-python", (0, 6), (0, 7), ("flashinfer.cuda.json",), (),
+        "flashinfer", "flashinfer", "flashinfer-python", (0, 6), (0, 7), ("flashinfer.cuda.json",), ("cuda",),
         compiler="layerzero.backends.flashinfer._compile", after="torch",
     ),
     Backend("liger", "liger_kernel", "liger-kernel", (0, 8), (0, 9), ("liger.cuda.json",), ("cuda",), compiler="layerzero.backends.liger", after="torch"),
