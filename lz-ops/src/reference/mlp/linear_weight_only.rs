@@ -8,9 +8,9 @@ use crate::reference::groups::{Groups, sign_extended};
 use crate::reference::index::join;
 use crate::reference::panels::byte_at;
 use crate::{
-    MlpLinearWeightOnlyActivation as Activation, MlpLinearWeightOnlyCall, MlpLinearWeightOnlyFormat as Format,
-    MlpLinearWeightOnlyGranularity as Granularity, MlpLinearWeightOnlyOut,
-    MlpLinearWeightOnlyWeightLayout as Layout,
+    MlpLinearWeightOnlyActivation as Activation, MlpLinearWeightOnlyCall,
+    MlpLinearWeightOnlyFormat as Format, MlpLinearWeightOnlyGranularity as Granularity,
+    MlpLinearWeightOnlyOut, MlpLinearWeightOnlyWeightLayout as Layout,
 };
 
 /// Runs it.
