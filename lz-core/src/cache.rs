@@ -220,9 +220,9 @@ impl DecisionTable {
         }
     }
 
-    /// How many decisions there are.
+    /// How many decisions there are. One that finds no room is counted for the moment in which it looks.
     pub fn len(&self) -> usize {
-        self.length.load(Ordering::Relaxed)
+        self.length.load(Ordering::Relaxed).min(self.room)
     }
 
     /// How many there is room for.

@@ -83,8 +83,28 @@ fn default_threads() -> usize {
 /// Runs `body` for each task of `0..tasks`, on this thread and on workers. Returns when all are done; a panic of one goes on here.
 pub fn for_each(tasks: usize, body: &(impl Fn(usize) + Sync)) {
     let threads = threads().min(tasks);
-    if threads <= 1 || !run_shared(tasks, threads, body) {
+    if threads <= 1 {
         (0..tasks).for_each(body);
+    } else if !run_shared(tasks, threads, body) {
+        // As on the pool: what its tasks call stays here too, even if the pool is free again by then.
+        let _inside = Inside::enter();
+        (0..tasks).for_each(body);
+    }
+}
+
+/// This thread runs tasks until it is dropped, by a panic too.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Inside {
+        INSIDE.set(true);
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        INSIDE.set(false);
     }
 }
 
@@ -98,7 +118,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn work(&self) {
-        INSIDE.set(true);
+        let inside = Inside::enter();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Ordering::Relaxed);
@@ -108,7 +128,7 @@ impl Job<'_> {
                 (self.body)(task);
             }
         }));
-        INSIDE.set(false);
+        drop(inside);
         if let Err(payload) = outcome {
             // Nobody needs to start another task of a call that has failed.
             self.next.store(self.tasks, Ordering::Relaxed);

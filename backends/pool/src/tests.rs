@@ -49,6 +49,21 @@ fn a_call_inside_a_task_stays_on_its_thread() {
 }
 
 #[test]
+fn a_call_inside_a_task_stays_on_its_thread_when_the_pool_was_busy() {
+    set_threads(4);
+    let holding = lock(&super::pool().turn);
+    let seen = Mutex::new(HashSet::new());
+    let body = |_| {
+        assert_eq!(threads(), 1);
+        lock(&seen).insert(std::thread::current().id());
+    };
+    for_each(8, &body);
+    assert_eq!(*lock(&seen), HashSet::from([std::thread::current().id()]));
+    assert_eq!(threads(), 4);
+    drop(holding);
+}
+
+#[test]
 fn a_panic_comes_back_to_the_caller_and_the_pool_goes_on() {
     set_threads(4);
     for round in 0..20 {
