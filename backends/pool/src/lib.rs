@@ -10,7 +10,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use lz_core::device::{DeviceDetail, detect_cpu};
@@ -205,7 +205,12 @@ fn forget_after_fork() {
 /// Runs a job on the pool; `false` if somebody else has it.
 fn run_shared(tasks: usize, threads: usize, body: &(dyn Fn(usize) + Sync)) -> bool {
     let pool = pool();
-    let Ok(_turn) = pool.turn.try_lock() else { return false };
+    let _turn = match pool.turn.try_lock() {
+        Ok(turn) => turn,
+        // A task of the call before panicked, which went on to its caller; the pool is whole.
+        Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+        Err(TryLockError::WouldBlock) => return false,
+    };
     let job = Job { body, tasks, next: AtomicUsize::new(0), panic: Mutex::new(None) };
     let asleep = {
         let mut state = lock(&pool.state);

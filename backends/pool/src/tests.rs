@@ -74,6 +74,15 @@ fn a_panic_comes_back_to_the_caller_and_the_pool_goes_on() {
         assert_eq!(message.ok(), Some(format!("task {}", round * 3)));
         assert!(visits(64).into_iter().all(|count| count == 1));
     }
+    // Other tests may have it just now, but not for good.
+    let served = || run_shared(8, 2, &|_| {});
+    assert!(
+        (0..100_000).any(|_| served() || {
+            std::thread::yield_now();
+            false
+        }),
+        "the pool serves nobody any more"
+    );
 }
 
 #[test]
