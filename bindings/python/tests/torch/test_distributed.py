@@ -23,6 +23,12 @@ distributed.record()
 x = torch.ones(4, 64)
 """
 
+# Whoever leaves first takes the store from the others, whose threads may still be asking it.
+EPILOGUE = """
+dist.barrier()
+dist.destroy_process_group()
+"""
+
 
 def ranks(code, world=2, expected=0):
     with socket.socket() as one:
@@ -31,7 +37,7 @@ def ranks(code, world=2, expected=0):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     started = [
         subprocess.Popen(
-            [sys.executable, "-c", PREAMBLE + code, str(rank), str(world), str(port)],
+            [sys.executable, "-c", PREAMBLE + code + EPILOGUE, str(rank), str(world), str(port)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment,
         )
         for rank in range(world)
