@@ -152,17 +152,23 @@ fn descriptor(operation: &Operation) -> String {
             format!("\"{}\": [{}]", variable.name, quoted(names))
         })
         .collect();
+    let formats =
+        operation.params.iter().filter(|param| param.name == "format").flat_map(|param| match &param.ty {
+            ParamType::Enum(cases) => cases.as_slice(),
+            _ => &[],
+        });
     let optional = operation.inputs.iter().filter(|input| input.optional.is_some());
     let params = operation.params.iter().filter(|param| param.default.is_some() && param.name != "layout");
     format!(
         "{{\"schema_version\": \"1.0\", \"backend\": \"echo\", \"backend_version\": \"1\", \"platform\": \"cpu\", \"ops\": {{\"{}\": \
          [{{\"kernel_id\": \"echo.{}\", \"dtypes\": [{dtypes}], \"dtypes_by_variable\": {{{}}}, \"requires_layouts\": [\"any\"], \
-         \"max_seq_len\": null, \"max_head_dim\": null, \"quant_formats\": [\"int8\", \"int4\", \"fp8_e4m3\", \"fp8_e5m2\", \"mxfp4\", \"nvfp4\"], \
+         \"max_seq_len\": null, \"max_head_dim\": null, \"quant_formats\": [{}], \
          \"supports_gqa\": true, \"supports_unequal_head_dims\": true, \"requires_last_dim_stride1\": false, \
          \"optional_inputs\": [{}], \"params\": [{}], \"writes_into_output\": true}}]}}}}",
         operation.name,
         operation.name,
         variables.join(", "),
+        quoted(formats.map(String::as_str).collect()),
         quoted(optional.map(|input| input.name.as_str()).collect()),
         quoted(params.map(|param| param.name.as_str()).collect()),
     )
