@@ -57,9 +57,12 @@ def test_every_operation_of_tensors_has_a_kernel_for_gpus(registered):
         registered(name)
     descriptors = [json.loads(path.read_text()) for path in FOLDER.glob("*.cuda.json")]
     covered = {operation for descriptor in descriptors for operation in descriptor["ops"]}
-    missing = {name for name in lz.list_operations() if not name.startswith("tokenize.")} - covered
+    # Other tests register operations of their own.
+    ours = {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
     # What nothing serves on a GPU yet, by name, so that a new hole is seen.
-    assert missing <= {"attention.cross.decode", "attention.cross.prefill", "posenc.alibi", "kv.compact"}
+    holes = {"attention.cross.decode", "attention.cross.prefill", "posenc.alibi", "kv.compact"}
+    integers = {"mlp.linear.weight_only", "mlp.linear.int8", "mlp.linear.pack"}
+    assert ours - covered <= holes | integers
 
 
 def test_cold_kernels_wait_for_their_compiler_and_limits_decline(registered):

@@ -15,7 +15,7 @@ def test_an_encoding_needs_no_file_and_no_network():
     assert tokens[0] == [15339, 1917]
     assert lz.detokenize(tokens, "cl100k_base") == texts
     assert lz.tokenize("<|endoftext|>", "cl100k_base") == [100257]
-    assert lz.which("tokenize.encode", texts, lz.register_tokenizer("mine", "cl100k_base")).kernel.startswith("tokenize.")
+    assert lz.which("tokenize.encode", texts, lz.register_tokenizer("mine", "cl100k_base")).kernel_id.startswith("tokenize.")
     assert lz.tokenize(texts, "mine") == tokens
 
 
