@@ -196,7 +196,13 @@ def test_the_breaker_opens_and_says_why(backend):
         lz.configure(**{"circuit_breaker.failure_threshold": 100, "circuit_breaker.timeout_ms": 30_000})
 
 
-def test_an_installed_backend_is_isolated_by_its_name():
+def elsewhere(script: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """In a process that remembers nothing of the failures here: health is kept beside measurements."""
+    environment = {**os.environ, "HOME": str(home)}
+    return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
+
+
+def test_an_installed_backend_is_isolated_by_its_name(tmp_path):
     script = """
 import layerzero as lz
 lz.configure(backend_isolation="torch: subprocess", **{"worker.start_deadline_seconds": 300.0})
@@ -208,19 +214,19 @@ x = torch.linspace(-3, 3, 64)
 torch.testing.assert_close(lz.ops.activation_silu(x), torch.nn.functional.silu(x))
 print([(worker.backend, worker.source) for worker in lz.workers()])
 """
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    ran = elsewhere(script, tmp_path)
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.strip() == "[('torch', 'backend:torch')]", ran.stdout
 
 
-def test_a_function_that_cannot_be_imported_is_refused():
+def test_a_function_that_cannot_be_imported_is_refused(tmp_path):
     script = (
         "import layerzero as lz\n"
         "lz.configure(backend_isolation='subprocess')\n"
         "@lz.register_kernel(operation='norm.rms', id='mine.norm.rms')\n"
         "def rms(x, weight, *, eps, weight_offset): return x\n"
     )
-    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    ran = elsewhere(script, tmp_path)
     assert ran.returncode != 0 and "move it to a module" in ran.stderr, ran.stderr
 
 
@@ -240,7 +246,7 @@ def memory_cgroup() -> Path | None:
     return None
 
 
-def test_killed_by_the_system_for_memory():
+def test_killed_by_the_system_for_memory(tmp_path):
     """A real kill by the kernel, where this machine lets us make a control group; the limit of our own is tested above."""
     group = memory_cgroup()
     if group is None:
@@ -261,7 +267,7 @@ print("last failure: [WORKER_OOM]" in str(lz.explain("norm.rms", x, eps=isolated
 print(lz.ops.norm_rms(x).sum().item())
 """
     try:
-        ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+        ran = elsewhere(script, tmp_path)
     finally:
         for _ in range(100):
             try:
