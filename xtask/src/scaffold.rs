@@ -94,9 +94,10 @@ pub fn check(root: &Path) -> Result<()> {
 }
 
 /// Cargo takes crates of the same name and version in the same target folder for the same ones: what is built from the copy
-/// must not pass for the checkout's own. All that is generated is in these crates and in those that use them.
+/// must not pass for the checkout's own. All that is generated is in these crates and in those that use them; what C++'s
+/// compiler makes of the bridge is kept by a build script, which uses none of them.
 fn rename(checkout: &Path) -> Result<()> {
-    for package in ["lz-ops", "lz-macros"] {
+    for package in ["lz-ops", "lz-macros", "bindings/cpp"] {
         let path = checkout.join(package).join("Cargo.toml");
         let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
         let own = text.replacen("version.workspace = true", "version = \"0.0.0-new-op\"", 1);
