@@ -3,16 +3,17 @@
 //! It belongs to one world. Entries are never changed or removed, so a reader that holds the world may hold an entry; the
 //! bound is kept by the engine, which starts a new world when a table is full. Full keys are compared, never fingerprints.
 //!
-//! A call finds its decision in one of two ways. The short one leads from the call's exact sizes straight to an entry, which
-//! is then held against the call; the long one works out the call's cell, and so finds what other calls of the cell left.
+//! A call that is [known](KnownCalls) finds its decision by its own words; every other by its cell, and so what other calls of
+//! the cell left.
 
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use crate::context::{Context, FLAG_WORDS, MAX_AXES};
+use crate::context::{Context, FLAG_WORDS, MAX_AXES, MAX_WORDS};
 use crate::engine::decide::{Decision, Workspace};
 use crate::engine::guard::Guard;
 use crate::engine::table::OperationTable;
+use crate::known::KnownCalls;
 use crate::mode::Mode;
 use crate::plan::Transforms;
 
@@ -69,38 +70,28 @@ fn pair(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes([a, b, c, d, e, f, g, h])
 }
 
-/// The cells of words of pairs, one after the other.
-#[inline(always)]
-fn halves(pairs: &[u64]) -> &[u32] {
-    // SAFETY: a word is two halves, is aligned as one, and every pattern of bits is a number.
-    unsafe { std::slice::from_raw_parts(pairs.as_ptr().cast(), pairs.len() * 2) }
-}
-
 /// The first word of a key: what decisions are never shared between.
 #[inline(always)]
 pub(crate) fn head(slot: u32, mode: Mode) -> u64 {
     u64::from(slot) << 32 | u64::from(mode.asks())
 }
 
-/// A number for a call, by all that a cell depends on: every word times a factor of its own, so that none waits for another.
+/// A number for a call, by the first word of its key and the weight of its words.
 #[inline(always)]
-pub(crate) fn hash_call(head: u64, context: &Context) -> u64 {
-    hash_words(head, context.sized())
+pub(crate) fn number(head: u64, weight: u64) -> u64 {
+    fold(head.wrapping_add(weight), SPREAD)
 }
 
-/// The same of any words.
+/// The sum of words, each times a factor of its own, so that none waits for another.
 #[inline(always)]
-pub(crate) fn hash_words(head: u64, words: &[u64]) -> u64 {
-    let mut sum = head;
-    for (word, factor) in words.iter().zip(&FACTORS) {
-        sum = sum.wrapping_add(word.wrapping_mul(*factor));
-    }
-    fold(sum, SPREAD)
+pub(crate) fn weigh(words: &[u64]) -> u64 {
+    let weighed = words.iter().zip(&FACTORS).map(|(word, factor)| word.wrapping_mul(*factor));
+    weighed.fold(0, u64::wrapping_add)
 }
 
 /// Odd numbers without a pattern.
-const FACTORS: [u64; FLAG_WORDS + MAX_AXES] = {
-    let mut factors = [SPREAD; FLAG_WORDS + MAX_AXES];
+const FACTORS: [u64; MAX_WORDS] = {
+    let mut factors = [SPREAD; MAX_WORDS];
     let mut position = 1;
     while position < factors.len() {
         factors[position] = factors[position - 1].wrapping_mul(SPREAD).rotate_left(29) | 1;
@@ -166,20 +157,6 @@ impl Entry {
             && self.words.iter().zip(key.words()).all(|(known, word)| known == word)
     }
 
-    /// Whether a call lies in its cell. Sizes are held against where the cell begins and ends, which is cheaper than to find
-    /// out in which cell they lie. Not compiled into its caller, which has too much else to keep at hand.
-    #[inline(never)]
-    fn covers(&self, head: u64, table: &OperationTable, context: &Context) -> bool {
-        let flags = context.flags();
-        let Some((first, rest)) = self.words.split_first() else { return false };
-        let Some((known, cells)) = rest.split_at_checked(flags.len()) else { return false };
-        let mut difference = first ^ head;
-        for ((known, flags), mask) in known.iter().zip(flags).zip(&table.mask) {
-            difference |= known ^ (flags & mask);
-        }
-        difference == 0 && table.grid.covers(halves(cells), context.axes())
-    }
-
     /// Whether there is something to look at on each hit.
     #[inline]
     pub fn is_guarded(&self) -> bool {
@@ -193,13 +170,17 @@ impl Entry {
     }
 }
 
+/// One call in so many places of decisions is known, but no fewer calls than these: they are the quickest to find, and each
+/// takes as much memory as a decision.
+const KNOWN_SHARE: usize = 8;
+const LEAST_KNOWN: usize = 256;
+
 /// Decisions of one world.
 #[derive(Debug)]
 pub(crate) struct DecisionTable {
     slots: Box<[OnceLock<Entry>]>,
-    /// By the numbers of calls, two places each, one more than the place of a slot; 0 for none. The first call that comes keeps
-    /// a place: taking turns would make every hit a write.
-    short_ways: Box<[AtomicU32]>,
+    /// Calls that need not go by their cells.
+    pub known: KnownCalls,
     room: usize,
     length: AtomicUsize,
     /// Whoever decides for a cell holds the lock that its hash falls on, so that one cell is decided once.
@@ -213,7 +194,7 @@ impl DecisionTable {
         let slots = if room == 0 { 0 } else { (room * 4).div_ceil(3).next_power_of_two() };
         DecisionTable {
             slots: (0..slots).map(|_| OnceLock::new()).collect(),
-            short_ways: (0..slots).map(|_| AtomicU32::new(0)).collect(),
+            known: KnownCalls::new(if room == 0 { 0 } else { (slots / KNOWN_SHARE).max(LEAST_KNOWN) }),
             room,
             length: AtomicUsize::new(0),
             deciding: std::array::from_fn(|_| Mutex::new(())),
@@ -230,68 +211,14 @@ impl DecisionTable {
         self.room
     }
 
-    /// The decision that the number of a call leads to, if it is the call's own. What it hangs on is still to be looked at.
-    #[inline(always)]
-    pub fn get_short(
-        &self,
-        call: u64,
-        head: u64,
-        table: &OperationTable,
-        context: &Context,
-    ) -> Option<&Entry> {
-        for way in self.short_ways(call).into_iter().flatten() {
-            let way = way.load(Ordering::Relaxed) as usize;
-            if let Some(entry) = self.slots.get(way.wrapping_sub(1)).and_then(OnceLock::get)
-                && entry.covers(head, table, context)
-            {
-                return Some(entry);
-            }
-        }
-        None
-    }
-
-    /// The decision of a call's cell that stands, and from now on also by the number of the call.
-    #[inline(never)]
-    pub fn get_long(
-        &self,
-        call: u64,
-        table: &OperationTable,
-        context: &Context,
-        mode: Mode,
-        stands: impl FnMut(&Entry) -> bool,
-    ) -> Option<&Entry> {
-        let mut key = CellKey::EMPTY;
-        if !key.fill(table, context, mode) {
-            return None;
-        }
-        let (place, entry) = self.find(&key, stands)?;
-        let free = self.short_ways(call).into_iter().flatten().find(|way| way.load(Ordering::Relaxed) == 0);
-        if let Some(way) = free {
-            way.store(u32::try_from(place + 1).unwrap_or(0), Ordering::Relaxed);
-        }
-        Some(entry)
-    }
-
-    /// The two places where the number of a call is looked up.
-    #[inline(always)]
-    fn short_ways(&self, call: u64) -> [Option<&AtomicU32>; 2] {
-        let mask = self.short_ways.len().wrapping_sub(1);
-        [call, call >> 32].map(|number| self.short_ways.get(number as usize & mask))
-    }
-
-    /// The decision of a cell that stands.
-    pub fn get(&self, key: &CellKey, stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
-        self.find(key, stands).map(|(_, entry)| entry)
-    }
-
-    /// The decision of a cell that stands, and its place. A cell has several when what they hang on cannot be cut.
+    /// The decision of a cell that stands. A cell has several when what they hang on cannot be cut.
     #[inline]
-    fn find(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<(usize, &Entry)> {
+    pub fn get(&self, key: &CellKey, mut stands: impl FnMut(&Entry) -> bool) -> Option<&Entry> {
         let mask = self.slots.len().wrapping_sub(1);
         let mut place = key.hash as usize & mask;
         while let Some(entry) = self.slots.get(place)?.get() {
             if entry.is_of(key) && (!entry.is_guarded() || stands(entry)) {
-                return Some((place, entry));
+                return Some(entry);
             }
             place = (place + 1) & mask;
         }

@@ -181,7 +181,7 @@ impl Context {
 
     /// Numeric params.
     #[inline(always)]
-    fn scalars(&self) -> &[u64] {
+    pub(crate) fn numbers(&self) -> &[u64] {
         self.three().2
     }
 
@@ -201,7 +201,7 @@ impl Context {
                 store.bits_of(self.flags().get(usize::from(word)).copied().unwrap_or_default())
             }
             Store::Axis(index) => self.axes().get(usize::from(index)).copied().unwrap_or_default(),
-            Store::Scalar(index) => self.scalars().get(usize::from(index)).copied().unwrap_or_default(),
+            Store::Scalar(index) => self.numbers().get(usize::from(index)).copied().unwrap_or_default(),
         }
     }
 

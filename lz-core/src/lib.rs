@@ -25,6 +25,7 @@ mod generated;
 pub mod health;
 pub mod jit;
 pub mod kernel;
+mod known;
 pub mod mode;
 pub mod operation;
 mod part;

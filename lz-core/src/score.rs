@@ -189,7 +189,7 @@ pub(crate) fn score(
     // what goes before the winner is what gets compiled.
     let inside = call.world.policy.jit.value != JitPolicy::WhenWarm || call.takes_cold;
     let cold = facts.jit && inside && kernel().is_some_and(|kernel| call.is_cold(kernel.spec()));
-    let careful = if call.world.careful { kernel() } else { None };
+    let careful = if call.world.is_careful(call.table.info.slot()) { kernel() } else { None };
     let score = Score {
         priority: facts.priority,
         policy,

@@ -4,9 +4,13 @@ mod engine_support;
 
 use std::sync::{Arc, Mutex};
 
-use engine_support::{Shape, attend, engine, entry, failing, run, spec};
+use engine_support::{Does, Shape, attend, engine, entry, failing, run, spec};
+use lz_core::context::FieldKind;
+use lz_core::device::Platform;
 use lz_core::telemetry::{Synchronise, Watch};
-use lz_core::{Error, KernelError, ReasonCode};
+use lz_core::{
+    Context, DType, Engine, Error, KernelEntry, KernelError, KernelSpec, OperationInfo, ReasonCode, Run,
+};
 
 #[test]
 fn every_call_is_counted_once_whatever_way_it_took() {
@@ -179,4 +183,66 @@ fn an_engine_that_imagines_a_device_counts_for_itself() {
     assert!(run(&imagined, &Shape::default()).is_err());
     assert_eq!(engine.metrics().selections, 1);
     assert!(imagined.which(attend(), &Shape::default().context()).is_ok());
+}
+
+const OTHER: &str = r#"
+operation: demo.other
+version: 1
+summary: Another one.
+doc: "output = x"
+axes:
+  n: { role: count, select: ignored, fuzz: 1..4 }
+types:
+  T: [f32]
+inputs:
+  x: { shape: [n], dtype: T, doc: "Something." }
+outputs:
+  output: { shape: [n], dtype: T }
+semantics: { nan: propagate }
+equivalence:
+  close: { f32: [1e-5, 1e-5] }
+workloads:
+  small: { n: 1, T: f32 }
+"#;
+
+/// How many of so many calls the thread answered from its own memory.
+fn remembered(engine: &Engine, operation: &'static OperationInfo, contexts: &[Context]) -> u64 {
+    let before = engine.metrics().remembered_hits;
+    for context in contexts {
+        engine.dispatch(operation, context, &mut |_, _| Ok(())).expect("its kernel runs every call");
+    }
+    engine.metrics().remembered_hits - before
+}
+
+#[test]
+fn a_failure_makes_the_calls_of_its_own_operation_careful_and_no_others() {
+    let other = lz_core::dynamic::read_operation("demo/other.yaml", OTHER).expect("it is right");
+    let engine = engine([spec("good.x")]);
+    let another = KernelSpec::new("other.x", "demo.other", "other", "1", Platform::Cpu);
+    let another = KernelEntry::new(another, Does(Box::new(|| Ok(())))).of(other);
+    engine.register([another]).expect("it fits");
+    let mut plain = Context::of(&other.fields);
+    for field in other.fields.iter().filter(|field| field.kind == FieldKind::DType) {
+        plain.set(field.store, DType::F32 as u64);
+    }
+    let (own, others) = (vec![Shape::default().context(); 200], vec![plain; 200]);
+    assert!(remembered(&engine, attend(), &own) > 150 && remembered(&engine, other, &others) > 150);
+    let broken = &mut |_: &KernelEntry, _: &mut Run<'_>| Err(KernelError::failed("broken"));
+    engine.dispatch(attend(), &own[0], broken).expect_err("nothing else is there");
+    assert_eq!(
+        remembered(&engine, attend(), &own[..2]),
+        0,
+        "each asks for leave until the failure is forgiven"
+    );
+    assert!(remembered(&engine, other, &others) > 150);
+}
+
+#[test]
+fn numbers_that_nobody_looks_at_tell_no_calls_apart() {
+    let scaled = |scale: u32| Shape { scale: f64::from(scale), ..Shape::default() }.context();
+    let contexts: Vec<Context> = (0..200).map(scaled).collect();
+    let engine = engine([spec("a.x")]);
+    assert!(remembered(&engine, attend(), &contexts) > 150);
+    engine.register([entry(spec("b.x").limit("scale < 3", ReasonCode::SeqTooLong))]).expect("it fits");
+    assert!(remembered(&engine, attend(), &contexts) < 10);
 }

@@ -96,7 +96,7 @@ impl<'a> Call<'a> {
             memory: OnceCell::new(),
             strides: Strides::of(table, context),
             takes_cold: false,
-            is_special: world.careful || mode.has(Ask::TensorParallelInvariant),
+            is_special: world.is_careful(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
         }
     }
 

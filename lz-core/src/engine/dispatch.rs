@@ -17,6 +17,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::health::{Failure, FailureKind};
 use crate::kernel::{KernelEntry, KernelError, Severity};
+use crate::known::Settled;
 use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
 use crate::plan::Transforms;
@@ -75,12 +76,16 @@ impl Shared {
     {
         // Two short looks at the thread: one long one would not be compiled into the caller.
         let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
-        let Some(local) = local else { return self.dispatch_unknown(None, operation, context, run_one) };
+        let Some(local) = local else {
+            return self.dispatch_slowly(&mut Taken(None), operation, context, run_one);
+        };
         let generation = self.published.number();
         let Some((way, kernel, scratch)) = local.recall(operation.slot(), generation, change, context) else {
-            return self.dispatch_unknown(Some(local), operation, context, run_one);
+            // Here it is still known how many words there are.
+            let weight = cache::weigh(context.sized());
+            return self.dispatch_kept(local, operation, (context, weight), run_one);
         };
-        match run_guarded(kernel, way.workspace, way.transforms, scratch, run_one) {
+        match run_guarded(kernel, way.settled.workspace, way.settled.transforms, scratch, run_one) {
             None => {
                 thread::with(|thread| thread.give_back(local));
                 Ok(())
@@ -92,70 +97,80 @@ impl Shared {
         }
     }
 
+    /// Runs a call that is not the thread's last one: as the thread or the shared table remember it, or else
+    /// [slowly](Shared::dispatch_slowly).
     #[inline(never)]
-    fn dispatch_unknown(
+    fn dispatch_kept(
         &self,
-        local: Option<&'static mut Local>,
+        local: &'static mut Local,
         operation: &'static OperationInfo,
-        context: &Context,
+        (context, weight): (&Context, u64),
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let mut taken = Taken(local);
+        let mut taken = Taken(Some(local));
         let local = taken.get();
-        match self.dispatch_kept(local, operation, context, run_one) {
-            Some(None) => Ok(()),
-            Some(Some(trouble)) => self.recover(local, operation, context, trouble, run_one),
-            None => self.dispatch_slowly(local, operation, context, run_one),
+        let settled = self.look_up(local, operation, context, weight);
+        let (Some(settled), Local { world: Some(world), scratch, .. }) = (settled, &mut *local) else {
+            return self.dispatch_slowly(&mut taken, operation, context, run_one);
+        };
+        let Some(kernel) = world.registry.compiled(settled.kernel) else { return Err(no_kernels(operation)) };
+        match run_guarded(kernel, settled.workspace, settled.transforms, scratch, run_one) {
+            None => Ok(()),
+            Some(error) => {
+                let trouble = Trouble::new(world.registry.shared(settled.kernel), error);
+                self.recover(local, operation, context, trouble, run_one)
+            }
         }
     }
 
-    /// Runs a call whose decision is in the shared table, when nothing special is asked for. `None` leaves the call to
-    /// [`Shared::dispatch_slowly`], which does the same for every case there is.
-    #[inline(always)]
-    fn dispatch_kept(
+    /// What was decided for a call, if the thread or the shared table knows it and nothing special is asked for. It has a
+    /// frame of its own, because what it keeps at hand and what running a kernel needs do not fit together.
+    #[inline(never)]
+    fn look_up(
         &self,
         local: &mut Local,
         operation: &'static OperationInfo,
         context: &Context,
-        run_one: &mut RunOne<'_>,
-    ) -> Option<Option<Trouble>> {
+        weight: u64,
+    ) -> Option<Settled> {
         if local.generation != self.published.number() || local.hits >= local.patience {
             return None;
         }
-        let Local { world: Some(world), recent, scratch, tally, hits, .. } = local else { return None };
+        let Local { world: Some(world), recent, tally, hits, .. } = local else { return None };
         let change = mode::of_thread();
         let mode = change.apply(world.mode);
-        if !world.is_plain || mode.laid() != 0 {
+        let (slot, generation) = (operation.slot(), world.generation);
+        if !world.is_plain || world.is_careful(slot) || mode.laid() != 0 {
             return None;
         }
-        let (slot, generation) = (operation.slot(), world.generation);
         let head = cache::head(slot, mode);
-        let call = cache::hash_call(head, context);
+        let number = cache::number(head, weight);
         let mut ways = recent.of(slot);
-        if let Some((way, kernel)) =
-            ways.as_deref_mut().and_then(|ways| ways.find(call, generation, change, context))
+        if let Some(way) = ways.as_deref_mut().and_then(|ways| ways.find(number, generation, change, context))
         {
             *hits += 1;
-            let outcome = run_guarded(kernel, way.workspace, way.transforms, scratch, run_one);
-            return Some(outcome.map(|error| Trouble::new(way.kernel.clone(), error)));
+            return Some(way.settled);
         }
-        let table = world.table(operation)?;
-        let entry = match world.decisions.get_short(call, head, table, context) {
-            Some(entry) if !entry.is_guarded() || stands(entry, world, table, context, mode) => entry,
-            _ => kept_for_long(world, table, call, context, mode)?,
+        let settled = match world.decisions.known.find(number, head, context.words()) {
+            Some(settled) => settled,
+            None => match learn(world, world.table(operation)?, number, context, mode)? {
+                (settled, true) => settled,
+                (settled, false) => {
+                    tally.selections += 1;
+                    tally.executions += 1;
+                    return Some(settled);
+                }
+            },
         };
-        let kernel = world.registry.compiled(entry.kernel)?;
         tally.selections += 1;
         tally.executions += 1;
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        if ways.is_none_or(|ways| ways.wants(call, generation)) {
-            recent.remember(slot, world, (call, context, change), entry);
+        if ways.is_none_or(|ways| ways.wants(number)) {
+            recent.remember(world, world.table(operation)?, (number, context, change), settled);
         }
-        let bytes = entry.workspace.bytes(kernel, context);
-        let outcome = run_guarded(kernel, bytes, entry.transforms, scratch, run_one);
-        Some(outcome.map(|error| Trouble::new(world.registry.shared(entry.kernel), error)))
+        Some(settled)
     }
 
     #[cold]
@@ -173,14 +188,16 @@ impl Shared {
         self.recover(Taken(Some(local)).get(), operation, context, trouble, run_one)
     }
 
+    /// Runs a call whatever is asked for.
     #[inline(never)]
     fn dispatch_slowly(
         &self,
-        local: &mut Local,
+        taken: &mut Taken,
         operation: &'static OperationInfo,
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
+        let local = taken.get();
         local.refresh(&self.published);
         if local.hits >= local.patience {
             local.tell();
@@ -189,7 +206,7 @@ impl Shared {
             self.expire();
             local.refresh(&self.published);
         }
-        if local.world.as_ref().is_some_and(|world| world.careful && world.health.poll()) {
+        if local.world.as_ref().is_some_and(|world| world.is_troubled() && world.health.poll()) {
             local.refresh(&self.published);
         }
         let trouble = {
@@ -219,23 +236,27 @@ impl Shared {
                 },
             )?;
             tally.executions += 1;
-            if let Found::Kept(entry) = &found {
-                let (slot, call) =
-                    (operation.slot(), cache::hash_call(cache::head(operation.slot(), mode), context));
-                if recent.of(slot).is_none_or(|ways| ways.wants(call, world.generation)) {
-                    recent.remember(slot, world, (call, context, change), entry);
-                }
-            }
-            let choice = found.choice();
-            let Some(kernel) = world.registry.compiled(choice.kernel) else {
+            let Choice { kernel: index, workspace, transforms } = found.choice();
+            let Some(kernel) = world.registry.compiled(index) else {
                 return Err(no_kernels(operation));
             };
-            let bytes = choice.workspace.bytes(kernel, context);
-            let outcome = if world.careful {
+            let bytes = workspace.bytes(kernel, context);
+            let (slot, is_careful) = (operation.slot(), world.is_careful(operation.slot()));
+            if let Found::Kept(entry) = &found
+                && !(is_careful || world.watch.every_call())
+                && world.lasts(entry)
+            {
+                let number = cache::number(cache::head(slot, mode), cache::weigh(context.sized()));
+                if recent.of(slot).is_none_or(|ways| ways.wants(number)) {
+                    let settled = Settled { workspace: bytes, kernel: index, transforms };
+                    recent.remember(world, table, (number, context, change), settled);
+                }
+            }
+            let outcome = if is_careful {
                 let call = Call::new(world, table, context, mode);
-                run_admitted(&call, kernel, bytes, choice.transforms, scratch, run_one)
+                run_admitted(&call, kernel, bytes, transforms, scratch, run_one)
             } else {
-                run_watched(world, kernel, bytes, choice.transforms, scratch, run_one)
+                run_watched(world, kernel, bytes, transforms, scratch, run_one)
             };
             match outcome {
                 None => {
@@ -245,8 +266,8 @@ impl Shared {
                     return Ok(());
                 }
                 Some(error) => {
-                    let kernel = world.registry.shared(choice.kernel);
-                    Trouble { kernel, error: *error, recorded: world.careful }
+                    let kernel = world.registry.shared(index);
+                    Trouble { kernel, error: *error, recorded: is_careful }
                 }
             }
         };
@@ -269,9 +290,7 @@ impl Shared {
             self.journal.note(&call, decision.position);
             return Ok(Found::Fresh(decision));
         }
-        let kept = || {
-            world.decisions.get(&key, |entry| guard::all_stand(entry.guards(), world, table, context, mode))
-        };
+        let kept = || world.decisions.get(&key, |entry| stands(entry, world, table, context, mode));
         match kept() {
             Some(entry) => Ok(Found::Kept(entry)),
             None => self.find_afresh(world, table, context, mode, &key, kept),
@@ -412,17 +431,29 @@ fn stands(entry: &Entry, world: &World, table: &OperationTable, context: &Contex
     guard::all_stand(entry.guards(), world, table, context, mode)
 }
 
-/// The decision of a call's cell, for a call whose number does not lead to it.
+/// What the decision of a call's cell means for the call, and whether that lasts. If so, the call is known from now on.
 #[inline(never)]
-fn kept_for_long<'w>(
-    world: &'w World,
+fn learn(
+    world: &World,
     table: &OperationTable,
-    call: u64,
+    number: u64,
     context: &Context,
     mode: Mode,
-) -> Option<&'w Entry> {
-    let right = |entry: &Entry| stands(entry, world, table, context, mode);
-    world.decisions.get_long(call, table, context, mode, right)
+) -> Option<(Settled, bool)> {
+    let mut key = CellKey::EMPTY;
+    if !key.fill(table, context, mode) {
+        return None;
+    }
+    let entry = world.decisions.get(&key, |entry| stands(entry, world, table, context, mode))?;
+    let kernel = world.registry.compiled(entry.kernel)?;
+    let workspace = entry.workspace.bytes(kernel, context);
+    let settled = Settled { workspace, kernel: entry.kernel, transforms: entry.transforms };
+    let lasts = world.lasts(entry);
+    if lasts {
+        let (head, words) = (cache::head(table.info.slot(), mode), table.telling(context));
+        world.decisions.known.keep(number, head, words, settled);
+    }
+    Some((settled, lasts))
 }
 
 /// A kernel that did not run to its end.

@@ -7,12 +7,12 @@
 
 use std::sync::Arc;
 
-use super::guard::Guard;
 use super::publish::Published;
+use super::table::OperationTable;
 use super::world::World;
-use crate::cache::Entry;
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, Extent, MAX_WORDS};
+use crate::known::Settled;
 use crate::mode::ModeChange;
 use crate::plan::Transforms;
 use crate::run::Scratch;
@@ -138,19 +138,19 @@ impl Ways {
         generation: u64,
         change: ModeChange,
         context: &Context,
-    ) -> Option<(&Way, &CompiledKernel)> {
+    ) -> Option<&Way> {
         let found = self.calls.iter().position(|known| *known == call)?;
         let way = self.ways.get(found).filter(|way| way.is_of(generation, change, context))?;
         self.latest = found;
-        Some((way, way.kernel.as_deref()?))
+        Some(way)
     }
 
     /// Whether a call that was found in the shared table is to be remembered.
     #[inline(always)]
-    pub fn wants(&mut self, call: u64, generation: u64) -> bool {
+    pub fn wants(&mut self, call: u64) -> bool {
         self.passed += 1;
         let again = std::mem::replace(&mut self.missed, call) == call;
-        again || self.passed >= PATIENCE || self.ways[self.next % WAYS].generation != generation
+        again || self.passed >= PATIENCE
     }
 }
 
@@ -160,12 +160,11 @@ pub(crate) struct Way {
     generation: u64,
     change: ModeChange,
     extent: Extent,
-    /// The kernel's index in the registry of its world.
-    index: u32,
+    /// Whether numeric params are compared, too.
+    numbers_tell: bool,
+    /// What was decided, in the registry of its world.
+    pub settled: Settled,
     pub kernel: Option<Arc<CompiledKernel>>,
-    /// Scratch memory in bytes.
-    pub workspace: u64,
-    pub transforms: Transforms,
     words: [u64; MAX_WORDS],
 }
 
@@ -174,10 +173,9 @@ impl Way {
         generation: 0,
         change: ModeChange::NONE,
         extent: Extent::NONE,
-        index: 0,
+        numbers_tell: true,
+        settled: Settled { workspace: 0, kernel: 0, transforms: Transforms::NONE },
         kernel: None,
-        workspace: 0,
-        transforms: Transforms::NONE,
         words: [0; MAX_WORDS],
     };
 
@@ -185,7 +183,9 @@ impl Way {
     /// the stores that have just made the context.
     #[inline(always)]
     fn is_of(&self, generation: u64, change: ModeChange, context: &Context) -> bool {
-        self.words.iter().zip(context.words()).all(|(known, word)| known == word)
+        let (sized, rest) = self.words.split_at(context.sized().len().min(MAX_WORDS));
+        sized.iter().zip(context.sized()).all(|(known, word)| known == word)
+            && (!self.numbers_tell || rest.iter().zip(context.numbers()).all(|(known, word)| known == word))
             && self.generation == generation
             && self.change == change
             && self.extent == context.extent()
@@ -199,20 +199,16 @@ impl Recent {
         self.0.get_mut(slot as usize)?.as_deref_mut()
     }
 
-    /// Remembers a call, unless its decision hangs on more than the call.
+    /// Remembers a call whose decision hangs on nothing but the call.
     #[inline(never)]
     pub fn remember(
         &mut self,
-        slot: u32,
         world: &World,
+        table: &OperationTable,
         (call, context, change): (u64, &Context, ModeChange),
-        entry: &Entry,
+        settled: Settled,
     ) {
-        let fleeting = |guard: Guard| matches!(guard, Guard::Memory { .. }) && world.memory_changes();
-        if world.careful || world.watch.every_call() || entry.guards().any(fleeting) {
-            return;
-        }
-        let slot = slot as usize;
+        let slot = table.info.slot() as usize;
         if self.0.len() <= slot {
             self.0.resize_with(slot + 1, || None);
         }
@@ -221,21 +217,25 @@ impl Recent {
         let next = ways.next % WAYS;
         (ways.next, ways.passed, ways.latest) = (next + 1, 0, next);
         ways.calls[next] = call;
-        ways.ways[next].fill(world, context, change, entry);
+        ways.ways[next].fill(world, table, (context, change), settled);
     }
 }
 
 impl Way {
-    fn fill(&mut self, world: &World, context: &Context, change: ModeChange, entry: &Entry) {
+    fn fill(
+        &mut self,
+        world: &World,
+        table: &OperationTable,
+        (context, change): (&Context, ModeChange),
+        settled: Settled,
+    ) {
         // The same kernel of the same world is not counted again: the count is shared by all threads.
-        if self.generation != world.generation || self.index != entry.kernel {
-            self.kernel = world.registry.shared(entry.kernel);
+        if self.generation != world.generation || self.settled.kernel != settled.kernel {
+            self.kernel = world.registry.shared(settled.kernel);
         }
-        let workspace = self.kernel.as_ref().map(|kernel| entry.workspace.bytes(kernel, context));
         (self.generation, self.change) = (world.generation, change);
-        self.extent = context.extent();
-        (self.index, self.transforms) = (entry.kernel, entry.transforms);
-        self.workspace = workspace.unwrap_or_default();
+        (self.extent, self.numbers_tell) = (context.extent(), table.numbers_tell);
+        self.settled = settled;
         for (place, word) in self.words.iter_mut().zip(context.words()) {
             *place = *word;
         }

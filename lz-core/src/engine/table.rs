@@ -35,8 +35,8 @@ pub(crate) struct OperationTable {
     pub mask: [u64; FLAG_WORDS],
     /// How each axis is cut, by its number.
     pub axes: Vec<AxisCells>,
-    /// The same, to be held against sizes.
-    pub grid: Grid,
+    /// Whether numeric params tell calls apart, too: somebody looks at one.
+    pub numbers_tell: bool,
     /// Fields whose exact value a cell does not fix.
     pub open: FieldSet,
     /// Where the place of the tensors is.
@@ -183,68 +183,16 @@ impl AxisCells {
     }
 }
 
-/// All axes' cells in one row of numbers, for whoever knows a cell and asks whether sizes are in it.
-#[derive(Debug, Default)]
-pub(crate) struct Grid {
-    axes: Box<[GridAxis]>,
-    /// Of an axis that is cut: the least number that there is, the cuts, the greatest. Of one that is not: 0 and 1, to which the
-    /// size that names a cell is added.
-    bounds: Box<[i64]>,
-}
-
-#[derive(Debug)]
-struct GridAxis {
-    /// Where its numbers begin.
-    first: u32,
-    /// All bits for an axis that is cut, none for one of which every size is a cell: so that there is no branch.
-    cut: u32,
-}
-
-impl Grid {
-    fn of(cells: &[AxisCells]) -> Grid {
-        let mut bounds = Vec::new();
-        let mut axes = Vec::new();
-        for cells in cells {
-            let first = bounds.len() as u32;
-            let cut = match cells {
-                AxisCells::Exact => {
-                    bounds.extend([0, 1]);
-                    0
-                }
-                AxisCells::Cut(cuts) => {
-                    bounds.push(i64::MIN);
-                    bounds.extend(cuts);
-                    bounds.push(i64::MAX);
-                    u32::MAX
-                }
-            };
-            axes.push(GridAxis { first, cut });
-        }
-        Grid { axes: axes.into(), bounds: bounds.into() }
-    }
-
-    /// Whether sizes are in these cells. False also where only the long way can tell: for the greatest number that there is.
-    #[inline(always)]
-    pub fn covers(&self, cells: &[u32], sizes: &[u64]) -> bool {
-        if self.axes.len() != sizes.len() || cells.len() < sizes.len() {
-            return false;
-        }
-        for ((axis, size), cell) in self.axes.iter().zip(sizes).zip(cells) {
-            let at = axis.first.wrapping_add(cell & axis.cut) as usize;
-            let (size, named) = (*size as i64, i64::from(cell & !axis.cut));
-            let Some([begin, end]) = self.bounds.get(at..at + 2) else { return false };
-            if begin + named > size || size >= end + named {
-                return false;
-            }
-        }
-        true
-    }
-}
-
 impl OperationTable {
     /// Whether the truth of a part is the same for a whole cell.
     pub fn is_settled(&self, part: &Part) -> bool {
         part.cuttable || part.reads & self.open == 0
+    }
+
+    /// The words of a call that its decision can depend on.
+    #[inline(always)]
+    pub fn telling<'c>(&self, context: &'c Context) -> &'c [u64] {
+        if self.numbers_tell { context.words() } else { context.sized() }
     }
 
     pub fn build(
@@ -264,7 +212,7 @@ impl OperationTable {
             rules: Vec::new(),
             mask: [0; FLAG_WORDS],
             axes: Vec::new(),
-            grid: Grid::default(),
+            numbers_tell: false,
             open: 0,
             place: place_of(info),
             strides: info
@@ -287,8 +235,8 @@ impl OperationTable {
         table.locks = locks(&table, registry, policy, &names);
         table.rules = rules(&table, registry, policy, &names);
         table.cut_axes(registry, solved);
-        table.grid = Grid::of(&table.axes);
         table.mask_flags(registry);
+        table.numbers_tell = table.numbers_read(registry) != 0 || solved.reads_numbers(info);
         let open = |condition: &Condition, table: &OperationTable| {
             condition.parts.iter().any(|part| !table.is_settled(part))
         };

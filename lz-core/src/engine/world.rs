@@ -9,9 +9,10 @@ use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
 use super::devices::Devices;
+use super::guard::Guard;
 use super::scoped::ScopedWorlds;
 use super::table::OperationTable;
-use crate::cache::DecisionTable;
+use crate::cache::{DecisionTable, Entry};
 use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence, system_memory};
@@ -98,11 +99,12 @@ pub(crate) struct World {
     pub scoped: ScopedWorlds,
     /// How far the engine has stepped back.
     pub level: DegradationLevel,
-    /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
-    pub careful: bool,
+    /// By the slots of operations: whether something of their kernels has failed lately, so that each call must ask for leave
+    /// and tell its outcome. Empty when nothing has.
+    careful: Box<[bool]>,
     /// Whether decisions are kept.
     pub keeps: bool,
-    /// Whether they are, devices are real, and calls need no leave and are not watched: the case of nearly all calls.
+    /// Whether they are, devices are real, and calls are not watched: the case of nearly all calls.
     pub is_plain: bool,
     /// The ground of the modes of calls.
     pub mode: Mode,
@@ -156,14 +158,14 @@ impl World {
             watching,
         } = parts;
         let keeps = policy.cache.value.enabled && health.level().allows_cache();
-        let careful = !health.is_spotless();
+        let careful = careful_slots(&registry, &health);
         World {
             generation,
             mode: policy.mode(),
             watch: watching.watch(),
             scoped: ScopedWorlds::after(before, &policy),
             keeps,
-            is_plain: keeps && !careful && devices.are_real() && watching.watch() == Watch::default(),
+            is_plain: keeps && devices.are_real() && watching.watch() == Watch::default(),
             level: health.level(),
             careful,
             born: Instant::now(),
@@ -251,6 +253,40 @@ impl World {
     pub fn memory_changes(&self) -> bool {
         self.memory.is_some() || self.policy.probe_memory.value
     }
+
+    /// Whether a decision stays right for a call until the world changes: what it hangs on is the call alone, and not memory
+    /// that others take and give back.
+    pub fn lasts(&self, entry: &Entry) -> bool {
+        !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
+    }
+
+    /// Whether anything has failed lately.
+    pub fn is_troubled(&self) -> bool {
+        !self.careful.is_empty()
+    }
+
+    /// Whether calls of an operation must ask for leave and tell their outcome.
+    #[inline]
+    pub fn is_careful(&self, slot: u32) -> bool {
+        self.is_troubled() && self.careful.get(slot as usize).copied().unwrap_or(true)
+    }
+}
+
+/// Which operations have a kernel of which health remembers something.
+fn careful_slots(registry: &Registry, health: &Health) -> Box<[bool]> {
+    if health.is_spotless() {
+        return Box::default();
+    }
+    let concerned = |operation: &&'static OperationInfo| {
+        registry.kernels_of(operation).any(|kernel| health.concerns(&kernel.spec.id, &kernel.spec.backend))
+    };
+    let mut careful = vec![false; registry.slots()];
+    for operation in registry.operations().filter(concerned) {
+        if let Some(place) = careful.get_mut(operation.slot() as usize) {
+            *place = true;
+        }
+    }
+    careful.into()
 }
 
 impl fmt::Debug for World {

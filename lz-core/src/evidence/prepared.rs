@@ -5,7 +5,7 @@
 
 use super::dtypes_text;
 use super::stored::{Group, StoredEvidence};
-use crate::cache::hash_words;
+use crate::cache::{self, weigh};
 use crate::context::{Context, FieldKind, Store};
 use crate::device::DeviceSpec;
 use crate::engine::table::OperationTable;
@@ -63,7 +63,7 @@ impl Prepared {
     pub fn find(&self, device: &DeviceSpec, bucket: &[u64]) -> Option<&Points> {
         let device = self.0.iter().find(|known| known.uuid == device.uuid)?;
         let mask = device.places.len().wrapping_sub(1);
-        let mut place = hash_words(0, bucket) as usize & mask;
+        let mut place = cache::number(0, weigh(bucket)) as usize & mask;
         loop {
             let number = *device.places.get(place)? as usize;
             let known = device.buckets.get(number.wrapping_sub(1))?;
@@ -79,7 +79,7 @@ fn places(buckets: &[Points]) -> Box<[u32]> {
     let mut places = vec![0; (2 * buckets.len() + 1).next_power_of_two()];
     let mask = places.len() - 1;
     for (known, number) in buckets.iter().zip(1u32..) {
-        let mut place = hash_words(0, &known.bucket) as usize & mask;
+        let mut place = cache::number(0, weigh(&known.bucket)) as usize & mask;
         while places[place] != 0 {
             place = (place + 1) & mask;
         }

@@ -234,6 +234,11 @@ impl Health {
         self.view.load().last_failure(subject)
     }
 
+    /// Whether anything is remembered that calls of a kernel may depend on: of itself, its backend, or a device.
+    pub(crate) fn concerns(&self, kernel: &str, backend: &str) -> bool {
+        self.view.load().concerns(kernel, backend)
+    }
+
     /// Asks whether a call may be made, and claims a probe where the outcome decides.
     pub fn admit<'h>(&'h self, subject: Subject<'h>) -> Result<Permit<'h>, Refusal> {
         if self.all_closed() {

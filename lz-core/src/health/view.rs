@@ -105,6 +105,11 @@ impl View {
         standing
     }
 
+    /// Whether anything is remembered of a kernel, of its backend, or of any device.
+    pub fn concerns(&self, kernel: &str, backend: &str) -> bool {
+        !self.devices.is_empty() || self.kernels.contains_key(kernel) || self.backends.contains_key(backend)
+    }
+
     /// Whether a success of this call would be news.
     pub fn remembers(&self, subject: &Subject<'_>) -> bool {
         self.kernel(subject).is_some() || self.backends.contains_key(subject.backend)
