@@ -4,6 +4,7 @@
 //! word, and every function that takes one is `unsafe` and says what must hold.
 
 use std::ffi::{c_char, c_void};
+use std::mem::MaybeUninit;
 
 use lz_core::device::Platform;
 use lz_core::tensor::{Layout, MAX_RANK, Place};
@@ -247,16 +248,18 @@ pub struct Run {
 #[repr(C)]
 #[derive(Debug)]
 pub struct Output {
-    /// The tensor: given, or made.
-    pub tensor: Tensor,
-    /// Strings that were made.
-    pub texts: Texts,
+    /// One of the states below.
+    pub state: u32,
+    /// The caller's tensor, if it gives one.
+    pub given: *const Tensor,
     /// Keeps what was made alive; null where the caller owns it.
     pub owner: *mut c_void,
     /// Lets it go.
     pub release: Option<unsafe extern "C" fn(*mut c_void)>,
-    /// One of the states below.
-    pub state: u32,
+    /// Strings that were made.
+    pub texts: Texts,
+    /// The tensor that was made. Callers need not write it, which is most of what a place for a result would cost.
+    pub tensor: MaybeUninit<Tensor>,
 }
 
 /// The caller wants it made.
@@ -322,7 +325,7 @@ pub unsafe fn optional_tensor(
         return Ok(());
     }
     // SAFETY: passed on.
-    unsafe { tensor(argument, from, view.insert(TensorView::EMPTY)) }
+    unsafe { tensor(argument, from, view.insert(TensorView::empty())) }
 }
 
 /// A tensor that must be there and is changed in place.
@@ -353,7 +356,7 @@ pub unsafe fn optional_tensor_mut(
         return Ok(());
     }
     // SAFETY: passed on.
-    unsafe { tensor_mut(argument, from, place.insert(TensorMut::EMPTY)) }
+    unsafe { tensor_mut(argument, from, place.insert(TensorMut::empty())) }
 }
 
 /// A batch of strings.

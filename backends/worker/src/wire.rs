@@ -78,7 +78,7 @@ impl Reader<'_> {
     }
 
     pub fn dims(&mut self, rank: u8) -> Option<Dims> {
-        let mut dims = Dims::EMPTY;
+        let mut dims = Dims::empty();
         for _ in 0..rank {
             if !dims.push(self.word()? as i64) {
                 return None;

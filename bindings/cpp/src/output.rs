@@ -26,8 +26,8 @@ pub unsafe fn place(
 ) -> Result<(), Error> {
     if slot.state == abi::OUTPUT_GIVEN {
         // SAFETY: passed on.
-        let described = unsafe { slot.tensor.describe(view.description()) };
-        return described.map_err(|reason| refuse(operation, reason.argument(name)));
+        let described = unsafe { abi::tensor_mut(name, slot.given, view) };
+        return described.map_err(|reason| refuse(operation, reason));
     }
     let Some(spec) = spec() else { return Err(lz_core::check::disagreement(operation)) };
     // SAFETY: passed on.
@@ -97,16 +97,16 @@ unsafe fn allocate(
         ));
         return Err(refuse(operation, reason));
     }
-    slot.tensor = abi::Tensor { data: memory, ..abi::Tensor::described(&layout) };
+    let made = slot.tensor.write(abi::Tensor { data: memory, ..abi::Tensor::described(&layout) });
     slot.state = abi::OUTPUT_ALLOCATED;
     // SAFETY: fresh memory of that many bytes.
-    unsafe { slot.tensor.describe(view.description()) }.map_err(|reason| refuse(operation, reason))
+    unsafe { made.describe(view.description()) }.map_err(|reason| refuse(operation, reason))
 }
 
 /// Hands a tensor over that a kernel made.
 pub fn hand_over_tensor(slot: &mut Output, tensor: Tensor) {
     let mut tensor = Box::new(tensor);
-    slot.tensor = abi::Tensor::of_mut(&mut tensor.view_mut());
+    slot.tensor.write(abi::Tensor::of_mut(&mut tensor.view_mut()));
     slot.owner = Box::into_raw(tensor).cast();
     slot.release = Some(release::<Tensor>);
     slot.state = abi::OUTPUT_OWNED;

@@ -101,7 +101,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         if object.is_none() {
             return Ok(());
         }
-        self.tensor(name, object, view.insert(TensorView::EMPTY), hold)
+        self.tensor(name, object, view.insert(TensorView::empty()), hold)
     }
 
     /// Borrows a tensor that is written.
@@ -156,7 +156,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         if object.is_none() {
             return Ok(());
         }
-        self.writable(name, object, tensor.insert(TensorMut::EMPTY), hold)
+        self.writable(name, object, tensor.insert(TensorMut::empty()), hold)
     }
 
     /// Strings.

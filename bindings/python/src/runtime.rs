@@ -94,7 +94,7 @@ pub fn perform<'py, R>(
     let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
     let specs = check::infer_outputs(schema, &bound)
         .map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
-    let mut places: Vec<Placed<'py>> = specs.iter().map(|_| (Place::EMPTY, TensorMut::EMPTY)).collect();
+    let mut places: Vec<Placed<'py>> = specs.iter().map(|_| (Place::EMPTY, TensorMut::empty())).collect();
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
     if given.is_given() {
         for ((spec, (place, tensor)), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {

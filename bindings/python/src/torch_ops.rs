@@ -279,7 +279,7 @@ impl Interface {
 
     /// A result as torch takes it. The fake promises dense results, and a kernel in Python may return what it likes.
     fn give(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let (mut view, mut hold) = (TensorView::EMPTY, Hold::NOTHING);
+        let (mut view, mut hold) = (TensorView::empty(), Hold::NOTHING);
         let dense = hold.fill(result.as_borrowed(), &mut view).is_ok() && view.is_contiguous();
         let contiguous = if dense { None } else { Some(result.call_method0("contiguous")?) };
         let object = contiguous.as_ref().unwrap_or(result);

@@ -65,7 +65,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                 };
                 let there = format_ident!("has_{}", output.name);
                 make.push(quote! {
-                    let mut #local = lz_core::TensorMut::EMPTY;
+                    let mut #local = lz_core::TensorMut::empty();
                     let #there = crate::output::#find(
                         &lz_ops::#info, #name, || call.#spec(), #slot, &options, #place, &mut #local,
                     )?;

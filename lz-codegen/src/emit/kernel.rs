@@ -155,7 +155,7 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
             pub fn #spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
                 #scope
                 #absent
-                let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+                let mut sizes = ::lz_core::tensor::Dims::empty();
                 #shape
                 let dtype = #dtype;
                 Some((sizes, dtype))

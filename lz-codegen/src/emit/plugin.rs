@@ -133,10 +133,10 @@ fn lend(operation: &Operation) -> TokenStream {
                 // Tensors are described where they stay.
                 let (read, empty) = match (input.kind, input.read_write, input.optional.is_some()) {
                     (Kind::Tensor, false, false) => {
-                        (quote! { tensor }, quote! { lz_core::TensorView::EMPTY })
+                        (quote! { tensor }, quote! { lz_core::TensorView::empty() })
                     }
                     (Kind::Tensor, true, false) => {
-                        (quote! { tensor_mut }, quote! { lz_core::TensorMut::EMPTY })
+                        (quote! { tensor_mut }, quote! { lz_core::TensorMut::empty() })
                     }
                     (Kind::Tensor, false, true) => (quote! { optional_tensor }, quote! { None }),
                     (Kind::Tensor, true, true) => (quote! { optional_tensor_mut }, quote! { None }),

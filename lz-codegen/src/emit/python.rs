@@ -39,8 +39,8 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     let fields = operation.inputs.iter().map(|input| {
         let (field, local) = (ident(&input.name), format_ident!("lent_{}", input.name));
         let value = match (input.kind, input.read_write, input.optional.is_some()) {
-            (Kind::Tensor, false, false) => quote! { TensorView::EMPTY },
-            (Kind::Tensor, true, false) => quote! { TensorMut::EMPTY },
+            (Kind::Tensor, false, false) => quote! { TensorView::empty() },
+            (Kind::Tensor, true, false) => quote! { TensorMut::empty() },
             (Kind::Tensor, _, true) => quote! { None },
             (Kind::Text, ..) => quote! { &#local },
             (Kind::Tokenizer, ..) => quote! { &*#local },
@@ -212,7 +212,7 @@ fn outputs(operation: &Operation) -> TokenStream {
         }
         let view = format_ident!("view_{}", output.name);
         declare.push(quote! { let mut #local = Place::EMPTY; });
-        views.push(quote! { let mut #view = TensorMut::EMPTY; });
+        views.push(quote! { let mut #view = TensorMut::empty(); });
         allocate.push(quote! { #local.allocate(&mut *frame, call.#spec(), &mut #view)?; });
         let packed = nibbles(operation, &output.dtype)
             .map(|_| quote! { crate::output::nibbles(call.#spec(), &mut #view); });

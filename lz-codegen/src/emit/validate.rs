@@ -81,7 +81,7 @@ fn bind(operation: &Operation) -> TokenStream {
         let start = axis.value.unwrap_or(-1);
         if axis.pack {
             let (dims, bound) = (pack_field(&axis.name), format_ident!("{}_bound", axis.name));
-            quote! { let mut #variable = #start; let mut #dims = ::lz_core::tensor::Dims::EMPTY; let mut #bound = false; }
+            quote! { let mut #variable = #start; let mut #dims = ::lz_core::tensor::Dims::empty(); let mut #bound = false; }
         } else {
             quote! { let mut #variable: i64 = #start; }
         }
@@ -341,7 +341,7 @@ fn computed_dimensions(operation: &Operation, input: &Input) -> Option<TokenStre
         if input.broadcast {
             let pushes = push_sizes(operation, dims);
             return quote! {
-                let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+                let mut sizes = ::lz_core::tensor::Dims::empty();
                 #pushes
                 if !::lz_core::check::fast::broadcasts(view.shape(), &sizes) { return None; }
             };

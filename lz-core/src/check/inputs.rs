@@ -128,7 +128,7 @@ impl<'c> Checker<'c, '_> {
             let Some(dims) = self.bound.pick(self.operation, &input.shape) else { continue };
             match &self.args[index] {
                 Arg::Text(texts) => {
-                    let count = Dims::new(&[texts.len() as i64]).unwrap_or(Dims::EMPTY);
+                    let count = Dims::new(&[texts.len() as i64]).unwrap_or(Dims::empty());
                     self.bind_shape(index, dims, &count);
                 }
                 arg => {

@@ -269,7 +269,7 @@ impl Bound {
 
     /// The sizes that a shape has in this call; `Err` names the expression that cannot be computed.
     fn sizes(&self, dims: &[Dim]) -> Result<Dims, Reason> {
-        let mut sizes = Dims::EMPTY;
+        let mut sizes = Dims::empty();
         let mut full = true;
         for dim in dims {
             match dim {

@@ -16,7 +16,10 @@ pub struct Dims {
 
 impl Dims {
     /// No dimensions.
-    pub const EMPTY: Dims = Dims { values: [const { MaybeUninit::uninit() }; MAX_RANK], len: 0 };
+    #[inline(always)]
+    pub const fn empty() -> Dims {
+        Dims { values: [const { MaybeUninit::uninit() }; MAX_RANK], len: 0 }
+    }
 
     /// Copies `values`; `None` if there are more than [`MAX_RANK`].
     #[inline]
@@ -24,7 +27,7 @@ impl Dims {
         if values.len() > MAX_RANK {
             return None;
         }
-        let mut dims = Dims { len: values.len() as u8, ..Dims::EMPTY };
+        let mut dims = Dims { len: values.len() as u8, ..Dims::empty() };
         for (place, value) in dims.values.iter_mut().zip(values) {
             place.write(*value);
         }
@@ -40,7 +43,7 @@ impl Dims {
     /// ones, for which processors wait; the volatile reads keep the compiler from doing that after all.
     #[inline(always)]
     pub(super) fn twin(&self) -> Dims {
-        let mut twin = Dims { len: self.len, ..Dims::EMPTY };
+        let mut twin = Dims { len: self.len, ..Dims::empty() };
         for (place, value) in twin.values.iter_mut().zip(self.iter()) {
             // SAFETY: a reference is always good to read.
             place.write(unsafe { std::ptr::read_volatile(value) });
@@ -81,7 +84,7 @@ impl Dims {
 
     /// Dense row-major strides, in elements, of a tensor with these sizes. Sizes of 0 count as 1, so strides stay positive.
     pub fn contiguous_strides(&self) -> Dims {
-        let mut strides = Dims { len: self.len, ..Dims::EMPTY };
+        let mut strides = Dims { len: self.len, ..Dims::empty() };
         let mut next = 1i64;
         for (stride, &size) in strides.values.iter_mut().zip(self.iter()).rev() {
             stride.write(next);
@@ -129,7 +132,7 @@ impl Indices {
             Some(dims) if dims.iter().all(|&size| size > 0) => Some(Dims::zeros(dims.len())),
             _ => None,
         };
-        Indices { shape: Dims::new(shape).unwrap_or(Dims::EMPTY), next }
+        Indices { shape: Dims::new(shape).unwrap_or(Dims::empty()), next }
     }
 }
 

@@ -47,8 +47,10 @@ pub struct Layout {
 
 impl Layout {
     /// Of no tensor.
-    pub(super) const EMPTY: Layout =
-        Layout { shape: Dims::EMPTY, strides: Dims::EMPTY, dtype: DType::U8, place: Place::HOST };
+    #[inline(always)]
+    pub(super) const fn empty() -> Layout {
+        Layout { shape: Dims::empty(), strides: Dims::empty(), dtype: DType::U8, place: Place::HOST }
+    }
 
     /// Takes other sizes and strides, and finds out what is true of them in the same pass.
     #[inline(always)]
@@ -61,7 +63,7 @@ impl Layout {
         let size = self.dtype.size();
         let mut facts = Dense::new(size, address);
         if rank > MAX_RANK {
-            *self = Layout::EMPTY;
+            *self = Layout::empty();
             return Facts::UNUSABLE;
         }
         // SAFETY: the loop writes as many.

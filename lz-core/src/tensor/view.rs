@@ -111,13 +111,16 @@ unsafe impl Sync for TensorView<'_> {}
 impl<'a> TensorView<'a> {
     shared_by_views!(self, self);
 
-    /// No tensor: validation refuses it.
-    pub const EMPTY: TensorView<'a> = TensorView {
-        data: std::ptr::null(),
-        layout: Layout::EMPTY,
-        facts: Facts::UNUSABLE,
-        memory: PhantomData,
-    };
+    /// No tensor: validation refuses it. A function and not a constant, which would be copied whole.
+    #[inline(always)]
+    pub const fn empty() -> TensorView<'a> {
+        TensorView {
+            data: std::ptr::null(),
+            layout: Layout::empty(),
+            facts: Facts::UNUSABLE,
+            memory: PhantomData,
+        }
+    }
 
     /// Describes other memory from now on, in place: a view is too large to be handed from function to function in every
     /// call. `dimension` gives the size and the stride, in elements, of each dimension; a rank above
@@ -302,7 +305,10 @@ impl<'a> TensorMut<'a> {
     shared_by_views!(self, self.view);
 
     /// No tensor: validation refuses it.
-    pub const EMPTY: TensorMut<'a> = TensorMut { view: TensorView::EMPTY, memory: PhantomData };
+    #[inline(always)]
+    pub const fn empty() -> TensorMut<'a> {
+        TensorMut { view: TensorView::empty(), memory: PhantomData }
+    }
 
     /// What describes the memory, to be [described](TensorView::describe) in place.
     ///

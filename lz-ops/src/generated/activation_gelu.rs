@@ -208,7 +208,7 @@ impl<'a> ActivationGelu<'a> {
         room: &'r mut Option<ActivationGeluCall<'c>>,
     ) -> Option<&'r ActivationGeluCall<'c>> {
         let mut axis_dims = -1i64;
-        let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut dims_dims = ::lz_core::tensor::Dims::empty();
         let mut dims_bound = false;
         let mut dtype_t = 0u8;
         let param_approximate = match self.approximate {
@@ -425,7 +425,7 @@ impl<'c> ActivationGeluCall<'c> {
         let axis_dims = self.axes.dims;
         let dims_dims = &self.axes.dims_dims;
         let param_approximate = self.approximate;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -222,7 +222,7 @@ impl<'a> ActivationGeluMul<'a> {
         room: &'r mut Option<ActivationGeluMulCall<'c>>,
     ) -> Option<&'r ActivationGeluMulCall<'c>> {
         let mut axis_dims = -1i64;
-        let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut dims_dims = ::lz_core::tensor::Dims::empty();
         let mut dims_bound = false;
         let mut dtype_t = 0u8;
         let param_approximate = match self.approximate {
@@ -472,7 +472,7 @@ impl<'c> ActivationGeluMulCall<'c> {
         let axis_dims = self.axes.dims;
         let dims_dims = &self.axes.dims_dims;
         let param_approximate = self.approximate;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -155,7 +155,7 @@ impl<'a> ActivationReluSquared<'a> {
         room: &'r mut Option<ActivationReluSquaredCall<'c>>,
     ) -> Option<&'r ActivationReluSquaredCall<'c>> {
         let mut axis_dims = -1i64;
-        let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut dims_dims = ::lz_core::tensor::Dims::empty();
         let mut dims_bound = false;
         let mut dtype_t = 0u8;
         {
@@ -352,7 +352,7 @@ impl<'c> ActivationReluSquaredCall<'c> {
     pub fn output_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_dims = self.axes.dims;
         let dims_dims = &self.axes.dims_dims;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -188,7 +188,7 @@ impl<'a> ActivationSilu<'a> {
         room: &'r mut Option<ActivationSiluCall<'c>>,
     ) -> Option<&'r ActivationSiluCall<'c>> {
         let mut axis_dims = -1i64;
-        let mut dims_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut dims_dims = ::lz_core::tensor::Dims::empty();
         let mut dims_bound = false;
         let mut dtype_t = 0u8;
         {
@@ -400,7 +400,7 @@ impl<'c> ActivationSiluCall<'c> {
         let axis_dims = self.axes.dims;
         let dims_dims = &self.axes.dims_dims;
         let param_alpha = self.alpha;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in dims_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -567,7 +567,7 @@ impl<'a> AttentionCrossDecode<'a> {
             return None;
         }
         if let Some(view) = &self.mask {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1007,7 +1007,7 @@ impl<'c> AttentionCrossDecodeCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -1060,7 +1060,7 @@ impl<'c> AttentionCrossDecodeCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

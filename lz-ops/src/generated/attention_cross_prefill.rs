@@ -599,7 +599,7 @@ impl<'a> AttentionCrossPrefill<'a> {
             return None;
         }
         if let Some(view) = &self.mask {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1059,7 +1059,7 @@ impl<'c> AttentionCrossPrefillCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionCrossPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {
@@ -1151,7 +1151,7 @@ impl<'c> AttentionCrossPrefillCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionCrossPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {

@@ -655,7 +655,7 @@ impl<'a> AttentionGqaDecode<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1097,7 +1097,7 @@ impl<'c> AttentionGqaDecodeCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -1154,7 +1154,7 @@ impl<'c> AttentionGqaDecodeCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

@@ -732,7 +732,7 @@ impl<'a> AttentionGqaDecodePaged<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1254,7 +1254,7 @@ impl<'c> AttentionGqaDecodePagedCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -1313,7 +1313,7 @@ impl<'c> AttentionGqaDecodePagedCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

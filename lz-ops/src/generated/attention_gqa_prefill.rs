@@ -802,7 +802,7 @@ impl<'a> AttentionGqaPrefill<'a> {
             return None;
         }
         if let Some(view) = &self.mask {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -820,7 +820,7 @@ impl<'a> AttentionGqaPrefill<'a> {
             }
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1296,7 +1296,7 @@ impl<'c> AttentionGqaPrefillCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionGqaPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {
@@ -1398,7 +1398,7 @@ impl<'c> AttentionGqaPrefillCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionGqaPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {

@@ -847,7 +847,7 @@ impl<'a> AttentionGqaPrefillPaged<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1439,7 +1439,7 @@ impl<'c> AttentionGqaPrefillPagedCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }
@@ -1504,7 +1504,7 @@ impl<'c> AttentionGqaPrefillPagedCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }

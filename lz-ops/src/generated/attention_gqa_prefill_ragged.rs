@@ -655,7 +655,7 @@ impl<'a> AttentionGqaPrefillRagged<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1141,7 +1141,7 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
         let param_soft_cap = self.soft_cap;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }
@@ -1202,7 +1202,7 @@ impl<'c> AttentionGqaPrefillRaggedCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }

@@ -699,7 +699,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
         let axis_dim_kpe = self.axes.dim_kpe;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_tokens)?) {
             return None;
         }
@@ -748,7 +748,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_tokens)?) {
             return None;
         }

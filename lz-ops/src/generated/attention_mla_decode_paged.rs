@@ -930,7 +930,7 @@ impl<'c> AttentionMlaDecodePagedCall<'c> {
         let axis_dim_kpe = self.axes.dim_kpe;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -983,7 +983,7 @@ impl<'c> AttentionMlaDecodePagedCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

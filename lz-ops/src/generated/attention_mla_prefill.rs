@@ -792,7 +792,7 @@ impl<'c> AttentionMlaPrefillCall<'c> {
         let param_causal = self.causal;
         let param_causal_offset = self.causal_offset;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_seq_q)?) {
             return None;
         }
@@ -845,7 +845,7 @@ impl<'c> AttentionMlaPrefillCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_seq_q)?) {
             return None;
         }

@@ -960,7 +960,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
         let param_soft_cap = self.soft_cap;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_m)?) {
             return None;
         }
@@ -1017,7 +1017,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_m)?) {
             return None;
         }

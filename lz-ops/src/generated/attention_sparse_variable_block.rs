@@ -981,7 +981,7 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         let param_soft_cap = self.soft_cap;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_heads)?) {
             return None;
         }
@@ -1036,7 +1036,7 @@ impl<'c> AttentionSparseVariableBlockCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_heads)?) {
             return None;
         }

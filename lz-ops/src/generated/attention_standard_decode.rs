@@ -648,7 +648,7 @@ impl<'a> AttentionStandardDecode<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1069,7 +1069,7 @@ impl<'c> AttentionStandardDecodeCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -1124,7 +1124,7 @@ impl<'c> AttentionStandardDecodeCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

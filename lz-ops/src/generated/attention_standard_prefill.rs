@@ -795,7 +795,7 @@ impl<'a> AttentionStandardPrefill<'a> {
             return None;
         }
         if let Some(view) = &self.mask {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -813,7 +813,7 @@ impl<'a> AttentionStandardPrefill<'a> {
             }
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1268,7 +1268,7 @@ impl<'c> AttentionStandardPrefillCall<'c> {
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionStandardPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {
@@ -1368,7 +1368,7 @@ impl<'c> AttentionStandardPrefillCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             AttentionStandardPrefillLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {

@@ -652,7 +652,7 @@ impl<'a> AttentionStandardPrefillRagged<'a> {
             return None;
         }
         if let Some(view) = &self.alibi_slopes {
-            let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+            let mut sizes = ::lz_core::tensor::Dims::empty();
             if !sizes.push(Some(axis_batch)?) {
                 return None;
             }
@@ -1119,7 +1119,7 @@ impl<'c> AttentionStandardPrefillRaggedCall<'c> {
         let param_soft_cap = self.soft_cap;
         let param_sm_scale = self.sm_scale;
         let param_return_lse = self.return_lse;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }
@@ -1178,7 +1178,7 @@ impl<'c> AttentionStandardPrefillRaggedCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_total_q)?) {
             return None;
         }

@@ -181,7 +181,7 @@ impl<'a> AttentionStateMerge<'a> {
         room: &'r mut Option<AttentionStateMergeCall<'c>>,
     ) -> Option<&'r AttentionStateMergeCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_states: i64 = -1i64;
         let mut axis_heads: i64 = -1i64;
@@ -502,7 +502,7 @@ impl<'c> AttentionStateMergeCall<'c> {
         let axis_states = self.axes.states;
         let axis_heads = self.axes.heads;
         let axis_head_dim = self.axes.head_dim;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;
@@ -543,7 +543,7 @@ impl<'c> AttentionStateMergeCall<'c> {
         let axis_states = self.axes.states;
         let axis_heads = self.axes.heads;
         let axis_head_dim = self.axes.head_dim;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -417,7 +417,7 @@ impl<'a> Dequantize<'a> {
         room: &'r mut Option<DequantizeCall<'c>>,
     ) -> Option<&'r DequantizeCall<'c>> {
         let mut axis_outer = -1i64;
-        let mut outer_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut outer_dims = ::lz_core::tensor::Dims::empty();
         let mut outer_bound = false;
         let mut axis_channels: i64 = -1i64;
         let mut axis_stored: i64 = -1i64;
@@ -1092,7 +1092,7 @@ impl<'c> DequantizeCall<'c> {
         let param_block_size = self.block_size;
         let param_inner = self.inner;
         let param_output_dtype = self.output_dtype;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in outer_dims.iter() {
             if !sizes.push(size) {
                 return None;

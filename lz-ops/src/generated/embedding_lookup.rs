@@ -171,7 +171,7 @@ impl<'a> EmbeddingLookup<'a> {
         let mut axis_vocab: i64 = -1i64;
         let mut axis_dim: i64 = -1i64;
         let mut axis_tokens = -1i64;
-        let mut tokens_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut tokens_dims = ::lz_core::tensor::Dims::empty();
         let mut tokens_bound = false;
         let mut dtype_t = 0u8;
         let mut dtype_i = 0u8;
@@ -456,7 +456,7 @@ impl<'c> EmbeddingLookupCall<'c> {
         let axis_dim = self.axes.dim;
         let axis_tokens = self.axes.tokens;
         let tokens_dims = &self.axes.tokens_dims;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in tokens_dims.iter() {
             if !sizes.push(size) {
                 return None;

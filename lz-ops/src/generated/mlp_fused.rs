@@ -274,7 +274,7 @@ impl<'a> MlpFused<'a> {
         room: &'r mut Option<MlpFusedCall<'c>>,
     ) -> Option<&'r MlpFusedCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_in_features: i64 = -1i64;
         let mut axis_intermediate: i64 = -1i64;
@@ -650,7 +650,7 @@ impl<'c> MlpFusedCall<'c> {
         let axis_intermediate = self.axes.intermediate;
         let axis_out_features = self.axes.out_features;
         let param_activation = self.activation;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

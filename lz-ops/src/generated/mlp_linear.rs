@@ -261,7 +261,7 @@ impl<'a> MlpLinear<'a> {
         room: &'r mut Option<MlpLinearCall<'c>>,
     ) -> Option<&'r MlpLinearCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_in_features: i64 = -1i64;
         let mut axis_out_features: i64 = -1i64;
@@ -597,7 +597,7 @@ impl<'c> MlpLinearCall<'c> {
         let axis_in_features = self.axes.in_features;
         let axis_out_features = self.axes.out_features;
         let param_activation = self.activation;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -456,7 +456,7 @@ impl<'a> MlpLinearInt8<'a> {
         room: &'r mut Option<MlpLinearInt8Call<'c>>,
     ) -> Option<&'r MlpLinearInt8Call<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_in_features: i64 = -1i64;
         let mut axis_out_features: i64 = -1i64;
@@ -1043,7 +1043,7 @@ impl<'c> MlpLinearInt8Call<'c> {
         let param_weight_layout = self.weight_layout;
         let param_activation = self.activation;
         let param_output_dtype = self.output_dtype;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -367,7 +367,7 @@ impl<'c> MlpLinearPackCall<'c> {
     pub fn packed_spec(&self) -> Option<(::lz_core::tensor::Dims, ::lz_core::DType)> {
         let axis_out_features = self.axes.out_features;
         let axis_stored = self.axes.stored;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes
             .push(
                 (::lz_core::expr::arith::ceil_divide_int(axis_out_features, 16i64)).ok()?,

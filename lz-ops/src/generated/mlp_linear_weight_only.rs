@@ -481,7 +481,7 @@ impl<'a> MlpLinearWeightOnly<'a> {
         room: &'r mut Option<MlpLinearWeightOnlyCall<'c>>,
     ) -> Option<&'r MlpLinearWeightOnlyCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_in_features: i64 = -1i64;
         let mut axis_out_features: i64 = -1i64;
@@ -1152,7 +1152,7 @@ impl<'c> MlpLinearWeightOnlyCall<'c> {
         let param_weight_layout = self.weight_layout;
         let param_stored = self.stored;
         let param_activation = self.activation;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

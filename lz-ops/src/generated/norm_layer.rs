@@ -279,7 +279,7 @@ impl<'a> NormLayer<'a> {
         room: &'r mut Option<NormLayerCall<'c>>,
     ) -> Option<&'r NormLayerCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_hidden: i64 = -1i64;
         let mut dtype_t = 0u8;
@@ -698,7 +698,7 @@ impl<'c> NormLayerCall<'c> {
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_return_stats = self.return_stats;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;
@@ -741,7 +741,7 @@ impl<'c> NormLayerCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;
@@ -791,7 +791,7 @@ impl<'c> NormLayerCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -243,7 +243,7 @@ impl<'a> NormRms<'a> {
         room: &'r mut Option<NormRmsCall<'c>>,
     ) -> Option<&'r NormRmsCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_hidden: i64 = -1i64;
         let mut dtype_t = 0u8;
@@ -560,7 +560,7 @@ impl<'c> NormRmsCall<'c> {
         let axis_hidden = self.axes.hidden;
         let param_eps = self.eps;
         let param_weight_offset = self.weight_offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

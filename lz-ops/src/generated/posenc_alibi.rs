@@ -502,7 +502,7 @@ impl<'c> PosencAlibiCall<'c> {
         let axis_seq_q = self.axes.seq_q;
         let axis_seq_k = self.axes.seq_k;
         let param_causal_offset = self.causal_offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

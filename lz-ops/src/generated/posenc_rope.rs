@@ -800,7 +800,7 @@ impl<'c> PosencRopeCall<'c> {
         let axis_half_rotary = self.axes.half_rotary;
         let param_interleaved = self.interleaved;
         let param_layout = self.layout;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_layout {
             PosencRopeLayout::Bshd => {
                 if !sizes.push(Some(axis_batch)?) {

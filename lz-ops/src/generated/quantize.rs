@@ -372,7 +372,7 @@ impl<'a> Quantize<'a> {
         room: &'r mut Option<QuantizeCall<'c>>,
     ) -> Option<&'r QuantizeCall<'c>> {
         let mut axis_outer = -1i64;
-        let mut outer_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut outer_dims = ::lz_core::tensor::Dims::empty();
         let mut outer_bound = false;
         let mut axis_channels: i64 = -1i64;
         let mut axis_inner: i64 = -1i64;
@@ -1009,7 +1009,7 @@ impl<'c> QuantizeCall<'c> {
         let param_format = self.format;
         let param_granularity = self.granularity;
         let param_block_size = self.block_size;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_format {
             QuantizeFormat::Int8 => {
                 for &size in outer_dims.iter() {
@@ -1219,7 +1219,7 @@ impl<'c> QuantizeCall<'c> {
         )) {
             return None;
         }
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         match param_granularity {
             QuantizeGranularity::Tensor => {}
             QuantizeGranularity::Channel => {

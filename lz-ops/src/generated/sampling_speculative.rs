@@ -753,7 +753,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
         let axis_vocab = self.axes.vocab;
         let param_seed = self.seed;
         let param_offset = self.offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }
@@ -796,7 +796,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
         let axis_vocab = self.axes.vocab;
         let param_seed = self.seed;
         let param_offset = self.offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(Some(axis_batch)?) {
             return None;
         }

@@ -324,7 +324,7 @@ impl<'a> SamplingTopk<'a> {
         room: &'r mut Option<SamplingTopkCall<'c>>,
     ) -> Option<&'r SamplingTopkCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_vocab: i64 = -1i64;
         let mut dtype_t = 0u8;
@@ -774,7 +774,7 @@ impl<'c> SamplingTopkCall<'c> {
         let param_temperature = self.temperature;
         let param_seed = self.seed;
         let param_offset = self.offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

@@ -355,7 +355,7 @@ impl<'a> SamplingTopp<'a> {
         room: &'r mut Option<SamplingToppCall<'c>>,
     ) -> Option<&'r SamplingToppCall<'c>> {
         let mut axis_rows = -1i64;
-        let mut rows_dims = ::lz_core::tensor::Dims::EMPTY;
+        let mut rows_dims = ::lz_core::tensor::Dims::empty();
         let mut rows_bound = false;
         let mut axis_vocab: i64 = -1i64;
         let mut dtype_t = 0u8;
@@ -829,7 +829,7 @@ impl<'c> SamplingToppCall<'c> {
         let param_temperature = self.temperature;
         let param_seed = self.seed;
         let param_offset = self.offset;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         for &size in rows_dims.iter() {
             if !sizes.push(size) {
                 return None;

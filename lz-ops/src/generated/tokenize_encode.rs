@@ -465,7 +465,7 @@ impl<'c> TokenizeEncodeCall<'c> {
         let axis_batch = self.axes.batch;
         let param_add_special_tokens = self.add_special_tokens;
         let param_return_offsets = self.return_offsets;
-        let mut sizes = ::lz_core::tensor::Dims::EMPTY;
+        let mut sizes = ::lz_core::tensor::Dims::empty();
         if !sizes.push(axis_batch.checked_add(1i64)?) {
             return None;
         }

@@ -144,7 +144,7 @@ pub fn masked(score: f64, mask: Option<TensorView<'_>>, index: &[i64]) -> f64 {
 /// Where a broadcast tensor keeps what it says about `index`: dimensions align at the right, and one of size 1 has one place.
 fn broadcast(view: &TensorView<'_>, index: &[i64]) -> Dims {
     let missing = index.len().saturating_sub(view.rank());
-    let mut own = Dims::EMPTY;
+    let mut own = Dims::empty();
     for (&position, &size) in index.iter().skip(missing).zip(view.shape()) {
         // A shape has at most the rank that fits.
         let _fits = own.push(if size == 1 { 0 } else { position });

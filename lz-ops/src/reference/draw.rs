@@ -81,13 +81,13 @@ mod tests {
     fn candidates_are_sorted_and_weighted() {
         let logits = [1.0f32, f32::NAN, 3.0, 1.0, f32::NEG_INFINITY, 3.0];
         let view = TensorView::from_slice(&logits, &[6]).unwrap();
-        let found = candidates(&view, Dims::EMPTY, 6, 2.0);
+        let found = candidates(&view, Dims::empty(), 6, 2.0);
         let tokens: Vec<i64> = found.iter().map(|candidate| candidate.token).collect();
         let weights: Vec<f64> = found.iter().map(|candidate| candidate.weight).collect();
         assert_eq!(tokens, [2, 5, 0, 3, 4]);
         let low = (-1f64).exp();
         assert_eq!(weights, [1.0, 1.0, low, low, 0.0]);
-        let hot = candidates(&view, Dims::EMPTY, 6, f64::INFINITY);
+        let hot = candidates(&view, Dims::empty(), 6, f64::INFINITY);
         assert!(hot.iter().all(|candidate| candidate.weight == if candidate.token == 4 { 0.0 } else { 1.0 }));
     }
 
@@ -95,13 +95,13 @@ mod tests {
     fn an_infinite_logit_takes_everything_and_a_hopeless_row_has_no_candidates() {
         let logits = [f32::INFINITY, 5.0, f32::INFINITY];
         let view = TensorView::from_slice(&logits, &[3]).unwrap();
-        let weights: Vec<(i64, f64)> = candidates(&view, Dims::EMPTY, 3, 1.0)
+        let weights: Vec<(i64, f64)> = candidates(&view, Dims::empty(), 3, 1.0)
             .iter()
             .map(|candidate| (candidate.token, candidate.weight))
             .collect();
         assert_eq!(weights, [(0, 1.0), (2, 1.0), (1, 0.0)]);
         let hopeless = [f32::NAN, f32::NEG_INFINITY];
         let view = TensorView::from_slice(&hopeless, &[2]).unwrap();
-        assert!(candidates(&view, Dims::EMPTY, 2, 1.0).is_empty());
+        assert!(candidates(&view, Dims::empty(), 2, 1.0).is_empty());
     }
 }

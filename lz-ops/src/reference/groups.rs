@@ -21,7 +21,7 @@ impl Groups {
         match (self, element) {
             (Groups::Channel, [.., channel, _]) => join(&[&[*channel]]),
             (Groups::Block(size), [leading @ .., last]) => join(&[leading, &[*last / size.max(1)]]),
-            _ => Dims::EMPTY,
+            _ => Dims::empty(),
         }
     }
 
@@ -56,7 +56,7 @@ impl Groups {
 fn nibble_place(element: &[i64]) -> (Dims, bool) {
     match element {
         [leading @ .., i] => (join(&[leading, &[*i / 2]]), i % 2 == 1),
-        [] => (Dims::EMPTY, false),
+        [] => (Dims::empty(), false),
     }
 }
 

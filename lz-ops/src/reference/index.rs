@@ -11,7 +11,7 @@ pub fn with(mut leading: Dims, last: i64) -> Dims {
 
 /// Several parts of an index in a row.
 pub fn join(parts: &[&[i64]]) -> Dims {
-    let mut index = Dims::EMPTY;
+    let mut index = Dims::empty();
     for &position in parts.iter().flat_map(|part| part.iter()) {
         let _fits = index.push(position);
     }

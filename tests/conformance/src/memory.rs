@@ -67,7 +67,7 @@ pub struct OwnedTensor {
 impl OwnedTensor {
     /// Allocates; the sizes must be small, or one of them 0.
     pub fn new(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> OwnedTensor {
-        let dims = Dims::new(shape).unwrap_or(Dims::EMPTY);
+        let dims = Dims::new(shape).unwrap_or(Dims::empty());
         let strides = strides(random, &dims, pattern);
         let layout = Layout { shape: dims, strides, dtype, place: Place::HOST };
         // Off a cache line in half of the cases, but always aligned for the dtype.
@@ -256,5 +256,5 @@ fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
         }
         _ => {}
     }
-    Dims::new(&values[..rank]).unwrap_or(Dims::EMPTY)
+    Dims::new(&values[..rank]).unwrap_or(Dims::empty())
 }

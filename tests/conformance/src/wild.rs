@@ -66,8 +66,8 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
             let sizes: Vec<i64> = (0..rank).map(|_| SIZES[random.below(SIZES.len())]).collect();
             let strides: Vec<i64> = (0..rank).map(|_| STRIDES[random.below(STRIDES.len())]).collect();
             tensor.relabel(|layout| {
-                layout.shape = Dims::new(&sizes).unwrap_or(Dims::EMPTY);
-                layout.strides = Dims::new(&strides).unwrap_or(Dims::EMPTY);
+                layout.shape = Dims::new(&sizes).unwrap_or(Dims::empty());
+                layout.strides = Dims::new(&strides).unwrap_or(Dims::empty());
             });
         }
         1 => {
@@ -76,7 +76,7 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
             if let Some(size) = sizes.get_mut(dimension) {
                 *size = SIZES[random.below(SIZES.len())];
             }
-            tensor.relabel(|layout| layout.shape = Dims::new(&sizes).unwrap_or(Dims::EMPTY));
+            tensor.relabel(|layout| layout.shape = Dims::new(&sizes).unwrap_or(Dims::empty()));
         }
         2 => {
             let mut strides = tensor.layout().strides.to_vec();
@@ -84,7 +84,7 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
             if let Some(stride) = strides.get_mut(dimension) {
                 *stride = STRIDES[random.below(STRIDES.len())];
             }
-            tensor.relabel(|layout| layout.strides = Dims::new(&strides).unwrap_or(Dims::EMPTY));
+            tensor.relabel(|layout| layout.strides = Dims::new(&strides).unwrap_or(Dims::empty()));
         }
         3 => {
             let dtype = DType::ALL[random.below(DType::ALL.len())];

@@ -144,11 +144,12 @@ typedef lz_status (*lz_plugin_init_function)(const lz_host *host, lz_plugin *plu
 
 /* Where a caller wants a result, and how it gets it. For callers, not for kernels. */
 typedef struct lz_output {
-    lz_tensor tensor; /* given, or made */
-    lz_texts texts;   /* strings that were made */
-    void *owner;      /* keeps what was made alive */
+    uint32_t state;         /* LZ_OUTPUT_… */
+    const lz_tensor *given; /* the caller's */
+    void *owner;            /* keeps what was made alive */
     void (*release)(void *owner);
-    uint32_t state; /* LZ_OUTPUT_… */
+    lz_texts texts;   /* strings that were made */
+    lz_tensor tensor; /* what was made; nobody reads it before */
 } lz_output;
 enum {
     LZ_OUTPUT_WANTED = 0,    /* the caller wants it made */

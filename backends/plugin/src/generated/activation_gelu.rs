@@ -52,7 +52,7 @@ impl ActivationGeluArgs {
         lent: impl FnOnce(&lz_ops::ActivationGelu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::ActivationGelu {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
             approximate: if abi::is_given(self.given, 0u32) {
                 Some(
                     abi::case(

@@ -54,8 +54,8 @@ impl ActivationGeluMulArgs {
         lent: impl FnOnce(&lz_ops::ActivationGeluMul<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::ActivationGeluMul {
-            gate: lz_core::TensorView::EMPTY,
-            up: lz_core::TensorView::EMPTY,
+            gate: lz_core::TensorView::empty(),
+            up: lz_core::TensorView::empty(),
             approximate: if abi::is_given(self.given, 0u32) {
                 Some(
                     abi::case(

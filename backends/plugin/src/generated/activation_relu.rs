@@ -50,7 +50,7 @@ impl ActivationReluArgs {
         lent: impl FnOnce(&lz_ops::ActivationRelu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::ActivationRelu {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
         };
         unsafe { abi::tensor("x", self.x, &mut args.x) }?;
         Ok(lent(&args))

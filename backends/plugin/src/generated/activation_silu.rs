@@ -52,7 +52,7 @@ impl ActivationSiluArgs {
         lent: impl FnOnce(&lz_ops::ActivationSilu<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::ActivationSilu {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
             alpha: if abi::is_given(self.given, 0u32) { Some(self.alpha) } else { None },
         };
         unsafe { abi::tensor("x", self.x, &mut args.x) }?;

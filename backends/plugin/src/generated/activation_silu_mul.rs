@@ -52,8 +52,8 @@ impl ActivationSiluMulArgs {
         lent: impl FnOnce(&lz_ops::ActivationSiluMul<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::ActivationSiluMul {
-            gate: lz_core::TensorView::EMPTY,
-            up: lz_core::TensorView::EMPTY,
+            gate: lz_core::TensorView::empty(),
+            up: lz_core::TensorView::empty(),
         };
         unsafe { abi::tensor("gate", self.gate, &mut args.gate) }?;
         unsafe { abi::tensor("up", self.up, &mut args.up) }?;

@@ -66,9 +66,9 @@ impl AttentionCrossPrefillArgs {
         lent: impl FnOnce(&lz_ops::AttentionCrossPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionCrossPrefill {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
             kv_lens: None,
             mask: None,
             sm_scale: if abi::is_given(self.given, 0u32) {

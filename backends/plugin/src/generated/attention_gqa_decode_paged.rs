@@ -74,12 +74,12 @@ impl AttentionGqaDecodePagedArgs {
         lent: impl FnOnce(&lz_ops::AttentionGqaDecodePaged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionGqaDecodePaged {
-            q: lz_core::TensorView::EMPTY,
-            k_cache: lz_core::TensorView::EMPTY,
-            v_cache: lz_core::TensorView::EMPTY,
-            kv_indptr: lz_core::TensorView::EMPTY,
-            kv_indices: lz_core::TensorView::EMPTY,
-            kv_last_page_len: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k_cache: lz_core::TensorView::empty(),
+            v_cache: lz_core::TensorView::empty(),
+            kv_indptr: lz_core::TensorView::empty(),
+            kv_indices: lz_core::TensorView::empty(),
+            kv_last_page_len: lz_core::TensorView::empty(),
             alibi_slopes: None,
             window_left: if abi::is_given(self.given, 0u32) {
                 Some(self.window_left)

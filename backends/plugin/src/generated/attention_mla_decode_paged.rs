@@ -68,13 +68,13 @@ impl AttentionMlaDecodePagedArgs {
         lent: impl FnOnce(&lz_ops::AttentionMlaDecodePaged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionMlaDecodePaged {
-            q_nope: lz_core::TensorView::EMPTY,
-            q_pe: lz_core::TensorView::EMPTY,
-            ckv_cache: lz_core::TensorView::EMPTY,
-            kpe_cache: lz_core::TensorView::EMPTY,
-            kv_indptr: lz_core::TensorView::EMPTY,
-            kv_indices: lz_core::TensorView::EMPTY,
-            kv_last_page_len: lz_core::TensorView::EMPTY,
+            q_nope: lz_core::TensorView::empty(),
+            q_pe: lz_core::TensorView::empty(),
+            ckv_cache: lz_core::TensorView::empty(),
+            kpe_cache: lz_core::TensorView::empty(),
+            kv_indptr: lz_core::TensorView::empty(),
+            kv_indices: lz_core::TensorView::empty(),
+            kv_last_page_len: lz_core::TensorView::empty(),
             sm_scale: self.sm_scale,
             return_lse: if abi::is_given(self.given, 1u32) {
                 Some(self.return_lse != 0)

@@ -66,10 +66,10 @@ impl AttentionMlaPrefillArgs {
         lent: impl FnOnce(&lz_ops::AttentionMlaPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionMlaPrefill {
-            q_nope: lz_core::TensorView::EMPTY,
-            q_pe: lz_core::TensorView::EMPTY,
-            ckv: lz_core::TensorView::EMPTY,
-            kpe: lz_core::TensorView::EMPTY,
+            q_nope: lz_core::TensorView::empty(),
+            q_pe: lz_core::TensorView::empty(),
+            ckv: lz_core::TensorView::empty(),
+            kpe: lz_core::TensorView::empty(),
             sm_scale: self.sm_scale,
             causal: if abi::is_given(self.given, 1u32) {
                 Some(self.causal != 0)

@@ -70,11 +70,11 @@ impl AttentionSparseBlockArgs {
         lent: impl FnOnce(&lz_ops::AttentionSparseBlock<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionSparseBlock {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
-            indptr: lz_core::TensorView::EMPTY,
-            indices: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
+            indptr: lz_core::TensorView::empty(),
+            indices: lz_core::TensorView::empty(),
             block_rows: self.block_rows,
             block_cols: self.block_cols,
             soft_cap: if abi::is_given(self.given, 2u32) {

@@ -68,12 +68,12 @@ impl AttentionSparseVariableBlockArgs {
         lent: impl FnOnce(&lz_ops::AttentionSparseVariableBlock<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionSparseVariableBlock {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
-            block_mask: lz_core::TensorView::EMPTY,
-            block_row_sizes: lz_core::TensorView::EMPTY,
-            block_col_sizes: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
+            block_mask: lz_core::TensorView::empty(),
+            block_row_sizes: lz_core::TensorView::empty(),
+            block_col_sizes: lz_core::TensorView::empty(),
             soft_cap: if abi::is_given(self.given, 0u32) {
                 Some(self.soft_cap)
             } else {

@@ -70,9 +70,9 @@ impl AttentionStandardDecodeArgs {
         lent: impl FnOnce(&lz_ops::AttentionStandardDecode<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionStandardDecode {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
             kv_lens: None,
             alibi_slopes: None,
             window_left: if abi::is_given(self.given, 0u32) {

@@ -76,9 +76,9 @@ impl AttentionStandardPrefillArgs {
         lent: impl FnOnce(&lz_ops::AttentionStandardPrefill<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionStandardPrefill {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
             mask: None,
             alibi_slopes: None,
             causal: if abi::is_given(self.given, 0u32) {

@@ -74,11 +74,11 @@ impl AttentionStandardPrefillRaggedArgs {
         lent: impl FnOnce(&lz_ops::AttentionStandardPrefillRagged<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionStandardPrefillRagged {
-            q: lz_core::TensorView::EMPTY,
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
-            qo_indptr: lz_core::TensorView::EMPTY,
-            kv_indptr: lz_core::TensorView::EMPTY,
+            q: lz_core::TensorView::empty(),
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
+            qo_indptr: lz_core::TensorView::empty(),
+            kv_indptr: lz_core::TensorView::empty(),
             alibi_slopes: None,
             causal: if abi::is_given(self.given, 0u32) {
                 Some(self.causal != 0)

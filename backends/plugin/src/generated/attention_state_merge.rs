@@ -54,8 +54,8 @@ impl AttentionStateMergeArgs {
         lent: impl FnOnce(&lz_ops::AttentionStateMerge<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::AttentionStateMerge {
-            v: lz_core::TensorView::EMPTY,
-            s: lz_core::TensorView::EMPTY,
+            v: lz_core::TensorView::empty(),
+            s: lz_core::TensorView::empty(),
         };
         unsafe { abi::tensor("v", self.v, &mut args.v) }?;
         unsafe { abi::tensor("s", self.s, &mut args.s) }?;

@@ -66,8 +66,8 @@ impl DequantizeArgs {
         lent: impl FnOnce(&lz_ops::Dequantize<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::Dequantize {
-            quantized: lz_core::TensorView::EMPTY,
-            scale: lz_core::TensorView::EMPTY,
+            quantized: lz_core::TensorView::empty(),
+            scale: lz_core::TensorView::empty(),
             zero_point: None,
             global_scale: None,
             format: abi::case(

@@ -52,8 +52,8 @@ impl EmbeddingLookupArgs {
         lent: impl FnOnce(&lz_ops::EmbeddingLookup<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::EmbeddingLookup {
-            table: lz_core::TensorView::EMPTY,
-            ids: lz_core::TensorView::EMPTY,
+            table: lz_core::TensorView::empty(),
+            ids: lz_core::TensorView::empty(),
         };
         unsafe { abi::tensor("table", self.table, &mut args.table) }?;
         unsafe { abi::tensor("ids", self.ids, &mut args.ids) }?;

@@ -58,11 +58,11 @@ impl KvAppendArgs {
         lent: impl FnOnce(&lz_ops::KvAppend<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::KvAppend {
-            k: lz_core::TensorView::EMPTY,
-            v: lz_core::TensorView::EMPTY,
-            k_cache: lz_core::TensorMut::EMPTY,
-            v_cache: lz_core::TensorMut::EMPTY,
-            slots: lz_core::TensorView::EMPTY,
+            k: lz_core::TensorView::empty(),
+            v: lz_core::TensorView::empty(),
+            k_cache: lz_core::TensorMut::empty(),
+            v_cache: lz_core::TensorMut::empty(),
+            slots: lz_core::TensorView::empty(),
             layout: if abi::is_given(self.given, 0u32) {
                 Some(
                     abi::case(

@@ -56,10 +56,10 @@ impl KvCompactArgs {
         lent: impl FnOnce(&lz_ops::KvCompact<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::KvCompact {
-            k_cache: lz_core::TensorMut::EMPTY,
-            v_cache: lz_core::TensorMut::EMPTY,
-            source: lz_core::TensorView::EMPTY,
-            target: lz_core::TensorView::EMPTY,
+            k_cache: lz_core::TensorMut::empty(),
+            v_cache: lz_core::TensorMut::empty(),
+            source: lz_core::TensorView::empty(),
+            target: lz_core::TensorView::empty(),
             layout: if abi::is_given(self.given, 0u32) {
                 Some(
                     abi::case(

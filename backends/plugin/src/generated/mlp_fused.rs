@@ -58,10 +58,10 @@ impl MlpFusedArgs {
         lent: impl FnOnce(&lz_ops::MlpFused<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::MlpFused {
-            x: lz_core::TensorView::EMPTY,
-            gate_weight: lz_core::TensorView::EMPTY,
-            up_weight: lz_core::TensorView::EMPTY,
-            down_weight: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
+            gate_weight: lz_core::TensorView::empty(),
+            up_weight: lz_core::TensorView::empty(),
+            down_weight: lz_core::TensorView::empty(),
             activation: if abi::is_given(self.given, 0u32) {
                 Some(
                     abi::case(

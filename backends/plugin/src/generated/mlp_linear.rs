@@ -56,8 +56,8 @@ impl MlpLinearArgs {
         lent: impl FnOnce(&lz_ops::MlpLinear<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::MlpLinear {
-            x: lz_core::TensorView::EMPTY,
-            weight: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
+            weight: lz_core::TensorView::empty(),
             bias: None,
             activation: if abi::is_given(self.given, 0u32) {
                 Some(

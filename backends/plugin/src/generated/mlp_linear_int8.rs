@@ -68,10 +68,10 @@ impl MlpLinearInt8Args {
         lent: impl FnOnce(&lz_ops::MlpLinearInt8<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::MlpLinearInt8 {
-            x: lz_core::TensorView::EMPTY,
-            weight: lz_core::TensorView::EMPTY,
-            x_scale: lz_core::TensorView::EMPTY,
-            weight_scale: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
+            weight: lz_core::TensorView::empty(),
+            x_scale: lz_core::TensorView::empty(),
+            weight_scale: lz_core::TensorView::empty(),
             x_zero_point: None,
             bias: None,
             x_granularity: if abi::is_given(self.given, 0u32) {

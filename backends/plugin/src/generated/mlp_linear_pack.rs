@@ -50,7 +50,7 @@ impl MlpLinearPackArgs {
         lent: impl FnOnce(&lz_ops::MlpLinearPack<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::MlpLinearPack {
-            weight: lz_core::TensorView::EMPTY,
+            weight: lz_core::TensorView::empty(),
         };
         unsafe { abi::tensor("weight", self.weight, &mut args.weight) }?;
         Ok(lent(&args))

@@ -70,9 +70,9 @@ impl MlpLinearWeightOnlyArgs {
         lent: impl FnOnce(&lz_ops::MlpLinearWeightOnly<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::MlpLinearWeightOnly {
-            x: lz_core::TensorView::EMPTY,
-            weight: lz_core::TensorView::EMPTY,
-            scale: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
+            weight: lz_core::TensorView::empty(),
+            scale: lz_core::TensorView::empty(),
             zero_point: None,
             bias: None,
             format: abi::case(

@@ -62,7 +62,7 @@ impl NormLayerArgs {
         lent: impl FnOnce(&lz_ops::NormLayer<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::NormLayer {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
             weight: None,
             bias: None,
             eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },

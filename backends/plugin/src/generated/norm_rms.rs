@@ -56,7 +56,7 @@ impl NormRmsArgs {
         lent: impl FnOnce(&lz_ops::NormRms<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::NormRms {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
             weight: None,
             eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
             weight_offset: if abi::is_given(self.given, 1u32) {

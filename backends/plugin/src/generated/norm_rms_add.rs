@@ -58,8 +58,8 @@ impl NormRmsAddArgs {
         lent: impl FnOnce(&lz_ops::NormRmsAdd<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::NormRmsAdd {
-            x: lz_core::TensorView::EMPTY,
-            residual: lz_core::TensorMut::EMPTY,
+            x: lz_core::TensorView::empty(),
+            residual: lz_core::TensorMut::empty(),
             weight: None,
             eps: if abi::is_given(self.given, 0u32) { Some(self.eps) } else { None },
             weight_offset: if abi::is_given(self.given, 1u32) {

@@ -54,8 +54,8 @@ impl PosencAlibiArgs {
         lent: impl FnOnce(&lz_ops::PosencAlibi<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::PosencAlibi {
-            scores: lz_core::TensorView::EMPTY,
-            slopes: lz_core::TensorView::EMPTY,
+            scores: lz_core::TensorView::empty(),
+            slopes: lz_core::TensorView::empty(),
             causal_offset: if abi::is_given(self.given, 0u32) {
                 Some(self.causal_offset)
             } else {

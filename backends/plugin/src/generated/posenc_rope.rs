@@ -60,9 +60,9 @@ impl PosencRopeArgs {
         lent: impl FnOnce(&lz_ops::PosencRope<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::PosencRope {
-            x: lz_core::TensorView::EMPTY,
-            cos: lz_core::TensorView::EMPTY,
-            sin: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
+            cos: lz_core::TensorView::empty(),
+            sin: lz_core::TensorView::empty(),
             positions: None,
             interleaved: if abi::is_given(self.given, 0u32) {
                 Some(self.interleaved != 0)

@@ -64,7 +64,7 @@ impl QuantizeArgs {
         lent: impl FnOnce(&lz_ops::Quantize<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::Quantize {
-            x: lz_core::TensorView::EMPTY,
+            x: lz_core::TensorView::empty(),
             scale: None,
             zero_point: None,
             global_scale: None,

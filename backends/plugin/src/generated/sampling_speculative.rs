@@ -64,9 +64,9 @@ impl SamplingSpeculativeArgs {
         lent: impl FnOnce(&lz_ops::SamplingSpeculative<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::SamplingSpeculative {
-            draft_probs: lz_core::TensorView::EMPTY,
-            draft_tokens: lz_core::TensorView::EMPTY,
-            target_probs: lz_core::TensorView::EMPTY,
+            draft_probs: lz_core::TensorView::empty(),
+            draft_tokens: lz_core::TensorView::empty(),
+            target_probs: lz_core::TensorView::empty(),
             seed_tensor: None,
             offset_tensor: None,
             seed: if abi::is_given(self.given, 0u32) { Some(self.seed) } else { None },

@@ -64,7 +64,7 @@ impl SamplingTopkArgs {
         lent: impl FnOnce(&lz_ops::SamplingTopk<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::SamplingTopk {
-            logits: lz_core::TensorView::EMPTY,
+            logits: lz_core::TensorView::empty(),
             k_tensor: None,
             seed_tensor: None,
             offset_tensor: None,

@@ -66,7 +66,7 @@ impl SamplingToppArgs {
         lent: impl FnOnce(&lz_ops::SamplingTopp<'_>) -> R,
     ) -> Result<R, lz_core::Reason> {
         let mut args = lz_ops::SamplingTopp {
-            logits: lz_core::TensorView::EMPTY,
+            logits: lz_core::TensorView::empty(),
             p_tensor: None,
             seed_tensor: None,
             offset_tensor: None,

@@ -57,8 +57,8 @@ impl TokenizeDecodeArgs {
     ) -> Result<R, lz_core::Reason> {
         let tokenizer = unsafe { abi::tokenizer("tokenizer", self.tokenizer) }?;
         let mut args = lz_ops::TokenizeDecode {
-            tokens: lz_core::TensorView::EMPTY,
-            indptr: lz_core::TensorView::EMPTY,
+            tokens: lz_core::TensorView::empty(),
+            indptr: lz_core::TensorView::empty(),
             tokenizer: tokenizer,
             skip_special_tokens: if abi::is_given(self.given, 0u32) {
                 Some(self.skip_special_tokens != 0)

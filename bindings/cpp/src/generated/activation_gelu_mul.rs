@@ -35,7 +35,7 @@ pub unsafe fn activation_gelu_mul(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let mut output_output = lz_core::TensorMut::EMPTY;
+                let mut output_output = lz_core::TensorMut::empty();
                 let has_output = crate::output::place(
                     &lz_ops::ACTIVATION_GELU_MUL,
                     "output",

@@ -35,7 +35,7 @@ pub unsafe fn attention_cross_decode(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let mut output_output = lz_core::TensorMut::EMPTY;
+                let mut output_output = lz_core::TensorMut::empty();
                 let has_output = crate::output::place(
                     &lz_ops::ATTENTION_CROSS_DECODE,
                     "output",
@@ -46,7 +46,7 @@ pub unsafe fn attention_cross_decode(
                     &mut output_output,
                 )?;
                 let slot_lse = outputs.at(1usize)?;
-                let mut output_lse = lz_core::TensorMut::EMPTY;
+                let mut output_lse = lz_core::TensorMut::empty();
                 let has_lse = crate::output::optional_place(
                     &lz_ops::ATTENTION_CROSS_DECODE,
                     "lse",

@@ -37,7 +37,7 @@ pub unsafe fn attention_cross_prefill(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let mut output_output = lz_core::TensorMut::EMPTY;
+                let mut output_output = lz_core::TensorMut::empty();
                 let has_output = crate::output::place(
                     &lz_ops::ATTENTION_CROSS_PREFILL,
                     "output",
@@ -48,7 +48,7 @@ pub unsafe fn attention_cross_prefill(
                     &mut output_output,
                 )?;
                 let slot_lse = outputs.at(1usize)?;
-                let mut output_lse = lz_core::TensorMut::EMPTY;
+                let mut output_lse = lz_core::TensorMut::empty();
                 let has_lse = crate::output::optional_place(
                     &lz_ops::ATTENTION_CROSS_PREFILL,
                     "lse",

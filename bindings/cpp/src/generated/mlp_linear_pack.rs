@@ -35,7 +35,7 @@ pub unsafe fn mlp_linear_pack(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_packed = outputs.at(0usize)?;
-                let mut output_packed = lz_core::TensorMut::EMPTY;
+                let mut output_packed = lz_core::TensorMut::empty();
                 let has_packed = crate::output::place(
                     &lz_ops::MLP_LINEAR_PACK,
                     "packed",

@@ -35,7 +35,7 @@ pub unsafe fn norm_layer(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
-                let mut output_output = lz_core::TensorMut::EMPTY;
+                let mut output_output = lz_core::TensorMut::empty();
                 let has_output = crate::output::place(
                     &lz_ops::NORM_LAYER,
                     "output",
@@ -46,7 +46,7 @@ pub unsafe fn norm_layer(
                     &mut output_output,
                 )?;
                 let slot_mean = outputs.at(1usize)?;
-                let mut output_mean = lz_core::TensorMut::EMPTY;
+                let mut output_mean = lz_core::TensorMut::empty();
                 let has_mean = crate::output::optional_place(
                     &lz_ops::NORM_LAYER,
                     "mean",
@@ -57,7 +57,7 @@ pub unsafe fn norm_layer(
                     &mut output_mean,
                 )?;
                 let slot_inv_std = outputs.at(2usize)?;
-                let mut output_inv_std = lz_core::TensorMut::EMPTY;
+                let mut output_inv_std = lz_core::TensorMut::empty();
                 let has_inv_std = crate::output::optional_place(
                     &lz_ops::NORM_LAYER,
                     "inv_std",

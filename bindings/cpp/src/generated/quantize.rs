@@ -35,7 +35,7 @@ pub unsafe fn quantize(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_quantized = outputs.at(0usize)?;
-                let mut output_quantized = lz_core::TensorMut::EMPTY;
+                let mut output_quantized = lz_core::TensorMut::empty();
                 let has_quantized = crate::output::place(
                     &lz_ops::QUANTIZE,
                     "quantized",
@@ -46,7 +46,7 @@ pub unsafe fn quantize(
                     &mut output_quantized,
                 )?;
                 let slot_scale_out = outputs.at(1usize)?;
-                let mut output_scale_out = lz_core::TensorMut::EMPTY;
+                let mut output_scale_out = lz_core::TensorMut::empty();
                 let has_scale_out = crate::output::optional_place(
                     &lz_ops::QUANTIZE,
                     "scale_out",

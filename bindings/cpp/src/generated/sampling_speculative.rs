@@ -35,7 +35,7 @@ pub unsafe fn sampling_speculative(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_tokens = outputs.at(0usize)?;
-                let mut output_tokens = lz_core::TensorMut::EMPTY;
+                let mut output_tokens = lz_core::TensorMut::empty();
                 let has_tokens = crate::output::place(
                     &lz_ops::SAMPLING_SPECULATIVE,
                     "tokens",
@@ -46,7 +46,7 @@ pub unsafe fn sampling_speculative(
                     &mut output_tokens,
                 )?;
                 let slot_accepted = outputs.at(1usize)?;
-                let mut output_accepted = lz_core::TensorMut::EMPTY;
+                let mut output_accepted = lz_core::TensorMut::empty();
                 let has_accepted = crate::output::place(
                     &lz_ops::SAMPLING_SPECULATIVE,
                     "accepted",

@@ -35,7 +35,7 @@ pub unsafe fn sampling_topk(
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_tokens = outputs.at(0usize)?;
-                let mut output_tokens = lz_core::TensorMut::EMPTY;
+                let mut output_tokens = lz_core::TensorMut::empty();
                 let has_tokens = crate::output::place(
                     &lz_ops::SAMPLING_TOPK,
                     "tokens",

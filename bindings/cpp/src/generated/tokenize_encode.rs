@@ -37,7 +37,7 @@ pub unsafe fn tokenize_encode(
                 let slot_tokens = outputs.at(0usize)?;
                 let mut output_tokens = None;
                 let slot_indptr = outputs.at(1usize)?;
-                let mut output_indptr = lz_core::TensorMut::EMPTY;
+                let mut output_indptr = lz_core::TensorMut::empty();
                 let has_indptr = crate::output::place(
                     &lz_ops::TOKENIZE_ENCODE,
                     "indptr",

@@ -45,7 +45,7 @@ fn call<'a, 'py>(
     let [x, approximate, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_GELU);
     let mut args = ActivationGelu {
-        x: TensorView::EMPTY,
+        x: TensorView::empty(),
         approximate: frame
             .case("approximate", ActivationGeluApproximate::NAMES, approximate)?
             .and_then(ActivationGeluApproximate::from_number),
@@ -58,7 +58,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -93,7 +93,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [gate, up, approximate, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_GELU_MUL);
     let mut args = ActivationGeluMul {
-        gate: TensorView::EMPTY,
-        up: TensorView::EMPTY,
+        gate: TensorView::empty(),
+        up: TensorView::empty(),
         approximate: frame
             .case("approximate", ActivationGeluMulApproximate::NAMES, approximate)?
             .and_then(ActivationGeluMulApproximate::from_number),
@@ -61,7 +61,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -96,7 +96,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

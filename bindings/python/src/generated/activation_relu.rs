@@ -45,7 +45,7 @@ fn call<'a, 'py>(
     let [x, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_RELU);
     let mut args = ActivationRelu {
-        x: TensorView::EMPTY,
+        x: TensorView::empty(),
     };
     let mut hold_x = Hold::NOTHING;
     frame.tensor("x", x, &mut args.x, &mut hold_x)?;
@@ -55,7 +55,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -74,7 +74,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

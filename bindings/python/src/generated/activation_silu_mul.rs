@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [gate, up, out] = arguments;
     let mut frame = Frame::new(py, &ACTIVATION_SILU_MUL);
     let mut args = ActivationSiluMul {
-        gate: TensorView::EMPTY,
-        up: TensorView::EMPTY,
+        gate: TensorView::empty(),
+        up: TensorView::empty(),
     };
     let mut hold_gate = Hold::NOTHING;
     frame.tensor("gate", gate, &mut args.gate, &mut hold_gate)?;
@@ -58,7 +58,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -77,7 +77,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -64,13 +64,13 @@ fn call<'a, 'py>(
     layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_GQA_PREFILL_PAGED);
     let mut args = AttentionGqaPrefillPaged {
-        q: TensorView::EMPTY,
-        k_cache: TensorView::EMPTY,
-        v_cache: TensorView::EMPTY,
-        qo_indptr: TensorView::EMPTY,
-        kv_indptr: TensorView::EMPTY,
-        kv_indices: TensorView::EMPTY,
-        kv_last_page_len: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k_cache: TensorView::empty(),
+        v_cache: TensorView::empty(),
+        qo_indptr: TensorView::empty(),
+        kv_indptr: TensorView::empty(),
+        kv_indices: TensorView::empty(),
+        kv_last_page_len: TensorView::empty(),
         alibi_slopes: None,
         causal: frame.bool("causal", causal)?,
         window_left: frame.int("window_left", window_left)?,
@@ -117,8 +117,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -176,8 +176,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

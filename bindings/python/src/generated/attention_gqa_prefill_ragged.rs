@@ -60,11 +60,11 @@ fn call<'a, 'py>(
     soft_cap, sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_GQA_PREFILL_RAGGED);
     let mut args = AttentionGqaPrefillRagged {
-        q: TensorView::EMPTY,
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
-        qo_indptr: TensorView::EMPTY,
-        kv_indptr: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k: TensorView::empty(),
+        v: TensorView::empty(),
+        qo_indptr: TensorView::empty(),
+        kv_indptr: TensorView::empty(),
         alibi_slopes: None,
         causal: frame.bool("causal", causal)?,
         window_left: frame.int("window_left", window_left)?,
@@ -98,8 +98,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -139,8 +139,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

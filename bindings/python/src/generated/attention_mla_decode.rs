@@ -45,10 +45,10 @@ fn call<'a, 'py>(
     let [q_nope, q_pe, ckv, kpe, sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE);
     let mut args = AttentionMlaDecode {
-        q_nope: TensorView::EMPTY,
-        q_pe: TensorView::EMPTY,
-        ckv: TensorView::EMPTY,
-        kpe: TensorView::EMPTY,
+        q_nope: TensorView::empty(),
+        q_pe: TensorView::empty(),
+        ckv: TensorView::empty(),
+        kpe: TensorView::empty(),
         sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
         return_lse: frame.bool("return_lse", return_lse)?,
     };
@@ -67,8 +67,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -104,8 +104,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -57,13 +57,13 @@ fn call<'a, 'py>(
     sm_scale, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE_PAGED);
     let mut args = AttentionMlaDecodePaged {
-        q_nope: TensorView::EMPTY,
-        q_pe: TensorView::EMPTY,
-        ckv_cache: TensorView::EMPTY,
-        kpe_cache: TensorView::EMPTY,
-        kv_indptr: TensorView::EMPTY,
-        kv_indices: TensorView::EMPTY,
-        kv_last_page_len: TensorView::EMPTY,
+        q_nope: TensorView::empty(),
+        q_pe: TensorView::empty(),
+        ckv_cache: TensorView::empty(),
+        kpe_cache: TensorView::empty(),
+        kv_indptr: TensorView::empty(),
+        kv_indices: TensorView::empty(),
+        kv_last_page_len: TensorView::empty(),
         sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
         return_lse: frame.bool("return_lse", return_lse)?,
     };
@@ -94,8 +94,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -139,8 +139,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

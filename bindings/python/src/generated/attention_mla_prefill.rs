@@ -55,10 +55,10 @@ fn call<'a, 'py>(
     let [q_nope, q_pe, ckv, kpe, sm_scale, causal, causal_offset, return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_MLA_PREFILL);
     let mut args = AttentionMlaPrefill {
-        q_nope: TensorView::EMPTY,
-        q_pe: TensorView::EMPTY,
-        ckv: TensorView::EMPTY,
-        kpe: TensorView::EMPTY,
+        q_nope: TensorView::empty(),
+        q_pe: TensorView::empty(),
+        ckv: TensorView::empty(),
+        kpe: TensorView::empty(),
         sm_scale: frame.must("sm_scale", frame.float32("sm_scale", sm_scale)?)?,
         causal: frame.bool("causal", causal)?,
         causal_offset: frame.int("causal_offset", causal_offset)?,
@@ -79,8 +79,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -118,8 +118,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

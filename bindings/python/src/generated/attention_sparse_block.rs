@@ -58,11 +58,11 @@ fn call<'a, 'py>(
     return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_SPARSE_BLOCK);
     let mut args = AttentionSparseBlock {
-        q: TensorView::EMPTY,
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
-        indptr: TensorView::EMPTY,
-        indices: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k: TensorView::empty(),
+        v: TensorView::empty(),
+        indptr: TensorView::empty(),
+        indices: TensorView::empty(),
         block_rows: frame.must("block_rows", frame.int("block_rows", block_rows)?)?,
         block_cols: frame.must("block_cols", frame.int("block_cols", block_cols)?)?,
         soft_cap: frame.float32("soft_cap", soft_cap)?,
@@ -86,8 +86,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -126,8 +126,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

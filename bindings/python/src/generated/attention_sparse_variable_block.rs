@@ -57,12 +57,12 @@ fn call<'a, 'py>(
     return_lse, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_SPARSE_VARIABLE_BLOCK);
     let mut args = AttentionSparseVariableBlock {
-        q: TensorView::EMPTY,
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
-        block_mask: TensorView::EMPTY,
-        block_row_sizes: TensorView::EMPTY,
-        block_col_sizes: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k: TensorView::empty(),
+        v: TensorView::empty(),
+        block_mask: TensorView::empty(),
+        block_row_sizes: TensorView::empty(),
+        block_col_sizes: TensorView::empty(),
         soft_cap: frame.float32("soft_cap", soft_cap)?,
         sm_scale: frame.float32("sm_scale", sm_scale)?,
         return_lse: frame.bool("return_lse", return_lse)?,
@@ -98,8 +98,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -136,8 +136,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

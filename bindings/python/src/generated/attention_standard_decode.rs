@@ -58,9 +58,9 @@ fn call<'a, 'py>(
     layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE);
     let mut args = AttentionStandardDecode {
-        q: TensorView::EMPTY,
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k: TensorView::empty(),
+        v: TensorView::empty(),
         kv_lens: None,
         alibi_slopes: None,
         window_left: frame.int("window_left", window_left)?,
@@ -94,8 +94,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -142,8 +142,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

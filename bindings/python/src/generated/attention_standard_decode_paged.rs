@@ -60,12 +60,12 @@ fn call<'a, 'py>(
     window_left, soft_cap, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE_PAGED);
     let mut args = AttentionStandardDecodePaged {
-        q: TensorView::EMPTY,
-        k_cache: TensorView::EMPTY,
-        v_cache: TensorView::EMPTY,
-        kv_indptr: TensorView::EMPTY,
-        kv_indices: TensorView::EMPTY,
-        kv_last_page_len: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k_cache: TensorView::empty(),
+        v_cache: TensorView::empty(),
+        kv_indptr: TensorView::empty(),
+        kv_indices: TensorView::empty(),
+        kv_last_page_len: TensorView::empty(),
         alibi_slopes: None,
         window_left: frame.int("window_left", window_left)?,
         soft_cap: frame.float32("soft_cap", soft_cap)?,
@@ -108,8 +108,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -164,8 +164,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -61,9 +61,9 @@ fn call<'a, 'py>(
     soft_cap, sm_scale, return_lse, layout, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL);
     let mut args = AttentionStandardPrefill {
-        q: TensorView::EMPTY,
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
+        q: TensorView::empty(),
+        k: TensorView::empty(),
+        v: TensorView::empty(),
         mask: None,
         alibi_slopes: None,
         causal: frame.bool("causal", causal)?,
@@ -100,8 +100,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.lse_spec().is_some() {
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
@@ -151,8 +151,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [v, s, out] = arguments;
     let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE);
     let mut args = AttentionStateMerge {
-        v: TensorView::EMPTY,
-        s: TensorView::EMPTY,
+        v: TensorView::empty(),
+        s: TensorView::empty(),
     };
     let mut hold_v = Hold::NOTHING;
     frame.tensor("v", v, &mut args.v, &mut hold_v)?;
@@ -59,8 +59,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_lse = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_lse = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         given.finish(&frame)?;
@@ -81,8 +81,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_lse = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_lse = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

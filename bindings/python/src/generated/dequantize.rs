@@ -57,8 +57,8 @@ fn call<'a, 'py>(
     inner, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &DEQUANTIZE);
     let mut args = Dequantize {
-        quantized: TensorView::EMPTY,
-        scale: TensorView::EMPTY,
+        quantized: TensorView::empty(),
+        scale: TensorView::empty(),
         zero_point: None,
         global_scale: None,
         format: frame
@@ -108,7 +108,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -163,7 +163,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

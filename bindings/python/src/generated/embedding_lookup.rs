@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [table, ids, out] = arguments;
     let mut frame = Frame::new(py, &EMBEDDING_LOOKUP);
     let mut args = EmbeddingLookup {
-        table: TensorView::EMPTY,
-        ids: TensorView::EMPTY,
+        table: TensorView::empty(),
+        ids: TensorView::empty(),
     };
     let mut hold_table = Hold::NOTHING;
     frame.tensor("table", table, &mut args.table, &mut hold_table)?;
@@ -58,7 +58,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -77,7 +77,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -45,11 +45,11 @@ fn call<'a, 'py>(
     let [k, v, k_cache, v_cache, slots, layout] = arguments;
     let mut frame = Frame::new(py, &KV_APPEND);
     let mut args = KvAppend {
-        k: TensorView::EMPTY,
-        v: TensorView::EMPTY,
-        k_cache: TensorMut::EMPTY,
-        v_cache: TensorMut::EMPTY,
-        slots: TensorView::EMPTY,
+        k: TensorView::empty(),
+        v: TensorView::empty(),
+        k_cache: TensorMut::empty(),
+        v_cache: TensorMut::empty(),
+        slots: TensorView::empty(),
         layout: frame
             .case("layout", KvAppendLayout::NAMES, layout)?
             .and_then(KvAppendLayout::from_number),

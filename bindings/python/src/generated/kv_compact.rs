@@ -45,10 +45,10 @@ fn call<'a, 'py>(
     let [k_cache, v_cache, source, target, layout] = arguments;
     let mut frame = Frame::new(py, &KV_COMPACT);
     let mut args = KvCompact {
-        k_cache: TensorMut::EMPTY,
-        v_cache: TensorMut::EMPTY,
-        source: TensorView::EMPTY,
-        target: TensorView::EMPTY,
+        k_cache: TensorMut::empty(),
+        v_cache: TensorMut::empty(),
+        source: TensorView::empty(),
+        target: TensorView::empty(),
         layout: frame
             .case("layout", KvCompactLayout::NAMES, layout)?
             .and_then(KvCompactLayout::from_number),

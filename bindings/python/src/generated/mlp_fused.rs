@@ -45,10 +45,10 @@ fn call<'a, 'py>(
     let [x, gate_weight, up_weight, down_weight, activation, out] = arguments;
     let mut frame = Frame::new(py, &MLP_FUSED);
     let mut args = MlpFused {
-        x: TensorView::EMPTY,
-        gate_weight: TensorView::EMPTY,
-        up_weight: TensorView::EMPTY,
-        down_weight: TensorView::EMPTY,
+        x: TensorView::empty(),
+        gate_weight: TensorView::empty(),
+        up_weight: TensorView::empty(),
+        down_weight: TensorView::empty(),
         activation: frame
             .case("activation", MlpFusedActivation::NAMES, activation)?
             .and_then(MlpFusedActivation::from_number),
@@ -79,7 +79,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -114,7 +114,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

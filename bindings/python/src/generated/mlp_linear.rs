@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [x, weight, bias, activation, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR);
     let mut args = MlpLinear {
-        x: TensorView::EMPTY,
-        weight: TensorView::EMPTY,
+        x: TensorView::empty(),
+        weight: TensorView::empty(),
         bias: None,
         activation: frame
             .case("activation", MlpLinearActivation::NAMES, activation)?
@@ -64,7 +64,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -99,7 +99,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -58,10 +58,10 @@ fn call<'a, 'py>(
     weight_layout, activation, output_dtype, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR_INT8);
     let mut args = MlpLinearInt8 {
-        x: TensorView::EMPTY,
-        weight: TensorView::EMPTY,
-        x_scale: TensorView::EMPTY,
-        weight_scale: TensorView::EMPTY,
+        x: TensorView::empty(),
+        weight: TensorView::empty(),
+        x_scale: TensorView::empty(),
+        weight_scale: TensorView::empty(),
         x_zero_point: None,
         bias: None,
         x_granularity: frame
@@ -107,7 +107,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -169,7 +169,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

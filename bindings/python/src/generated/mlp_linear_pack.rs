@@ -45,7 +45,7 @@ fn call<'a, 'py>(
     let [weight, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR_PACK);
     let mut args = MlpLinearPack {
-        weight: TensorView::EMPTY,
+        weight: TensorView::empty(),
     };
     let mut hold_weight = Hold::NOTHING;
     frame.tensor("weight", weight, &mut args.weight, &mut hold_weight)?;
@@ -55,7 +55,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_packed = TensorMut::EMPTY;
+        let mut view_packed = TensorMut::empty();
         place_packed.take(&mut frame, &mut given, "packed", &mut view_packed)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_packed).map_err(|error| frame.raise(&error))?;
@@ -74,7 +74,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_packed = TensorMut::EMPTY;
+                        let mut view_packed = TensorMut::empty();
                         place_packed
                             .allocate(
                                 &mut *frame,

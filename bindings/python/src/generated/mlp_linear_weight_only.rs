@@ -59,9 +59,9 @@ fn call<'a, 'py>(
     weight_layout, stored, activation, out] = arguments;
     let mut frame = Frame::new(py, &MLP_LINEAR_WEIGHT_ONLY);
     let mut args = MlpLinearWeightOnly {
-        x: TensorView::EMPTY,
-        weight: TensorView::EMPTY,
-        scale: TensorView::EMPTY,
+        x: TensorView::empty(),
+        weight: TensorView::empty(),
+        scale: TensorView::empty(),
         zero_point: None,
         bias: None,
         format: frame
@@ -104,7 +104,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -168,7 +168,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

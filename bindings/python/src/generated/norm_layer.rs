@@ -45,7 +45,7 @@ fn call<'a, 'py>(
     let [x, weight, bias, eps, return_stats, out] = arguments;
     let mut frame = Frame::new(py, &NORM_LAYER);
     let mut args = NormLayer {
-        x: TensorView::EMPTY,
+        x: TensorView::empty(),
         weight: None,
         bias: None,
         eps: frame.float32("eps", eps)?,
@@ -65,9 +65,9 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
-        let mut view_mean = TensorMut::EMPTY;
-        let mut view_inv_std = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
+        let mut view_mean = TensorMut::empty();
+        let mut view_inv_std = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         if call.mean_spec().is_some() {
             place_mean.take(&mut frame, &mut given, "mean", &mut view_mean)?;
@@ -107,9 +107,9 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
-                        let mut view_mean = TensorMut::EMPTY;
-                        let mut view_inv_std = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
+                        let mut view_mean = TensorMut::empty();
+                        let mut view_inv_std = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -45,7 +45,7 @@ fn call<'a, 'py>(
     let [x, weight, eps, weight_offset, out] = arguments;
     let mut frame = Frame::new(py, &NORM_RMS);
     let mut args = NormRms {
-        x: TensorView::EMPTY,
+        x: TensorView::empty(),
         weight: None,
         eps: frame.float32("eps", eps)?,
         weight_offset: frame.float32("weight_offset", weight_offset)?,
@@ -60,7 +60,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -88,7 +88,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

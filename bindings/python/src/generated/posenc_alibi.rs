@@ -45,8 +45,8 @@ fn call<'a, 'py>(
     let [scores, slopes, causal_offset, out] = arguments;
     let mut frame = Frame::new(py, &POSENC_ALIBI);
     let mut args = PosencAlibi {
-        scores: TensorView::EMPTY,
-        slopes: TensorView::EMPTY,
+        scores: TensorView::empty(),
+        slopes: TensorView::empty(),
         causal_offset: frame.int("causal_offset", causal_offset)?,
     };
     let mut hold_scores = Hold::NOTHING;
@@ -59,7 +59,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -84,7 +84,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -45,9 +45,9 @@ fn call<'a, 'py>(
     let [x, cos, sin, positions, interleaved, layout, out] = arguments;
     let mut frame = Frame::new(py, &POSENC_ROPE);
     let mut args = PosencRope {
-        x: TensorView::EMPTY,
-        cos: TensorView::EMPTY,
-        sin: TensorView::EMPTY,
+        x: TensorView::empty(),
+        cos: TensorView::empty(),
+        sin: TensorView::empty(),
         positions: None,
         interleaved: frame.bool("interleaved", interleaved)?,
         layout: frame
@@ -68,7 +68,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_output = TensorMut::EMPTY;
+        let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
@@ -104,7 +104,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_output = TensorMut::EMPTY;
+                        let mut view_output = TensorMut::empty();
                         place_output
                             .allocate(
                                 &mut *frame,

@@ -54,7 +54,7 @@ fn call<'a, 'py>(
     let [x, scale, zero_point, global_scale, format, granularity, block_size, out] = arguments;
     let mut frame = Frame::new(py, &QUANTIZE);
     let mut args = Quantize {
-        x: TensorView::EMPTY,
+        x: TensorView::empty(),
         scale: None,
         zero_point: None,
         global_scale: None,
@@ -96,8 +96,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_quantized = TensorMut::EMPTY;
-        let mut view_scale_out = TensorMut::EMPTY;
+        let mut view_quantized = TensorMut::empty();
+        let mut view_scale_out = TensorMut::empty();
         place_quantized.take(&mut frame, &mut given, "quantized", &mut view_quantized)?;
         crate::output::nibbles(call.quantized_spec(), &mut view_quantized);
         if call.scale_out_spec().is_some() {
@@ -152,8 +152,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_quantized = TensorMut::EMPTY;
-                        let mut view_scale_out = TensorMut::EMPTY;
+                        let mut view_quantized = TensorMut::empty();
+                        let mut view_scale_out = TensorMut::empty();
                         place_quantized
                             .allocate(
                                 &mut *frame,

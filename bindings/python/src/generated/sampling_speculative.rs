@@ -55,9 +55,9 @@ fn call<'a, 'py>(
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE);
     let mut args = SamplingSpeculative {
-        draft_probs: TensorView::EMPTY,
-        draft_tokens: TensorView::EMPTY,
-        target_probs: TensorView::EMPTY,
+        draft_probs: TensorView::empty(),
+        draft_tokens: TensorView::empty(),
+        target_probs: TensorView::empty(),
         seed_tensor: None,
         offset_tensor: None,
         seed: frame.int("seed", seed)?,
@@ -110,8 +110,8 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_tokens = TensorMut::EMPTY;
-        let mut view_accepted = TensorMut::EMPTY;
+        let mut view_tokens = TensorMut::empty();
+        let mut view_accepted = TensorMut::empty();
         place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         place_accepted.take(&mut frame, &mut given, "accepted", &mut view_accepted)?;
         given.finish(&frame)?;
@@ -147,8 +147,8 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_tokens = TensorMut::EMPTY;
-                        let mut view_accepted = TensorMut::EMPTY;
+                        let mut view_tokens = TensorMut::empty();
+                        let mut view_accepted = TensorMut::empty();
                         place_tokens
                             .allocate(
                                 &mut *frame,

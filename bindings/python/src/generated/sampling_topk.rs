@@ -56,7 +56,7 @@ fn call<'a, 'py>(
     ] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPK);
     let mut args = SamplingTopk {
-        logits: TensorView::EMPTY,
+        logits: TensorView::empty(),
         k_tensor: None,
         seed_tensor: None,
         offset_tensor: None,
@@ -91,7 +91,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_tokens = TensorMut::EMPTY;
+        let mut view_tokens = TensorMut::empty();
         place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_tokens).map_err(|error| frame.raise(&error))?;
@@ -121,7 +121,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_tokens = TensorMut::EMPTY;
+                        let mut view_tokens = TensorMut::empty();
                         place_tokens
                             .allocate(
                                 &mut *frame,

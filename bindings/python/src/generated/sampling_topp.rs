@@ -57,7 +57,7 @@ fn call<'a, 'py>(
     offset, out] = arguments;
     let mut frame = Frame::new(py, &SAMPLING_TOPP);
     let mut args = SamplingTopp {
-        logits: TensorView::EMPTY,
+        logits: TensorView::empty(),
         p_tensor: None,
         seed_tensor: None,
         offset_tensor: None,
@@ -93,7 +93,7 @@ fn call<'a, 'py>(
     let mut ready = None;
     let mut given = Out::new(out);
     if given.is_given() {
-        let mut view_tokens = TensorMut::EMPTY;
+        let mut view_tokens = TensorMut::empty();
         place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         given.finish(&frame)?;
         call.outputs_in(&mut ready, view_tokens).map_err(|error| frame.raise(&error))?;
@@ -124,7 +124,7 @@ fn call<'a, 'py>(
                 let out = match &mut ready {
                     Some(out) => out,
                     None => {
-                        let mut view_tokens = TensorMut::EMPTY;
+                        let mut view_tokens = TensorMut::empty();
                         place_tokens
                             .allocate(
                                 &mut *frame,

@@ -46,8 +46,8 @@ fn call<'a, 'py>(
     let mut frame = Frame::new(py, &TOKENIZE_DECODE);
     let lent_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
     let mut args = TokenizeDecode {
-        tokens: TensorView::EMPTY,
-        indptr: TensorView::EMPTY,
+        tokens: TensorView::empty(),
+        indptr: TensorView::empty(),
         tokenizer: &*lent_tokenizer,
         skip_special_tokens: frame.bool("skip_special_tokens", skip_special_tokens)?,
     };

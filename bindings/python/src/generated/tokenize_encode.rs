@@ -59,7 +59,7 @@ fn call<'a, 'py>(
     let mut place_indptr = Place::EMPTY;
     let mut place_offsets = None;
     let out = Option::<Borrowed<'a, 'py, PyAny>>::None;
-    let mut view_indptr = TensorMut::EMPTY;
+    let mut view_indptr = TensorMut::empty();
     let mut prepare = |frame: &mut Frame<'a, 'py>| -> Result<(), KernelError> {
         place_indptr.allocate(&mut *frame, call.indptr_spec(), &mut view_indptr)?;
         Ok(())

@@ -94,7 +94,7 @@ pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(
     unsafe {
         if tensor.strides.is_null() {
             let shape = if rank == 0 { &[] } else { std::slice::from_raw_parts(tensor.shape, rank) };
-            let dense = Dims::new(shape).unwrap_or(Dims::EMPTY).contiguous_strides();
+            let dense = Dims::new(shape).unwrap_or(Dims::empty()).contiguous_strides();
             view.describe(data, rank, what, |position| (shape[position], dense[position]));
         } else {
             view.describe(data, rank, what, |position| {

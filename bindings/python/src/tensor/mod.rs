@@ -153,7 +153,7 @@ impl Hold {
 impl Import {
     /// Borrows an object.
     pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
-        let mut import = Import { tensor: TensorMut::EMPTY, hold: Hold::NOTHING };
+        let mut import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
         // SAFETY: what is described is the object's own memory; whoever writes asks first whether it may.
         import.hold.fill(object, unsafe { import.tensor.description() })?;
         Ok(import)
@@ -166,7 +166,7 @@ impl Import {
     }
 
     /// Nothing yet.
-    pub const EMPTY: Import = Import { tensor: TensorMut::EMPTY, hold: Hold::NOTHING };
+    pub const EMPTY: Import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
 
     /// Whether it may be written.
     pub fn is_read_only(&self) -> bool {

@@ -271,7 +271,7 @@ pub(super) fn memory(
         MemoryBreak::StrideCount => {
             (rank > 0).then_some(())?;
             tensor.relabel(|layout| {
-                layout.strides = Dims::new(&layout.strides[1..]).unwrap_or(Dims::EMPTY);
+                layout.strides = Dims::new(&layout.strides[1..]).unwrap_or(Dims::empty());
             });
             Some(ReasonCode::StrideInvalid)
         }

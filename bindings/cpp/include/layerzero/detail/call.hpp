@@ -71,6 +71,13 @@ template <std::size_t N> class Outputs {
         options_.stream = options.stream;
         options_.context = options.allocator.get();
         options_.allocate = options.allocator ? allocate_there : allocate_here;
+        for (lz_output &output : outputs_) {
+            output.state = LZ_OUTPUT_WANTED;
+            output.given = nullptr;
+            output.owner = nullptr;
+            output.release = nullptr;
+            output.texts = {};
+        }
     }
     Outputs(const Outputs &) = delete;
     Outputs &operator=(const Outputs &) = delete;
@@ -87,7 +94,7 @@ template <std::size_t N> class Outputs {
 
     /// Says where a result goes.
     void give(std::size_t at, const TensorMut &tensor) noexcept {
-        outputs_[at].tensor = *tensor.raw();
+        outputs_[at].given = tensor.raw();
         outputs_[at].state = LZ_OUTPUT_GIVEN;
     }
     void give(std::size_t at, const std::optional<TensorMut> &tensor) noexcept {
@@ -149,8 +156,9 @@ template <std::size_t N> class Outputs {
     }
 
     const Options &given_;
-    lz_call_options options_{};
-    std::array<lz_output, N> outputs_{};
+    lz_call_options options_;
+    // What a call makes is written by the call.
+    std::array<lz_output, N> outputs_;
 };
 
 } // namespace detail

@@ -114,7 +114,7 @@ impl Plain {
 
     /// Whether it sees in a tensor what the exchange function does.
     fn agrees(&self, tensor: &Bound<'_, PyAny>, borrow: Borrow) -> bool {
-        let (mut ours, mut theirs, mut lent) = (TensorView::EMPTY, TensorView::EMPTY, DLTensor::EMPTY);
+        let (mut ours, mut theirs, mut lent) = (TensorView::empty(), TensorView::empty(), DLTensor::EMPTY);
         // SAFETY: tensors of this torch, which are alive; the function fills the structure or sets an exception.
         let (seen, filled) = unsafe {
             (
