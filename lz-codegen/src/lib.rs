@@ -79,8 +79,10 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
                     use pyo3::{Borrowed, ffi};
                     use crate::call::Frame;
                     use crate::fastcall::{Arguments, Signature, enter};
+                    use crate::function::Entry;
                     use crate::hosted::{Hosted, Param};
                     use crate::output::{Out, Place};
+                    use crate::plan::Way;
                     use crate::tensor::Hold;
                     #python
                 },

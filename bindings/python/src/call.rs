@@ -1,7 +1,7 @@
 //! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
 use lz_core::mode::ModeScope;
-use lz_core::run::StreamScope;
+use lz_core::run::{Scratch, StreamScope};
 use lz_core::tensor::Place as Device;
 use lz_core::{
     Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut, TensorView,
@@ -12,7 +12,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 use crate::cuda;
+use crate::engine::engine;
 use crate::error::{raise, refuse};
+use crate::hosted::Hosted;
+use crate::plan::{Planned, Way};
 use crate::tensor::{Hold, Kind, Problem, torch};
 use crate::text;
 
@@ -35,6 +38,8 @@ pub struct Frame<'a, 'py> {
     pub py: Python<'py>,
     /// What is called.
     pub operation: &'static OperationInfo,
+    /// Who decides.
+    pub way: Way<'a>,
     /// The first tensor: results are of its kind and on its device.
     like: Given<'a, 'py>,
     like_name: &'static str,
@@ -49,10 +54,11 @@ pub struct Frame<'a, 'py> {
 impl<'a, 'py> Frame<'a, 'py> {
     /// At the beginning of a call.
     #[inline]
-    pub fn new(py: Python<'py>, operation: &'static OperationInfo) -> Frame<'a, 'py> {
+    pub fn new(py: Python<'py>, operation: &'static OperationInfo, way: Way<'a>) -> Frame<'a, 'py> {
         Frame {
             py,
             operation,
+            way,
             like: None,
             like_name: "",
             kind: Kind::Numpy,
@@ -248,7 +254,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         self.elements = self.elements.saturating_add(elements);
     }
 
-    /// Lets the engine decide and run.
+    /// Lets the engine decide and run; or one of the two.
     #[inline]
     pub fn dispatch(
         &mut self,
@@ -256,8 +262,8 @@ impl<'a, 'py> Frame<'a, 'py> {
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
         let _there = self.on_its_device();
-        let operation = self.operation;
-        let outcome = crate::engine::engine().dispatch(operation, context, &mut |entry, run| {
+        let (operation, way) = (self.operation, self.way);
+        let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
             if self.stopped {
                 return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
             }
@@ -266,7 +272,21 @@ impl<'a, 'py> Frame<'a, 'py> {
                 self.elements = i64::MAX;
             }
             run_one(self, entry, run)
-        });
+        };
+        let outcome = match way {
+            Way::Decide => engine().dispatch(operation, context, &mut one),
+            Way::Along(planned) => engine().run_pinned(&planned.pinned, context, &mut one),
+            Way::Plan(kept) => engine()
+                .pin(operation, context, &mut |entry| match Hosted::of(entry) {
+                    // A kernel in Python that is called while something is planned plans.
+                    Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
+                    None => Ok(()),
+                })
+                .map(|pinned| {
+                    let run = self.result.take().map(Bound::unbind);
+                    kept.get_or_init(|| Planned { pinned, run });
+                }),
+        };
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => Err(self.raise(&error)),

@@ -131,6 +131,12 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     build().unwrap_or_else(|error| error)
 }
 
+/// Whether no kernel could run a call.
+#[cold]
+pub fn is_no_kernel(py: Python<'_>, error: &PyErr) -> bool {
+    exceptions(py).is_ok_and(|all| error.is_instance(py, all.no_kernel.bind(py)))
+}
+
 /// A wrong argument, found before the engine saw the call.
 #[cold]
 pub fn refuse(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {

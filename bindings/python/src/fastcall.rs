@@ -1,7 +1,7 @@
 //! Functions as the interpreter calls them fastest: arguments in a row, keywords found by comparing pointers.
 //!
 //! The interpreter interns the names that stand in source code, and so do we: a keyword is nearly always found without
-//! looking at its letters. Nothing here knows what an operation is.
+//! looking at its letters.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,6 +13,17 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::elsewhere;
+use crate::error::is_no_kernel;
+use crate::function::Entry;
+use crate::plan::Way;
+use crate::split;
+
+/// What the interpreter lays over the number of arguments, to say that it has room before them. Part of the limited interface
+/// from Python 3.12 on, and the same before.
+const ARGUMENTS_OFFSET: usize = 1 << (usize::BITS - 1);
 
 /// Arguments in the order of the signature; `None` and what was not given are nothing.
 pub type Arguments<'a, 'py, const N: usize> = [Option<Borrowed<'a, 'py, PyAny>>; N];
@@ -45,6 +56,23 @@ impl Signature {
         required: u64,
     ) -> Signature {
         Signature { name, doc, parameters, positional, required, interned: OnceLock::new() }
+    }
+
+    /// The function's name.
+    pub fn name(&self) -> &'static str {
+        self.name.to_str().unwrap_or_default()
+    }
+
+    /// The signature as `inspect` reads it, and what is said of the function.
+    pub fn doc(&self) -> (&'static str, &'static str) {
+        let text = self.doc.to_str().unwrap_or_default();
+        let (head, rest) = text.split_once("\n--\n\n").unwrap_or(("", text));
+        (head.find('(').map_or("", |at| &head[at..]), rest)
+    }
+
+    /// Has the interpreter intern the names of parameters, before the first call does.
+    pub fn prepare(&self) {
+        self.interned();
     }
 
     fn interned(&self) -> &[*mut ffi::PyObject] {
@@ -90,27 +118,12 @@ impl Signature {
         self.refuse(format!("misses the required {}", names.join(", ")))
     }
 
-    /// A refused call may be torch's to make.
+    /// The arguments in their places.
     ///
     /// # Safety
     /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
-    #[cold]
-    unsafe fn elsewhere<'py>(
-        &self,
-        py: Python<'py>,
-        arguments: *const *mut ffi::PyObject,
-        count: usize,
-        keywords: *mut ffi::PyObject,
-    ) -> Option<PyResult<Bound<'py, PyAny>>> {
-        let name = self.name.to_str().ok()?;
-        // SAFETY: promised by the caller.
-        unsafe { crate::elsewhere::call(py, name, arguments, count, keywords) }
-    }
-
-    /// # Safety
-    /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
     #[inline]
-    unsafe fn parse<'a, 'py, const N: usize>(
+    pub unsafe fn parse<'a, 'py, const N: usize>(
         &self,
         py: Python<'py>,
         arguments: *const *mut ffi::PyObject,
@@ -162,37 +175,97 @@ impl Signature {
 /// Runs the body of a function that the interpreter calls.
 ///
 /// # Safety
-/// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`, and the signature has `N` parameters.
+/// The pointers are those of a vectorcall, and the signature has `N` parameters.
 #[inline]
 pub unsafe fn enter<const N: usize>(
-    signature: &Signature,
+    entry: &'static Entry,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
-    body: for<'a, 'py> fn(Python<'py>, Arguments<'a, 'py, N>) -> PyResult<Bound<'py, PyAny>>,
+    body: for<'a, 'py> fn(Python<'py>, Way<'a>, Arguments<'a, 'py, N>) -> PyResult<Bound<'py, PyAny>>,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter holds its lock when it calls.
+    let count = count & !ARGUMENTS_OFFSET;
+    // SAFETY: the interpreter holds its lock when it calls; the pointers are as promised by the caller.
+    unsafe {
+        guarded(|py| {
+            let parsed = entry.signature.parse(py, arguments, count, keywords);
+            match parsed.and_then(|parsed| body(py, Way::Decide, parsed)) {
+                Err(error) => refused(entry, error, py, arguments, count, keywords),
+                done => done,
+            }
+        })
+    }
+}
+
+/// A refused call may be torch's to make, or may run in parts.
+///
+/// # Safety
+/// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
+#[cold]
+unsafe fn refused<'py>(
+    entry: &'static Entry,
+    error: PyErr,
+    py: Python<'py>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if let Some(result) = elsewhere::call(py, entry.signature.name(), arguments, count, keywords) {
+            return result;
+        }
+        if !is_no_kernel(py, &error) {
+            return Err(error);
+        }
+        let (arguments, keywords) = collected(py, arguments, count, keywords)?;
+        split::call(py, entry.operation, &arguments, Some(&keywords))?.ok_or(error)
+    }
+}
+
+/// Arguments as Python keeps them.
+///
+/// # Safety
+/// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
+pub unsafe fn collected<'py>(
+    py: Python<'py>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
+    // SAFETY: the positional arguments are followed by a value a keyword, and all of them outlive the call.
+    unsafe {
+        let at = |place: usize| Borrowed::from_ptr(py, *arguments.add(place));
+        let positional = PyTuple::new(py, (0..count).map(at))?;
+        let named = PyDict::new(py);
+        if !keywords.is_null() {
+            let names = Borrowed::from_ptr(py, keywords);
+            for (number, name) in names.cast::<PyTuple>()?.iter().enumerate() {
+                named.set_item(name, at(count + number))?;
+            }
+        }
+        Ok((positional, named))
+    }
+}
+
+/// Runs what the interpreter calls: an error is raised, and so is a panic.
+///
+/// # Safety
+/// The interpreter is attached.
+#[inline]
+pub unsafe fn guarded<'py>(
+    body: impl FnOnce(Python<'py>) -> PyResult<Bound<'py, PyAny>>,
+) -> *mut ffi::PyObject {
+    // SAFETY: promised by the caller.
     let py = unsafe { Python::assume_attached() };
-    let outcome = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: promised by the caller.
-        let parsed = unsafe { signature.parse(py, arguments, count as usize, keywords) }?;
-        body(py, parsed)
-    }));
-    match outcome {
+    match catch_unwind(AssertUnwindSafe(|| body(py))) {
         Ok(Ok(result)) => result.into_ptr(),
-        // SAFETY: promised by the caller.
-        Ok(Err(error)) => match unsafe { signature.elsewhere(py, arguments, count as usize, keywords) } {
-            Some(Ok(result)) => result.into_ptr(),
-            Some(Err(error)) => fail(py, error),
-            None => fail(py, error),
-        },
+        Ok(Err(error)) => fail(py, error),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
-            fail(
-                py,
-                PanicException::new_err((text.unwrap_or_else(|| "a panic without a message".to_owned()),)),
-            )
+            let text = text.unwrap_or_else(|| "a panic without a message".to_owned());
+            fail(py, PanicException::new_err((text,)))
         }
     }
 }
@@ -201,25 +274,4 @@ pub unsafe fn enter<const N: usize>(
 fn fail(py: Python<'_>, error: PyErr) -> *mut ffi::PyObject {
     error.restore(py);
     ptr::null_mut()
-}
-
-/// A function object for a signature.
-pub fn function<'py>(
-    module: &Bound<'py, PyModule>,
-    signature: &'static Signature,
-    entry: ffi::PyCFunctionFastWithKeywords,
-) -> PyResult<Bound<'py, PyAny>> {
-    signature.interned();
-    let definition = Box::leak(Box::new(ffi::PyMethodDef {
-        ml_name: signature.name.as_ptr(),
-        ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: entry },
-        ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-        ml_doc: signature.doc.as_ptr(),
-    }));
-    let name = module.name()?;
-    // SAFETY: the definition is leaked, as the interpreter wants it; a new reference comes back, or null with an exception.
-    unsafe {
-        let object = ffi::PyCFunction_NewEx(definition, ptr::null_mut(), name.as_ptr());
-        Bound::from_owned_ptr_or_err(module.py(), object)
-    }
 }

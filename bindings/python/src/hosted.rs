@@ -12,6 +12,7 @@ use pyo3::types::{PyString, PyTuple};
 
 use crate::call::{Frame, Given};
 use crate::output::Out;
+use crate::plan::Way;
 
 /// A kernel in Python.
 pub struct Hosted {
@@ -47,7 +48,7 @@ unsafe extern "C" {
 }
 
 /// More arguments than any operation has.
-const ROOM: usize = 48;
+pub const ROOM: usize = 48;
 
 impl Hosted {
     /// A kernel of an operation with these params.
@@ -80,7 +81,8 @@ impl Hosted {
         self.takes_out
     }
 
-    /// Runs it: inputs by position, params by name with their values filled in, `out=` if it was given and can be taken.
+    /// Runs it: inputs by position, params by name with their values filled in, `out=` if it was given and can be taken. While
+    /// something is planned it plans instead, and what that gave is called in its place later.
     pub fn run<'py>(
         &self,
         frame: &mut Frame<'_, 'py>,
@@ -88,7 +90,13 @@ impl Hosted {
         params: &[(Given<'_, 'py>, Param)],
         out: Given<'_, 'py>,
     ) -> Result<(), KernelError> {
-        match self.call(frame.py, inputs, params, out) {
+        let planned = match frame.way {
+            Way::Decide => None,
+            Way::Along(planned) => planned.run.as_ref(),
+            Way::Plan(_) => return self.plan(frame, inputs, params),
+        };
+        let function = planned.unwrap_or(&self.function);
+        match self.call(frame.py, function, inputs, params, out) {
             Ok(result) => {
                 match out {
                     None => frame.keep_result(result),
@@ -109,9 +117,33 @@ impl Hosted {
         }
     }
 
+    /// A function with an attribute `plan` is asked for what is to be called in its place.
+    #[cold]
+    fn plan<'py>(
+        &self,
+        frame: &mut Frame<'_, 'py>,
+        inputs: &[Given<'_, 'py>],
+        params: &[(Given<'_, 'py>, Param)],
+    ) -> Result<(), KernelError> {
+        let py = frame.py;
+        let planned = self.function.bind(py).getattr_opt("plan").and_then(|plan| match plan {
+            Some(plan) => self.call(py, &plan.unbind(), inputs, params, None).map(Some),
+            None => Ok(None),
+        });
+        match planned {
+            Ok(None) => Ok(()),
+            Ok(Some(run)) => {
+                frame.keep_result(run);
+                Ok(())
+            }
+            Err(error) => Err(frame.failed(error).before_writing()),
+        }
+    }
+
     fn call<'py>(
         &self,
         py: Python<'py>,
+        function: &Py<PyAny>,
         inputs: &[Given<'_, 'py>],
         params: &[(Given<'_, 'py>, Param)],
         out: Given<'_, 'py>,
@@ -125,7 +157,7 @@ impl Hosted {
         for (place, input) in arguments.iter_mut().zip(inputs) {
             place.write(input.map_or(none, |object| object.as_ptr()));
         }
-        let mut made = Made { objects: [const { MaybeUninit::uninit() }; ROOM], count: 0 };
+        let mut made = Made::new();
         for (place, (given, value)) in arguments.iter_mut().skip(inputs.len()).zip(params) {
             place.write(match given {
                 Some(object) => object.as_ptr(),
@@ -141,22 +173,29 @@ impl Hosted {
         // back, or null with an exception.
         unsafe {
             let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
-            let result = PyObject_Vectorcall(self.function.as_ptr(), arguments, inputs.len(), names.as_ptr());
+            let result = PyObject_Vectorcall(function.as_ptr(), arguments, inputs.len(), names.as_ptr());
             Bound::from_owned_ptr_or_err(py, result)
         }
     }
 }
 
 /// Objects that are made for the time of a call; only those that there are cost anything.
-struct Made<'py> {
+pub struct Made<'py> {
     /// The first `count` are written.
     objects: [MaybeUninit<Bound<'py, PyAny>>; ROOM],
     count: usize,
 }
 
 impl<'py> Made<'py> {
-    /// Keeps an object, one for each param at most.
-    fn keep(&mut self, object: Bound<'py, PyAny>) -> *mut ffi::PyObject {
+    /// None yet.
+    #[inline]
+    pub fn new() -> Made<'py> {
+        Made { objects: [const { MaybeUninit::uninit() }; ROOM], count: 0 }
+    }
+
+    /// Keeps an object, one for each argument at most.
+    #[inline]
+    pub fn keep(&mut self, object: Bound<'py, PyAny>) -> *mut ffi::PyObject {
         let pointer = object.as_ptr();
         self.objects[self.count].write(object);
         self.count += 1;

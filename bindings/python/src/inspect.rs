@@ -11,6 +11,7 @@ use crate::arguments::{as_args, lend, matched, texts};
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise;
+use crate::plan::Way;
 
 /// The operation of this name.
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
@@ -32,7 +33,7 @@ pub fn context<'py>(
 ) -> PyResult<Context> {
     let schema = info.schema();
     let (objects, _) = matched(py, info, arguments, keywords)?;
-    let mut frame = Frame::new(py, info);
+    let mut frame = Frame::new(py, info, Way::Decide);
     let lent = lend(&mut frame, &objects)?;
     let strings = texts(&lent);
     let args = as_args(schema, &lent, &strings);

@@ -11,15 +11,18 @@ mod elsewhere;
 mod engine;
 mod error;
 mod fastcall;
+mod function;
 #[rustfmt::skip]
 mod generated;
 mod hosted;
 mod inspect;
 mod jit;
 mod output;
+mod plan;
 mod prepare;
 mod register;
 mod runtime;
+mod split;
 mod tensor;
 mod text;
 mod tokenizers;
@@ -50,13 +53,14 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;
+    plan::add(module)?;
     worker::add(module)?;
     jit::add(module)?;
     cuda::add(module)?;
     module.add_class::<text::PyTokenizer>()?;
     tokenizers::add(module)?;
     let ops = PyModule::new(module.py(), "ops")?;
-    generated::add(&ops)?;
+    function::add(&ops, generated::ENTRIES)?;
     module.add_submodule(&ops)?;
     Ok(())
 }

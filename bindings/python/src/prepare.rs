@@ -15,6 +15,7 @@ use crate::cuda;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::operation;
+use crate::plan::Way;
 use crate::runtime::perform;
 
 /// The database of measurements.
@@ -36,7 +37,7 @@ fn tune<'py>(
     let info = operation(operation_name)?;
     database()?;
     let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
-    let (tuned, _) = perform(py, info, arguments, Some(keywords), |frame, context, run_one| {
+    let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _there = frame.on_its_device();
         if frame.is_asynchronous() {
             // Waiting costs some microseconds, so that a sample is as many runs as make that little.

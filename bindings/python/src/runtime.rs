@@ -9,9 +9,11 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::arguments::{Lent, as_args, lend, matched, signature_order, texts};
 use crate::call::{Frame, Given};
 use crate::engine::engine;
-use crate::error::raise;
+use crate::error::{is_no_kernel, raise};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place, dynamic as dynamic_result, nibbles, returned};
+use crate::plan::{PyPlan, Source, Way};
+use crate::split;
 
 // An operation that was read at run time, as a function. A documentation of the class would hide that of its instances.
 #[pyclass(name = "Operation", module = "layerzero", frozen)]
@@ -49,18 +51,35 @@ impl PyOperation {
         arguments: &Bound<'py, PyTuple>,
         keywords: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        call(py, self.info, arguments, keywords)
+        call(py, Way::Decide, self.info, arguments, keywords).or_else(|error| {
+            if !is_no_kernel(py, &error) {
+                return Err(error);
+            }
+            split::call(py, self.info, arguments, keywords)?.ok_or(error)
+        })
+    }
+
+    /// Decides for calls like this one; see the `plan` of an operation of the catalogue.
+    #[pyo3(signature = (*arguments, **keywords))]
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        arguments: &Bound<'py, PyTuple>,
+        keywords: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<PyPlan> {
+        PyPlan::make(Source::Read(self.info), |way| call(py, way, self.info, arguments, keywords))
     }
 }
 
 /// Calls any operation with arguments as Python passes them.
-fn call<'py>(
+pub fn call<'py>(
     py: Python<'py>,
+    way: Way<'_>,
     info: &'static OperationInfo,
     arguments: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let ((), result) = perform(py, info, arguments, keywords, |frame, context, run_one| {
+    let ((), result) = perform(py, way, info, arguments, keywords, |frame, context, run_one| {
         frame.dispatch(context, |frame, entry, run| run_one(frame, entry, run))
     })?;
     Ok(result)
@@ -73,6 +92,7 @@ pub type RunOne<'r, 'a, 'py> =
 /// Prepares a call of any operation, has `act` run it as often as it likes, and gives what the last run produced.
 pub fn perform<'py, R>(
     py: Python<'py>,
+    way: Way<'_>,
     info: &'static OperationInfo,
     arguments: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
@@ -80,7 +100,7 @@ pub fn perform<'py, R>(
 ) -> PyResult<(R, Bound<'py, PyAny>)> {
     let schema = info.schema();
     let (objects, out) = matched(py, info, arguments, keywords)?;
-    let mut frame = Frame::new(py, info);
+    let mut frame = Frame::new(py, info, way);
     let lent = lend(&mut frame, &objects)?;
     for (at, input) in schema.inputs.iter().enumerate().filter(|(_, input)| input.read_write) {
         if let Some(Lent::Tensor(import)) = lent.get(at)

@@ -6,19 +6,21 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use lz_core::TensorView;
+use pyo3::Borrowed;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::ffi;
 use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::hosted::PyObject_Vectorcall;
+use crate::hosted::{Made, PyObject_Vectorcall, ROOM};
 use crate::tensor::{Hold, torch};
 
 type Handle = *mut c_void;
@@ -86,9 +88,8 @@ struct Overload {
     refuse: Py<PyAny>,
 }
 
-/// More overloads than the catalogue has, and more arguments than any of them.
+/// More overloads than the catalogue has.
 const MOST: usize = 256;
-const ROOM: usize = 48;
 
 static OVERLOADS: [OnceLock<Overload>; MOST] = [const { OnceLock::new() }; MOST];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -137,48 +138,51 @@ fn perform(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *m
 /// # Safety
 /// The stack holds the overload's arguments, and has room for its results.
 unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *mut u64) -> PyResult<()> {
-    let mut objects = [const { None::<Bound<'_, PyAny>> }; ROOM];
+    // SAFETY: None is immortal.
+    let none = unsafe { ffi::Py_None() };
+    let mut made = Made::new();
+    let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; ROOM];
     let mut failure = None;
     // All are taken even if one cannot be: they are ours to give back.
-    for (at, (place, &(kind, optional))) in objects.iter_mut().zip(&overload.kinds).enumerate() {
+    for (at, (place, &(kind, optional))) in arguments.iter_mut().zip(&overload.kinds).enumerate() {
         // SAFETY: as many arguments as kinds.
-        match unsafe { interface.take(py, kind, optional, *stack.add(at)) } {
-            Ok(object) => *place = object,
-            Err(error) => failure = Some(error),
-        }
+        let taken = unsafe { interface.take(py, kind, optional, *stack.add(at)) };
+        place.write(match taken {
+            Ok(object) => object.map_or(none, |object| made.keep(object)),
+            Err(error) => {
+                failure = Some(error);
+                none
+            }
+        });
     }
     if let Some(error) = failure {
         return Err(error);
     }
-    // SAFETY: None is immortal.
-    let none = unsafe { ffi::Py_None() };
-    let mut arguments = [none; ROOM];
+    // Places come last for us as well, behind what the overload fixes.
     let inputs = overload.kinds.len() - overload.places;
-    for (argument, object) in arguments.iter_mut().zip(objects.iter().take(inputs)) {
-        *argument = object.as_ref().map_or(none, Bound::as_ptr);
-    }
-    let mut count = inputs;
-    for fixed in &overload.fixed {
-        arguments[count] = fixed.as_ptr();
-        count += 1;
-    }
-    let out = match overload.places {
-        0 => None,
-        1 => objects[inputs].take(),
-        _ => {
-            let places: Vec<&Bound<'_, PyAny>> =
-                objects[inputs..overload.kinds.len()].iter().flatten().collect();
-            Some(PyTuple::new(py, places)?.into_any())
-        }
+    let places = &arguments[inputs..overload.kinds.len()];
+    // SAFETY: written above, and alive.
+    let mut places = places.iter().map(|place| unsafe { Borrowed::from_ptr(py, place.assume_init()) });
+    let several;
+    let out = if overload.places > 1 {
+        several = PyTuple::new(py, places)?;
+        Some(several.as_ptr())
+    } else {
+        places.next().map(|place| place.as_ptr())
     };
-    if let Some(out) = &out {
-        arguments[count] = out.as_ptr();
+    let fixed = overload.fixed.iter().map(Py::as_ptr).chain(out);
+    for (place, object) in arguments[inputs..].iter_mut().zip(fixed) {
+        place.write(object);
     }
     // SAFETY: as many arguments as positions and names; all are alive during the call.
     let result = unsafe {
         let names = overload.names.as_ptr();
-        let result =
-            PyObject_Vectorcall(overload.function.as_ptr(), arguments.as_ptr(), overload.positional, names);
+        let result = PyObject_Vectorcall(
+            overload.function.as_ptr(),
+            arguments.as_ptr().cast(),
+            overload.positional,
+            names,
+        );
         Bound::from_owned_ptr_or_err(py, result)?
     };
     if overload.places > 0 || overload.results == 0 {

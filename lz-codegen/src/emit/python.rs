@@ -69,20 +69,40 @@ pub fn tokens(operation: &Operation) -> TokenStream {
     quote! {
         #signature
 
+        /// The operation.
+        pub static ENTRY: Entry = Entry { operation: &#info, signature: &SIGNATURE, call: entry, along };
+
         /// # Safety
         /// For the interpreter to call.
-        pub unsafe extern "C" fn entry(
-            _module: *mut ffi::PyObject,
+        unsafe extern "C" fn entry(
+            _function: *mut ffi::PyObject,
             arguments: *const *mut ffi::PyObject,
-            count: ffi::Py_ssize_t,
+            count: usize,
             keywords: *mut ffi::PyObject,
         ) -> *mut ffi::PyObject {
-            unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+            unsafe { enter(&ENTRY, arguments, count, keywords, call) }
         }
 
-        fn call<'a, 'py>(py: Python<'py>, arguments: Arguments<'a, 'py, #count>) -> PyResult<Bound<'py, PyAny>> {
+        /// # Safety
+        /// For plans, with what the interpreter passes.
+        unsafe fn along<'py>(
+            py: Python<'py>,
+            way: Way<'_>,
+            arguments: *const *mut ffi::PyObject,
+            count: usize,
+            keywords: *mut ffi::PyObject,
+        ) -> PyResult<Bound<'py, PyAny>> {
+            let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+            call(py, way, arguments)
+        }
+
+        fn call<'a, 'py>(
+            py: Python<'py>,
+            way: Way<'a>,
+            arguments: Arguments<'a, 'py, #count>,
+        ) -> PyResult<Bound<'py, PyAny>> {
             let [#(#locals),*] = arguments;
-            let mut frame = Frame::new(py, &#info);
+            let mut frame = Frame::new(py, &#info, way);
             #(#lent)*
             let mut args = #args { #(#fields,)* #(#params,)* };
             #(#imports)*
@@ -117,7 +137,7 @@ fn signature(operation: &Operation) -> TokenStream {
     }
     quote! {
         /// What it takes.
-        pub static SIGNATURE: Signature =
+        static SIGNATURE: Signature =
             Signature::new(#function, #doc, &[#(#parameters),*], #positional, #required);
     }
 }
@@ -326,17 +346,12 @@ fn hosted(operation: &Operation) -> TokenStream {
 /// The module of all functions.
 pub fn index(operations: &[Operation]) -> TokenStream {
     let modules: Vec<_> = operations.iter().map(|operation| ident(&operation.flat_name())).collect();
-    let names = operations.iter().map(|operation| operation.flat_name());
     quote! {
-        use pyo3::prelude::*;
-        use crate::fastcall::function;
+        use crate::function::Entry;
 
         #(mod #modules;)*
 
-        /// Adds every operation's function.
-        pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
-            #(module.add(#names, function(module, &#modules::SIGNATURE, #modules::entry)?)?;)*
-            Ok(())
-        }
+        /// Every operation.
+        pub static ENTRIES: &[&Entry] = &[#(&#modules::ENTRY),*];
     }
 }

@@ -473,11 +473,11 @@ impl Trouble {
 }
 
 /// What was taken from a thread; it goes back whatever happens.
-struct Taken(Option<&'static mut Local>);
+pub(super) struct Taken(pub Option<&'static mut Local>);
 
 impl Taken {
     /// What was taken; something else if nothing was there.
-    fn get(&mut self) -> &mut Local {
+    pub fn get(&mut self) -> &mut Local {
         self.0.get_or_insert_with(|| thread::with(Thread::take_other))
     }
 }
@@ -602,7 +602,8 @@ fn forget_memory(world: &World, error: &KernelError) {
     }
 }
 
-fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
+/// Tells health of a failure.
+pub(super) fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
     if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
         permit.failed(Failure { kind: kind(error), message: &told(error) });
     }

@@ -330,6 +330,10 @@ pub enum ReasonCode {
     SpecDecodeKvIncompatible,
     /// The kernel does not support this algorithm of speculative decoding.
     SpecDecodeAlgorithmUnsupported,
+    /// The call differs from the one that its plan was made for.
+    PlanMismatch,
+    /// The kernel that the plan fixed may not run the call any more.
+    PlanStale,
     /// The shape lies outside the buckets of the dispatch table, so the kernel is selected at run time.
     PlanBucketMiss,
     /// The dispatch table was made on other hardware.
@@ -394,7 +398,7 @@ pub enum ReasonCategory {
 }
 impl ReasonCode {
     /// Every code.
-    pub const ALL: [ReasonCode; 175usize] = [
+    pub const ALL: [ReasonCode; 177usize] = [
         ReasonCode::AxisMismatch,
         ReasonCode::RankMismatch,
         ReasonCode::ShapeMismatch,
@@ -558,6 +562,8 @@ impl ReasonCode {
         ReasonCode::SpecDecodeDraftTpConstraint,
         ReasonCode::SpecDecodeKvIncompatible,
         ReasonCode::SpecDecodeAlgorithmUnsupported,
+        ReasonCode::PlanMismatch,
+        ReasonCode::PlanStale,
         ReasonCode::PlanBucketMiss,
         ReasonCode::TableHardwareMismatch,
         ReasonCode::TableCapabilitiesMismatch,
@@ -741,6 +747,8 @@ impl ReasonCode {
             ReasonCode::SpecDecodeAlgorithmUnsupported => {
                 "SPEC_DECODE_ALGORITHM_UNSUPPORTED"
             }
+            ReasonCode::PlanMismatch => "PLAN_MISMATCH",
+            ReasonCode::PlanStale => "PLAN_STALE",
             ReasonCode::PlanBucketMiss => "PLAN_BUCKET_MISS",
             ReasonCode::TableHardwareMismatch => "TABLE_HARDWARE_MISMATCH",
             ReasonCode::TableCapabilitiesMismatch => "TABLE_CAPABILITIES_MISMATCH",
@@ -1195,6 +1203,12 @@ impl ReasonCode {
             ReasonCode::SpecDecodeAlgorithmUnsupported => {
                 "The kernel does not support this algorithm of speculative decoding."
             }
+            ReasonCode::PlanMismatch => {
+                "The call differs from the one that its plan was made for."
+            }
+            ReasonCode::PlanStale => {
+                "The kernel that the plan fixed may not run the call any more."
+            }
             ReasonCode::PlanBucketMiss => {
                 "The shape lies outside the buckets of the dispatch table, so the kernel is selected at run time."
             }
@@ -1519,6 +1533,10 @@ impl ReasonCode {
             ReasonCode::SpecDecodeDraftTpConstraint => None,
             ReasonCode::SpecDecodeKvIncompatible => None,
             ReasonCode::SpecDecodeAlgorithmUnsupported => None,
+            ReasonCode::PlanMismatch => {
+                Some("Make a new plan for calls of these sizes, dtypes and parameters.")
+            }
+            ReasonCode::PlanStale => Some("Make a new plan."),
             ReasonCode::PlanBucketMiss => None,
             ReasonCode::TableHardwareMismatch => Some("Make the table on this machine."),
             ReasonCode::TableCapabilitiesMismatch => Some("Make the table anew."),
@@ -1701,6 +1719,8 @@ impl ReasonCode {
             ReasonCode::SpecDecodeDraftTpConstraint => ReasonCategory::Speculative,
             ReasonCode::SpecDecodeKvIncompatible => ReasonCategory::Speculative,
             ReasonCode::SpecDecodeAlgorithmUnsupported => ReasonCategory::Speculative,
+            ReasonCode::PlanMismatch => ReasonCategory::Validation,
+            ReasonCode::PlanStale => ReasonCategory::Plan,
             ReasonCode::PlanBucketMiss => ReasonCategory::Plan,
             ReasonCode::TableHardwareMismatch => ReasonCategory::Plan,
             ReasonCode::TableCapabilitiesMismatch => ReasonCategory::Plan,

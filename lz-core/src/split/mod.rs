@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 use serde::Serialize;
 
 pub(crate) use axis::splittable_axis;
-pub use run::or_split;
+pub use run::{Cut, cut, or_split};
 
 use crate::compiled::CompiledKernel;
 use crate::context::{Context, FieldKind, Store};
@@ -133,12 +133,14 @@ impl Splits {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Counts always, warns once for each operation and kernel.
-    fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) {
+    /// Counts always, warns once for each operation and kernel, and says whether it did.
+    fn note(&self, operation: &OperationInfo, kernel: &str, split: &Split) -> bool {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        if told.insert((operation.slot(), kernel.to_owned())) {
+        let first = told.insert((operation.slot(), kernel.to_owned()));
+        if first {
             tracing::warn!(operation = %operation.name, kernel, %split, "a call is too large for every kernel and runs in parts");
         }
+        first
     }
 }

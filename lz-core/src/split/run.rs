@@ -25,26 +25,44 @@ pub fn or_split(
     if !matches!(error, Error::NoKernel { .. }) {
         return Err(error);
     }
-    match planned(engine, operation, args, outputs) {
-        Some((split, kernel)) => {
-            engine.splits().note(operation, &kernel, &split);
-            run_parts(engine, operation, &split, args, outputs)
+    match cut(engine, operation, args, Some(outputs)) {
+        Some(cut) => {
+            cut.note(engine, operation);
+            run_parts(engine, operation, &cut, args, outputs)
         }
         None => Err(error),
     }
 }
 
-/// The split in sizes of the first dimension, which for a pack is only one of several.
-fn planned(
+/// How one call is cut.
+#[derive(Debug, Clone)]
+pub struct Cut {
+    /// In sizes of the first dimension, which for a pack is only one of several.
+    pub split: Split,
+    /// The kernel that runs the parts.
+    pub kernel: String,
+    /// Which inputs are cut; the others are the same for every part.
+    pub inputs: Vec<bool>,
+}
+
+impl Cut {
+    /// Counts it. True when it was told for the first time: each operation and kernel is told once.
+    pub fn note(&self, engine: &Engine, operation: &'static OperationInfo) -> bool {
+        engine.splits().note(operation, &self.kernel, &self.split)
+    }
+}
+
+/// How a call that no kernel could run is cut, for whoever runs its parts. `args` are inputs, then params.
+pub fn cut(
     engine: &Engine,
     operation: &'static OperationInfo,
     args: &[Arg<'_>],
-    outputs: &[OutArg<'_>],
-) -> Option<(Split, String)> {
+    outputs: Option<&[OutArg<'_>]>,
+) -> Option<Cut> {
     let schema = operation.schema();
     let axis = splittable_axis(schema)?;
-    let bound = crate::check::check_call(schema, args, Some(outputs)).ok()?;
-    let context = dynamic::context(schema, &bound, args, Some(outputs)).ok()?;
+    let bound = crate::check::check_call(schema, args, outputs).ok()?;
+    let context = dynamic::context(schema, &bound, args, outputs).ok()?;
     let plan = engine.which(operation, &context).ok()?;
     let split = plan.split?;
     let size = match bound.packs.get(axis).and_then(Option::as_ref) {
@@ -57,26 +75,28 @@ fn planned(
     if part < 1 || part >= size {
         return None;
     }
-    Some((Split { axis: split.axis, size, part, parts: parts(size, part) }, plan.kernel))
+    let inputs = args.iter().take(schema.inputs.len()).enumerate();
+    Some(Cut {
+        inputs: inputs.map(|(position, arg)| is_cut(schema, axis, position, size, arg)).collect(),
+        split: Split { axis: split.axis, size, part, parts: parts(size, part) },
+        kernel: plan.kernel,
+    })
 }
 
 fn run_parts(
     engine: &Engine,
     operation: &'static OperationInfo,
-    split: &Split,
+    cut: &Cut,
     args: &mut [Arg<'_>],
     outputs: &mut [OutArg<'_>],
 ) -> Result<(), Error> {
-    let schema = operation.schema();
-    let Some(axis) = splittable_axis(schema) else { return Err(cannot(operation)) };
-    let inputs = schema.inputs.len();
+    let split = &cut.split;
     let mut start = 0;
     while start < split.size {
         let count = split.part.min(split.size - start);
         let mut some: Vec<Arg<'_>> = Vec::with_capacity(args.len());
         for (position, arg) in args.iter_mut().enumerate() {
-            let cut = position < inputs && is_cut(schema, axis, position, split.size, arg);
-            some.push(if cut {
+            some.push(if cut.inputs.get(position) == Some(&true) {
                 part_of(arg, start, count).ok_or_else(|| cannot(operation))?
             } else {
                 arg.reborrow()

@@ -107,6 +107,7 @@ def doctor(*, probe: bool = False) -> Report:
     from importlib import metadata
 
     from layerzero import backends as hosted
+    from layerzero.backends._libraries import libraries
 
     found = {one.name: one for one in hosted.load(probe_again=probe)}
     state = json.loads(_native.state())
@@ -139,6 +140,8 @@ def doctor(*, probe: bool = False) -> Report:
         **state,
         "backends": backends,
         "packages": packages,
+        "compatibility": hosted.matrix(),
+        "libraries": libraries(),
         "environment": variables,
     }
     tables = [
@@ -176,6 +179,27 @@ def doctor(*, probe: bool = False) -> Report:
                 )
                 for backend in backends
             ],
+        ),
+        table(
+            "compatibility",
+            ("backend", "version", "written for", "CUDA", "state", "in the way"),
+            [
+                (
+                    row["backend"],
+                    row["version"],
+                    row["written_for"],
+                    ", ".join(map(str, row["cuda"])) or None,
+                    row["state"],
+                    row["conflict"],
+                )
+                for row in data["compatibility"]
+                if row["version"] is not None
+            ],
+        ),
+        table(
+            "through torch",
+            ("library", "version", "state", "what it does here"),
+            [(one["name"], one["version"], one["state"], one["what"]) for one in data["libraries"]],
         ),
         table(
             "packages",

@@ -37,6 +37,9 @@ def register_kernel(
     `limits` are expressions over the operation's axes and params that must hold, such as ``"hidden % 8 == 0"``; as a
     mapping, each names the reason code that a call gets for which it does not hold. `dtypes` restricts the dtype variables
     of the operation, or all of them if it is a sequence. `NotImplementedError` from the function declines a call.
+
+    A function with an attribute ``plan`` takes part in ``lz.ops.<operation>.plan(...)``: it is called with the same arguments,
+    and what it returns is called in the function's place by every `run` of that plan.
     """
 
     def decorate(function: _F) -> _F:

@@ -2,7 +2,7 @@
 from collections.abc import Sequence
 from typing import Any, Literal, TypeVar
 
-from layerzero._native import Tokenizer
+from layerzero._native import PlanHandle, Tokenizer
 from layerzero._typing import Tensor
 
 _T = TypeVar("_T", bound=Tensor)
@@ -58,1613 +58,2973 @@ def __dir__() -> list[str]: ...
 def __getattr__(name: str) -> Any:
     """An operation that the program registered."""
 
-def activation_gelu(
-    x: _T,
-    *,
-    approximate: Literal["none", "tanh"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The Gaussian error linear unit.
-
-    For each element:
-
-        output = gelu(x, approximate)
-        gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
-        gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
-
-    in exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.
-    The limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.
-
-    Args:
-        x: `[dims...]` `T`. The input.
-        approximate: Which of the two formulas is meant (default `none`).
-    """
-
-def activation_gelu_mul(
-    gate: _T,
-    up: Tensor,
-    *,
-    approximate: Literal["none", "tanh"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
-
-    For each element:
-
-        output = gelu(gate, approximate) * up
-        gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
-        gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
-
-    in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
-
-    Args:
-        gate: `[dims...]` `T`. What goes through the activation.
-        up: `[dims...]` `T`. What the activated gate is multiplied with.
-        approximate: Which of the two formulas is meant (default `none`).
-    """
-
-def activation_relu(
-    x: _T,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The rectified linear unit.
-
-    For each element:
-
-        output = max(x, 0)
-
-    and NaN for NaN.
-
-    Args:
-        x: `[dims...]` `T`. The input.
-    """
-
-def activation_relu_squared(
-    x: _T,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The square of the rectified linear unit.
-
-    For each element:
-
-        output = max(x, 0)²
-
-    in exact arithmetic, rounded to T once, and NaN for NaN.
-
-    Args:
-        x: `[dims...]` `T`. The input.
-    """
-
-def activation_silu(
-    x: _T,
-    *,
-    alpha: float | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The sigmoid-weighted linear unit, also called swish.
-
-    For each element:
-
-        output = x / (1 + exp(-alpha * x))
-
-    in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
-    positive alpha; alpha = 0 halves x.
-
-    Args:
-        x: `[dims...]` `T`. The input.
-        alpha: Steepness of the sigmoid (default `1`).
-    """
-
-def activation_silu_mul(
-    gate: _T,
-    up: Tensor,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
-
-    For each element:
-
-        output = gate / (1 + exp(-gate)) * up
-
-    in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
-
-    Args:
-        gate: `[dims...]` `T`. What goes through the activation.
-        up: `[dims...]` `T`. What the activated gate is multiplied with.
-    """
-
-def attention_cross_decode(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    kv_lens: Tensor | None = None,
-    mask: Tensor | None = None,
-    *,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of attention over the keys and values of an encoder.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
-
-        s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
-        p[j] = exp(s[j]) / Σ_l exp(s[l])
-        output[b,h] = Σ_j p[j] v[b,j,g]
-        lse[b,h]    = log Σ_j exp(s[j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
-
-    Args:
-        q: `[batch, heads, head_dim]` `T`. One query a batch row.
-        k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
-        v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
-        kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
-        mask: `[batch, heads, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of keys and values (default `BSHD`).
-    """
-
-def attention_cross_prefill(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    kv_lens: Tensor | None = None,
-    mask: Tensor | None = None,
-    *,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention of a decoder's sequences over the keys and values of an encoder.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    There is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,
-    with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
-
-        s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-        output[b,i,h] = Σ_j p[i,j] v[b,j,g]
-        lse[b,i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
-
-    Args:
-        q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries of the decoder.
-        k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
-        v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
-        kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
-        mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of all tensors but the lengths and the mask (default `BSHD`).
-    """
-
-def attention_gqa_decode(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    kv_lens: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    *,
-    window_left: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of grouped-query attention over contiguous keys and values.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-    query's own place:
-
-        z    = sm_scale * q[b,h] · k[b,j,g]
-        c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-        p[j] = exp(s[j]) / Σ_l exp(s[l])
-        output[b,h] = Σ_j p[j] v[b,j,g]
-        lse[b,h]    = log Σ_j exp(s[j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-
-    Args:
-        q: `[batch, heads, head_dim]` `T`. One query a batch row.
-        k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
-        v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-        kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of keys and values (default `BSHD`).
-    """
-
-def attention_gqa_decode_paged(
-    q: _T,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    kv_indptr: Tensor,
-    kv_indices: Tensor,
-    kv_last_page_len: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    window_left: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["NHD", "HND"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of grouped-query attention over a paged cache.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-    L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-    j % page_size. Requests may share pages. Places beyond the length are never read.
-
-    With j over the L keys of the request, the last of which stands at the query's own place:
-
-        z    = sm_scale * q[b,h] · k[b,j,g]
-        c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-        p[j] = exp(s[j]) / Σ_l exp(s[l])
-        output[b,h] = Σ_j p[j] v[b,j,g]
-        lse[b,h]    = log Σ_j exp(s[j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-
-    Args:
-        q: `[batch, heads, head_dim]` `T`. One query a request.
-        k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
-        kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-        kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-        kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def attention_gqa_prefill(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    causal_offset: int | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Grouped-query attention of whole sequences over contiguous keys and values.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    For batch row b, head h, query i and key j:
-
-        z      = sm_scale * q[b,i,h] · k[b,j,g]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-        output[b,i,h] = Σ_j p[i,j] v[b,j,g]
-        lse[b,i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
-    false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-    window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
-
-    Args:
-        q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
-        k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
-        v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-        mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
-    """
-
-def attention_gqa_prefill_paged(
-    q: _T,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qo_indptr: Tensor,
-    kv_indptr: Tensor,
-    kv_indices: Tensor,
-    kv_last_page_len: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["NHD", "HND"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Grouped-query attention of requests of different lengths over a paged cache.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
-    Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-    L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-    j % page_size. Requests may share pages. Places beyond the length are never read.
-
-    With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-    where query i stands among the keys:
-
-        z      = sm_scale * q[i,h] · k[b,j,g]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - t)
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-        output[i,h] = Σ_j p[i,j] v[b,j,g]
-        lse[i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-    window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-    aligned at the end of each request; there is no offset to choose.
-
-    Args:
-        q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-        k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
-        qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-        kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-        kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-        kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def attention_gqa_prefill_ragged(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    qo_indptr: Tensor,
-    kv_indptr: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Grouped-query attention of requests of different lengths that lie one after the other without padding.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-    numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
-
-        z      = sm_scale * q[i,h] · k[j,g]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - t)
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
-        output[i,h] = Σ_j p[i,j] v[j,g]
-        lse[i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-    window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-    aligned at the end of each request; there is no offset to choose.
-
-    Args:
-        q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-        k: `[total_k, kv_heads, head_dim]` `T`. Keys of all requests.
-        v: `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
-        qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-        kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_mla_decode(
-    q_nope: _T,
-    q_pe: Tensor,
-    ckv: Tensor,
-    kpe: Tensor,
-    *,
-    sm_scale: float,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of multi-head latent attention over a contiguous compressed cache.
-
-    The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-    token t and head h, with the cache shared by all heads and seen whole by every token:
-
-        s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
-        p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])
-        output[t,h] = Σ_j p[t,h,j] ckv[j]
-        lse[t,h]    = log Σ_j exp(s[t,h,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    Args:
-        q_nope: `[tokens, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
-        q_pe: `[tokens, heads, dim_kpe]` `T`. Rotary part of the queries.
-        ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
-        kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
-        sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_mla_decode_paged(
-    q_nope: _T,
-    q_pe: Tensor,
-    ckv_cache: Tensor,
-    kpe_cache: Tensor,
-    kv_indptr: Tensor,
-    kv_indices: Tensor,
-    kv_last_page_len: Tensor,
-    *,
-    sm_scale: float,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of multi-head latent attention over a paged compressed cache.
-
-    The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-    with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
-    its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
-
-        s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
-        p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
-        output[b,h] = Σ_j p[b,h,j] ckv[b,j]
-        lse[b,h]    = log Σ_j exp(s[b,h,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN. Requests may share pages. Places beyond the length are never read.
-
-    Args:
-        q_nope: `[batch, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
-        q_pe: `[batch, heads, dim_kpe]` `T`. Rotary part of the queries.
-        ckv_cache: `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values by page and place.
-        kpe_cache: `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys by page and place.
-        kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-        kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-        kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-        sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_mla_prefill(
-    q_nope: _T,
-    q_pe: Tensor,
-    ckv: Tensor,
-    kpe: Tensor,
-    *,
-    sm_scale: float,
-    causal: bool | None = None,
-    causal_offset: int | None = None,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Multi-head latent attention of a whole sequence over a contiguous compressed cache.
-
-    The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
-    query i and head h, with the cache shared by all heads:
-
-        s[i,h,j] = (q_nope[i,h] · ckv[j] + q_pe[i,h] · kpe[j]) * sm_scale
-        p[i,h,j] = exp(s[i,h,j]) / Σ_l exp(s[i,h,l])            over the visible keys
-        output[i,h] = Σ_j p[i,h,j] ckv[j]
-        lse[i,h]    = log Σ_j exp(s[i,h,j])
-
-    in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
-    when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
-    without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
-    the row NaN.
-
-    Args:
-        q_nope: `[seq_q, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
-        q_pe: `[seq_q, heads, dim_kpe]` `T`. Rotary part of the queries.
-        ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
-        kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
-        sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
-        causal: Whether later keys are hidden (default `false`).
-        causal_offset: With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both (default `kv_len - seq_q`).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_sparse_block(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    indptr: Tensor,
-    indices: Tensor,
-    *,
-    block_rows: int,
-    block_cols: int,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    Queries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys
-    of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys
-    c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:
-
-        z      = sm_scale * q[i,h] · k[j,g]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        p[i,j] = exp(c) / Σ_l exp(c of key l)
-        output[i,h] = Σ_j p[i,j] v[j,g]
-        lse[i,h]    = log Σ_j exp(c)
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    Args:
-        q: `[m, heads, head_dim]` `T`. Queries.
-        k: `[n, kv_heads, head_dim]` `T`. Keys.
-        v: `[n, kv_heads, head_dim]` `T`. Values.
-        indptr: `[ceil_div(m, block_rows) + 1]` int32. Where the list of each block of queries begins.
-        indices: `[nnz]` int32. Blocks of keys, listed for one block of queries after the other.
-        block_rows: Queries a block (required).
-        block_cols: Keys a block (required).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_sparse_variable_block(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    block_mask: Tensor,
-    block_row_sizes: Tensor,
-    block_col_sizes: Tensor,
-    *,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
-
-    Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
-    For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-    sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
-    true. Over the keys that it sees:
-
-        z      = sm_scale * q[h,i] · k[g,j]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        p[i,j] = exp(c) / Σ_l exp(c of key l)
-        output[h,i] = Σ_j p[i,j] v[g,j]
-        lse[h,i]    = log Σ_j exp(c)
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    Args:
-        q: `[heads, m, head_dim]` `T`. Queries.
-        k: `[kv_heads, n, head_dim]` `T`. Keys.
-        v: `[kv_heads, n, head_dim]` `T`. Values.
-        block_mask: `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries sees a block of keys.
-        block_row_sizes: `[kv_heads, row_blocks]` int32. Queries of each block.
-        block_col_sizes: `[kv_heads, col_blocks]` int32. Keys of each block.
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_standard_decode(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    kv_lens: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    *,
-    window_left: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of attention over contiguous keys and values.
-
-    With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
-    query's own place:
-
-        z    = sm_scale * q[b,h] · k[b,j,h]
-        c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-        p[j] = exp(s[j]) / Σ_l exp(s[l])
-        output[b,h] = Σ_j p[j] v[b,j,h]
-        lse[b,h]    = log Σ_j exp(s[j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-
-    Args:
-        q: `[batch, heads, head_dim]` `T`. One query a batch row.
-        k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
-        v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-        kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of keys and values (default `BSHD`).
-    """
-
-def attention_standard_decode_paged(
-    q: _T,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    kv_indptr: Tensor,
-    kv_indices: Tensor,
-    kv_last_page_len: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    window_left: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["NHD", "HND"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""One decode step of attention over a paged cache.
-
-    Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-    L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-    j % page_size. Requests may share pages. Places beyond the length are never read.
-
-    With j over the L keys of the request, the last of which stands at the query's own place:
-
-        z    = sm_scale * q[b,h] · k[b,j,h]
-        c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
-        p[j] = exp(s[j]) / Σ_l exp(s[l])
-        output[b,h] = Σ_j p[j] v[b,j,h]
-        lse[b,h]    = log Σ_j exp(s[j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
-
-    Args:
-        q: `[batch, heads, head_dim]` `T`. One query a request.
-        k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
-        kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-        kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-        kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def attention_standard_prefill(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    mask: Tensor | None = None,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    causal_offset: int | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention of whole sequences over contiguous keys and values.
-
-    For batch row b, head h, query i and key j:
-
-        z      = sm_scale * q[b,i,h] · k[b,j,h]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-        output[b,i,h] = Σ_j p[i,j] v[b,j,h]
-        lse[b,i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
-    false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
-    window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
-
-    Args:
-        q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
-        k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
-        v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
-        mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
-    """
-
-def attention_standard_prefill_paged(
-    q: _T,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    qo_indptr: Tensor,
-    kv_indptr: Tensor,
-    kv_indices: Tensor,
-    kv_last_page_len: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    layout: Literal["NHD", "HND"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention of requests of different lengths over a paged cache.
-
-    Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
-    Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-    L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
-    j % page_size. Requests may share pages. Places beyond the length are never read.
-
-    With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
-    where query i stands among the keys:
-
-        z      = sm_scale * q[i,h] · k[b,j,h]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - t)
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
-        output[i,h] = Σ_j p[i,j] v[b,j,h]
-        lse[i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-    window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-    aligned at the end of each request; there is no offset to choose.
-
-    Args:
-        q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-        k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
-        qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-        kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
-        kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
-        kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def attention_standard_prefill_ragged(
-    q: _T,
-    k: Tensor,
-    v: Tensor,
-    qo_indptr: Tensor,
-    kv_indptr: Tensor,
-    alibi_slopes: Tensor | None = None,
-    *,
-    causal: bool | None = None,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    soft_cap: float | None = None,
-    sm_scale: float | None = None,
-    return_lse: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Attention of requests of different lengths that lie one after the other without padding.
-
-    Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
-    numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
-
-        z      = sm_scale * q[i,h] · k[j,h]
-        c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
-        s[i,j] = c + alibi_slopes[b,h] * (j - t)
-        p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
-        output[i,h] = Σ_j p[i,j] v[j,h]
-        lse[i,h]    = log Σ_j exp(s[i,j])
-
-    in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
-    query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
-    makes the row NaN.
-
-    A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
-    window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
-    aligned at the end of each request; there is no offset to choose.
-
-    Args:
-        q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
-        k: `[total_k, heads, head_dim]` `T`. Keys of all requests.
-        v: `[total_k, heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
-        qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
-        kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
-        alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
-        causal: Whether later keys are hidden (default `false`).
-        window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
-        window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
-        soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
-        sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
-        return_lse: Whether lse is returned as well (default `false`).
-    """
-
-def attention_state_merge(
-    v: _T,
-    s: Tensor,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> tuple[_T, _T]:
-    r"""Combines partial attention results over disjoint sets of keys into the result over all of them.
-
-    For each row and head h, with t over the states:
-
-        m      = max_t s[t,h]
-        w[t]   = exp(s[t,h] - m)
-        output = Σ_t w[t] v[t,h] / Σ_t w[t]
-        lse    = m + log Σ_t w[t]
-
-    in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
-    If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
-    makes output and lse NaN. The logarithms are natural.
-
-    Args:
-        v: `[rows..., states, heads, head_dim]` `T`. Output of each partial attention.
-        s: `[rows..., states, heads]` float32. Natural lse of each partial attention.
-    """
-
-def dequantize(
-    quantized: _T,
-    scale: Tensor,
-    zero_point: Tensor | None = None,
-    global_scale: Tensor | None = None,
-    *,
-    format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
-    granularity: Literal["tensor", "channel", "head", "block"],
-    block_size: int | None = None,
-    inner: int | None = None,
-    output_dtype: Literal["f32", "f16", "bf16"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Turns values of a small integer or float format back into ordinary floats.
-
-    **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-    the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-    block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
-    of the group of element e.
-
-    **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
-
-        output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
-        output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
-        output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
-
-    This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
-
-    **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-    byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
-    high nibble is 0.
-
-    Args:
-        quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The stored values.
-        scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group.
-        zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
-        global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
-        format: The format of the stored values (required).
-        granularity: Which elements share a scale (required).
-        block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
-        inner: Last dimension of the output; to be given where it is odd in a format of half a byte an element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
-        output_dtype: The dtype of the output (default `f32`).
-    """
-
-def embedding_lookup(
-    table: _T,
-    ids: Tensor,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Copies the rows of a table that ids name.
-
-    For each id:
-
-        output[t, :] = table[ids[t], :]
-
-    bit for bit. Ids that are negative or not smaller than `vocab` are refused.
-
-    Args:
-        table: `[vocab, dim]` `T`. One row a token.
-        ids: `[tokens...]` `I`. Which rows are wanted.
-    """
-
-def kv_append(
-    k: _T,
-    v: Tensor,
-    k_cache: Tensor,
-    v_cache: Tensor,
-    slots: Tensor,
-    *,
-    layout: Literal["NHD", "HND"] | None = None,
-) -> None:
-    r"""Writes the keys and values of new tokens into a paged cache, in place.
-
-    For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
-    head h and feature d:
-
-        k_cache[page, place, h, d] ← round(k[t, h, d])
-        v_cache[page, place, h, d] ← round(v[t, h, d])
-
-    round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
-    saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
-    same slot the later one wins. Nothing else in the caches changes.
-
-    Args:
-        k: `[tokens, kv_heads, head_dim]` `T`. Keys of the new tokens.
-        v: `[tokens, kv_heads, head_dim]` `T`. Values of the new tokens.
-        k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
-        slots: `[tokens]` int64. Where each token goes, as page * page_size + place; -1 skips it.
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def kv_compact(
-    k_cache: _T,
-    v_cache: Tensor,
-    source: Tensor,
-    target: Tensor,
-    *,
-    layout: Literal["NHD", "HND"] | None = None,
-) -> None:
-    r"""Moves whole pages of a paged cache, in place.
-
-    For each move i, for keys and values alike, as if every source page were read before any target page is written:
-
-        cache[target[i], :, :, :] ← cache[source[i], :, :, :]
-
-    bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
-    target do not change. The caller changes its page tables.
-
-    Args:
-        k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
-        v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
-        source: `[moves]` int32. Pages that are read.
-        target: `[moves]` int32. Pages that are written.
-        layout: Order of the dimensions of the caches (default `NHD`).
-    """
-
-def mlp_fused(
-    x: _T,
-    gate_weight: Tensor,
-    up_weight: Tensor,
-    down_weight: Tensor,
-    *,
-    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""A gated feed-forward block in one step.
-
-    For row r, with m over the intermediate features:
-
-        g[r,m] = Σ_i x[r,i] * gate_weight[m,i]
-        u[r,m] = Σ_i x[r,i] * up_weight[m,i]
-        output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
-
-    The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
-    the output is rounded once at the end. An empty sum is 0.
-    The activations, with Φ the distribution function of the standard normal:
-
-        none(z) = z                       relu(z) = max(z, 0), NaN for NaN
-        silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
-        gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
-
-    Args:
-        x: `[rows..., in_features]` `T`. The input rows.
-        gate_weight: `[intermediate, in_features]` `T`. Weights whose product goes through the activation.
-        up_weight: `[intermediate, in_features]` `T`. Weights whose product multiplies the activated one.
-        down_weight: `[out_features, intermediate]` `T`. Weights that lead back to the model's width.
-        activation: Applied to the gate (default `silu`).
-    """
-
-def mlp_linear(
-    x: _T,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""A linear layer with an optional bias and activation.
-
-    For row r and output feature o:
-
-        output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])
-
-    in exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.
-    The activations, with Φ the distribution function of the standard normal:
-
-        none(z) = z                       relu(z) = max(z, 0), NaN for NaN
-        silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
-        gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
-
-    Args:
-        x: `[rows..., in_features]` `T`. The input rows.
-        weight: `[out_features, in_features]` `T`. One row an output feature.
-        bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
-        activation: Applied to each output before it is rounded (default `none`).
-    """
-
-def mlp_linear_int8(
-    x: _T,
-    weight: Tensor,
-    x_scale: Tensor,
-    weight_scale: Tensor,
-    x_zero_point: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    x_granularity: Literal["tensor", "row"] | None = None,
-    weight_layout: Literal["plain", "panels"] | None = None,
-    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
-    output_dtype: Literal["f32", "f16", "bf16"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""A linear layer of int8 rows with int8 weights, an optional bias and activation.
-
-    For row r and output feature o:
-
-        output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
-
-    in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
-    not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
-    zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
-
-    With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
-    last word means nothing.
-
-    Args:
-        x: `[rows..., in_features]` int8. The input rows, quantised.
-        weight: plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row an output feature, or panels of them.
-        x_scale: tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all.
-        weight_scale: `[out_features]` float32. Scale of each output feature.
-        x_zero_point: tensor: `[]`; row: `[rows...]` int32. Zero point of each row, or of all; absent means 0.
-        bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
-        x_granularity: Which rows share a scale (default `row`).
-        weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
-        activation: Applied to each output before it is rounded (default `none`).
-        output_dtype: The dtype of the output (default `f32`).
-    """
-
-def mlp_linear_pack(
-    weight: _T,
-    *,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Lays the integer weights of a linear layer out in panels, once for many calls.
-
-    With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
-
-        packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
-
-    so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
-    inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
-    `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
-
-    Args:
-        weight: `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
-    """
-
-def mlp_linear_weight_only(
-    x: _T,
-    weight: Tensor,
-    scale: Tensor,
-    zero_point: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    format: Literal["int8", "int4"],
-    granularity: Literal["channel", "block"] | None = None,
-    block_size: int | None = None,
-    weight_layout: Literal["plain", "panels"] | None = None,
-    stored: int | None = None,
-    activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""A linear layer of floats with int8 or int4 weights, an optional bias and activation.
-
-    For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
-
-        output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
-
-    in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
-    activations are those of `mlp.linear`.
-
-    **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
-    last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
-
-    **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
-    input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
-    laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
-
-    Args:
-        x: `[rows..., in_features]` `T`. The input rows.
-        weight: plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row an output feature, or panels of them.
-        scale: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32. Scale of each group.
-        zero_point: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` int32. Zero point of each group; absent means 0.
-        bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
-        format: The format of the stored values (required).
-        granularity: Which inputs share a scale (default `channel`).
-        block_size: Inputs a block, with granularity block (default `32`).
-        weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
-        stored: Bytes of a stored row; follows from the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
-        activation: Applied to each output before it is rounded (default `none`).
-    """
-
-def norm_layer(
-    x: _T,
-    weight: Tensor | None = None,
-    bias: Tensor | None = None,
-    *,
-    eps: float | None = None,
-    return_stats: bool | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, ...]:
-    r"""Layer normalisation over the last dimension.
-
-    For each row r of x, in exact arithmetic, rounded once at the end:
-
-        mean[r]     = (1 / hidden) Σ_i x[r,i]
-        var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²
-        inv_std[r]  = 1 / sqrt(var[r] + eps)
-        output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
-
-    Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
-
-    Args:
-        x: `[rows..., hidden]` `T`. What is normalised, row by row.
-        weight: `[hidden]` `W`. Factor of each feature; absent means 1.
-        bias: `[hidden]` `W`. Addend of each feature; absent means 0.
-        eps: Added to the variance before the root (default `1e-5`).
-        return_stats: Whether mean and inverse standard deviation are returned as well (default `false`).
-    """
-
-def norm_rms(
-    x: _T,
-    weight: Tensor | None = None,
-    *,
-    eps: float | None = None,
-    weight_offset: float | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Root-mean-square normalisation over the last dimension.
-
-    For each row r of x, in exact arithmetic, rounded to T once at the end:
-
-        ms[r]       = (1 / hidden) Σ_i x[r,i]²
-        output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
-
-    Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
-    weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
-    infinity makes itself NaN and the rest of its row 0.
-
-    Args:
-        x: `[rows..., hidden]` `T`. What is normalised, row by row.
-        weight: `[hidden]` `W`. Factor of each feature; absent means 1.
-        eps: Added to the mean square before the root (default `1e-6`).
-        weight_offset: Added to the weight; 1 for Gemma (default `0`).
-    """
-
-def norm_rms_add(
-    x: _T,
-    residual: Tensor,
-    weight: Tensor | None = None,
-    *,
-    eps: float | None = None,
-    weight_offset: float | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Adds to the residual stream in place and normalises the sum by its root mean square.
-
-    For each row r, with round_T the rounding to nearest even in the dtype T:
-
-        residual[r,i] ← round_T(x[r,i] + residual[r,i])
-        ms[r]       = (1 / hidden) Σ_i residual[r,i]²
-        output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
-
-    The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
-    Without `weight` the last factor is 1, whatever `weight_offset` is.
-
-    Args:
-        x: `[rows..., hidden]` `T`. What the last layer added to the stream.
-        residual: `[rows..., hidden]` `T`. The residual stream; becomes the rounded sum.
-        weight: `[hidden]` `W`. Factor of each feature; absent means 1.
-        eps: Added to the mean square before the root (default `1e-6`).
-        weight_offset: Added to the weight; 1 for Gemma (default `0`).
-    """
-
-def posenc_alibi(
-    scores: _T,
-    slopes: Tensor,
-    *,
-    causal_offset: int | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Adds the linear position bias of ALiBi to attention scores.
-
-    For query i and key j of head h:
-
-        output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
-
-    computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
-    place, negative before it and positive after it (which causality hides).
-
-    Args:
-        scores: `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.
-        slopes: `[heads]` float32. Slope of each head.
-        causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both (default `seq_k - seq_q`).
-    """
-
-def posenc_rope(
-    x: _T,
-    cos: Tensor,
-    sin: Tensor,
-    positions: Tensor | None = None,
-    *,
-    interleaved: bool | None = None,
-    layout: Literal["BSHD", "BHSD"] | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Rotary position encoding of queries or keys by tables of cosines and sines.
-
-    With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
-    g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
-
-        y[a]  = x[a]  * c - x[a'] * g
-        y[a'] = x[a'] * c + x[a]  * g
-
-    `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
-    2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
-    hold whatever the model prescribes, scaling of long contexts included.
-
-    Args:
-        x: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. Queries or keys.
-        cos: `[max_positions, half_rotary]` `C`. Cosine by position and frequency.
-        sin: `[max_positions, half_rotary]` `C`. Sine by position and frequency.
-        positions: `[batch, seq]` `P`. Position of each token; absent means 0 to seq - 1 in every batch row.
-        interleaved: Whether pairs are neighbours instead of halves (default `false`).
-        layout: Order of the dimensions of x and of the output (default `BSHD`).
-    """
-
-def quantize(
-    x: _T,
-    scale: Tensor | None = None,
-    zero_point: Tensor | None = None,
-    global_scale: Tensor | None = None,
-    *,
-    format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
-    granularity: Literal["tensor", "channel", "head", "block"],
-    block_size: int | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T | tuple[_T, _T]:
-    r"""Rounds a tensor to a small integer or float format with scales.
-
-    **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
-    the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
-    block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
-    of the group of element e.
-
-    **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
-
-        r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
-        r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
-        q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
-        q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
-               value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
-
-    The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
-    quotient counts as 0.
-
-    **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
-    group (NaN if one of its elements is NaN), each step rounded to f32:
-
-        int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
-        mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
-        nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
-
-    A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
-    dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
-
-    **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
-    byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
-    high nibble is 0.
-
-    Args:
-        x: `[outer..., channels, inner]` `T`. What is quantised.
-        scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; absent means that scales are computed.
-        zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
-        global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
-        format: The format of the result (required).
-        granularity: Which elements share a scale (required).
-        block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
-    """
-
-def sampling_speculative(
-    draft_probs: _T,
-    draft_tokens: Tensor,
-    target_probs: Tensor,
-    seed_tensor: Tensor | None = None,
-    offset_tensor: Tensor | None = None,
-    *,
-    seed: int | None = None,
-    offset: int | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> tuple[_T, _T]:
-    r"""Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
-
-    For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
-
-        for i in 0 … D - 1, in order:
-            accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
-            else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
-        if all were accepted, emit a token drawn with weights p[D,t]
-
-    in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
-    the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
-    probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
-    those are all 0 too, the emitted token is -1.
-
-    **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
-
-        key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-        counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i
-
-    Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
-    as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-    last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
-    none, the last one of positive weight.
-
-    Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-
-    Args:
-        draft_probs: `[batch, draft_len, vocab]` float32. Probabilities that the draft model drew from.
-        draft_tokens: `[batch, draft_len]` int32. The tokens that it drew.
-        target_probs: `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every place and one beyond.
-        seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-        offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
-        seed: Key of the random numbers, as 64 bits (default `0`).
-        offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
-    """
-
-def sampling_topk(
-    logits: _T,
-    k_tensor: Tensor | None = None,
-    seed_tensor: Tensor | None = None,
-    offset_tensor: Tensor | None = None,
-    *,
-    k: int,
-    temperature: float | None = None,
-    seed: int | None = None,
-    offset: int | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Draws one token a row among the k most likely.
-
-    **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
-    largest logit of the row that is not NaN, the weight of token t in f64 is
-
-        w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
-
-    (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
-    first among equals.
-
-    **Kept** are the first k candidates, or all of them where k is larger than their number.
-
-    **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
-
-        key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-        counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
-
-    whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-    their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-    whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
-
-    Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-
-    Args:
-        logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
-        k_tensor: `[rows...]` int32. Overrides k, row by row.
-        seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-        offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
-        k: How many candidates are kept (required).
-        temperature: Divides the logits; small values prefer the likeliest token (default `1`).
-        seed: Key of the random numbers, as 64 bits (default `0`).
-        offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
-    """
-
-def sampling_topp(
-    logits: _T,
-    p_tensor: Tensor | None = None,
-    seed_tensor: Tensor | None = None,
-    offset_tensor: Tensor | None = None,
-    *,
-    p: float,
-    top_k: int | None = None,
-    temperature: float | None = None,
-    seed: int | None = None,
-    offset: int | None = None,
-    out: Tensor | Sequence[Tensor] | None = None,
-) -> _T:
-    r"""Draws one token a row among the most likely ones that together reach probability p.
-
-    **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
-    largest logit of the row that is not NaN, the weight of token t in f64 is
-
-        w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
-
-    (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
-    first among equals.
-
-    **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
-    sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
-    ≥ p * all is kept.
-
-    **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
-
-        key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-        counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
-
-    whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
-    their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
-    whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
-
-    Kernels of ours agree token for token; those of other libraries are judged by the distribution.
-
-    Args:
-        logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
-        p_tensor: `[rows...]` float32. Overrides p, row by row; 0 keeps the likeliest token alone.
-        seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
-        offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
-        p: The probability that the kept tokens must reach together (required).
-        top_k: How many candidates are looked at; 0 means all (default `0`).
-        temperature: Divides the logits; small values prefer the likeliest token (default `1`).
-        seed: Key of the random numbers, as 64 bits (default `0`).
-        offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
-    """
-
-def tokenize_decode(
-    tokens: _T,
-    indptr: Tensor,
-    tokenizer: Tokenizer,
-    *,
-    skip_special_tokens: bool | None = None,
-) -> list[str]:
-    r"""Turns token ids back into texts.
-
-    Text b is what the tokenizer's own decoder makes of the ids
-
-        tokens[indptr[b] … indptr[b+1] - 1]
-
-    taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
-    not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
-    as in the tokenizer's decoder. An empty range gives an empty text.
-
-    Args:
-        tokens: `[total]` int32. Ids of all texts, one text after the other.
-        indptr: `[batch + 1]` int64. Where the ids of each text begin.
-        tokenizer: a tokenizer. The tokenizer; its definition decides everything.
-        skip_special_tokens: Whether special tokens are left out of the texts (default `true`).
-    """
-
-def tokenize_encode(
-    texts: str | Sequence[str],
-    tokenizer: Tokenizer,
-    *,
-    add_special_tokens: bool | None = None,
-    return_offsets: bool | None = None,
-) -> tuple[Any, Any] | tuple[Any, Any, Any]:
-    r"""Turns texts into token ids.
-
-    Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
-    normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
-    post-processor are applied. Nothing is truncated or padded. The ids of text b are
-
-        tokens[indptr[b] … indptr[b+1] - 1]
-
-    An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
-    half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-    came from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
-
-    Args:
-        texts: strings. The texts.
-        tokenizer: a tokenizer. The tokenizer; its definition decides everything.
-        add_special_tokens: Whether the post-processor adds its tokens, such as the one that begins a text (default `true`).
-        return_offsets: Whether the place of each token in its text is returned as well (default `false`).
-    """
+class _ActivationGeluPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationGelu:
+    def __call__(
+        self,
+        x: _T,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The Gaussian error linear unit.
+
+        For each element:
+
+            output = gelu(x, approximate)
+            gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
+            gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
+
+        in exact arithmetic, rounded to T once, with Φ the distribution function of the standard normal.
+        The limits hold at the ends: gelu(+∞) = +∞ and gelu(-∞) = 0.
+
+        Args:
+            x: `[dims...]` `T`. The input.
+            approximate: Which of the two formulas is meant (default `none`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationGeluPlan: ...
+
+activation_gelu: _ActivationGelu
+
+class _ActivationGeluMulPlan(PlanHandle):
+    def run(
+        self,
+        gate: _T,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationGeluMul:
+    def __call__(
+        self,
+        gate: _T,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The gate of GeGLU, the Gaussian error linear unit of one tensor times another.
+
+        For each element:
+
+            output = gelu(gate, approximate) * up
+            gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))
+            gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
+
+        in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
+
+        Args:
+            gate: `[dims...]` `T`. What goes through the activation.
+            up: `[dims...]` `T`. What the activated gate is multiplied with.
+            approximate: Which of the two formulas is meant (default `none`).
+        """
+
+    def plan(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        approximate: Literal["none", "tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationGeluMulPlan: ...
+
+activation_gelu_mul: _ActivationGeluMul
+
+class _ActivationReluPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationRelu:
+    def __call__(
+        self,
+        x: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The rectified linear unit.
+
+        For each element:
+
+            output = max(x, 0)
+
+        and NaN for NaN.
+
+        Args:
+            x: `[dims...]` `T`. The input.
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationReluPlan: ...
+
+activation_relu: _ActivationRelu
+
+class _ActivationReluSquaredPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationReluSquared:
+    def __call__(
+        self,
+        x: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The square of the rectified linear unit.
+
+        For each element:
+
+            output = max(x, 0)²
+
+        in exact arithmetic, rounded to T once, and NaN for NaN.
+
+        Args:
+            x: `[dims...]` `T`. The input.
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationReluSquaredPlan: ...
+
+activation_relu_squared: _ActivationReluSquared
+
+class _ActivationSiluPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        *,
+        alpha: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationSilu:
+    def __call__(
+        self,
+        x: _T,
+        *,
+        alpha: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The sigmoid-weighted linear unit, also called swish.
+
+        For each element:
+
+            output = x / (1 + exp(-alpha * x))
+
+        in exact arithmetic, rounded to T once. The limits hold at the ends: silu(+∞) = +∞ and silu(-∞) = 0 for a
+        positive alpha; alpha = 0 halves x.
+
+        Args:
+            x: `[dims...]` `T`. The input.
+            alpha: Steepness of the sigmoid (default `1`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        *,
+        alpha: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationSiluPlan: ...
+
+activation_silu: _ActivationSilu
+
+class _ActivationSiluMulPlan(PlanHandle):
+    def run(
+        self,
+        gate: _T,
+        up: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _ActivationSiluMul:
+    def __call__(
+        self,
+        gate: _T,
+        up: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""The gate of SwiGLU, the sigmoid-weighted linear unit of one tensor times another.
+
+        For each element:
+
+            output = gate / (1 + exp(-gate)) * up
+
+        in exact arithmetic, rounded to T once: the activated gate is not rounded before the product.
+
+        Args:
+            gate: `[dims...]` `T`. What goes through the activation.
+            up: `[dims...]` `T`. What the activated gate is multiplied with.
+        """
+
+    def plan(
+        self,
+        gate: Tensor,
+        up: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _ActivationSiluMulPlan: ...
+
+activation_silu_mul: _ActivationSiluMul
+
+class _AttentionCrossDecodePlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionCrossDecode:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of attention over the keys and values of an encoder.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+
+            s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = Σ_j p[j] v[b,j,g]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
+            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            mask: `[batch, heads, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of keys and values (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionCrossDecodePlan: ...
+
+attention_cross_decode: _AttentionCrossDecode
+
+class _AttentionCrossPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionCrossPrefill:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention of a decoder's sequences over the keys and values of an encoder.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        There is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,
+        with j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:
+
+            s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[b,i,h] = Σ_j p[i,j] v[b,j,g]
+            lse[b,i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.
+
+        Args:
+            q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries of the decoder.
+            k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys of the encoder.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values of the encoder, whose heads may have another size.
+            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of all tensors but the lengths and the mask (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        mask: Tensor | None = None,
+        *,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionCrossPrefillPlan: ...
+
+attention_cross_prefill: _AttentionCrossPrefill
+
+class _AttentionGqaDecodePlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaDecode:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of grouped-query attention over contiguous keys and values.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
+        query's own place:
+
+            z    = sm_scale * q[b,h] · k[b,j,g]
+            c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = Σ_j p[j] v[b,j,g]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of keys and values (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaDecodePlan: ...
+
+attention_gqa_decode: _AttentionGqaDecode
+
+class _AttentionGqaDecodePagedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaDecodePaged:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of grouped-query attention over a paged cache.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
+        j % page_size. Requests may share pages. Places beyond the length are never read.
+
+        With j over the L keys of the request, the last of which stands at the query's own place:
+
+            z    = sm_scale * q[b,h] · k[b,j,g]
+            c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = Σ_j p[j] v[b,j,g]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query a request.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
+            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
+            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaDecodePagedPlan: ...
+
+attention_gqa_decode_paged: _AttentionGqaDecodePaged
+
+class _AttentionGqaPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaPrefill:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Grouped-query attention of whole sequences over contiguous keys and values.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        For batch row b, head h, query i and key j:
+
+            z      = sm_scale * q[b,i,h] · k[b,j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[b,i,h] = Σ_j p[i,j] v[b,j,g]
+            lse[b,i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+        false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
+        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+
+        Args:
+            q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
+            k: BSHD: `[batch, seq_k, kv_heads, head_dim]`; BHSD: `[batch, kv_heads, seq_k, head_dim]` `T`. Keys.
+            v: BSHD: `[batch, seq_k, kv_heads, head_dim_v]`; BHSD: `[batch, kv_heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaPrefillPlan: ...
+
+attention_gqa_prefill: _AttentionGqaPrefill
+
+class _AttentionGqaPrefillPagedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaPrefillPaged:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Grouped-query attention of requests of different lengths over a paged cache.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
+        j % page_size. Requests may share pages. Places beyond the length are never read.
+
+        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
+        where query i stands among the keys:
+
+            z      = sm_scale * q[i,h] · k[b,j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[i,h] = Σ_j p[i,j] v[b,j,g]
+            lse[i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
+        aligned at the end of each request; there is no offset to choose.
+
+        Args:
+            q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `T`. Values by page and place.
+            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
+            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
+            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaPrefillPagedPlan: ...
+
+attention_gqa_prefill_paged: _AttentionGqaPrefillPaged
+
+class _AttentionGqaPrefillRaggedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionGqaPrefillRagged:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Grouped-query attention of requests of different lengths that lie one after the other without padding.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+        numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+
+            z      = sm_scale * q[i,h] · k[j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
+            output[i,h] = Σ_j p[i,j] v[j,g]
+            lse[i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
+        aligned at the end of each request; there is no offset to choose.
+
+        Args:
+            q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
+            k: `[total_k, kv_heads, head_dim]` `T`. Keys of all requests.
+            v: `[total_k, kv_heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
+            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
+            kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionGqaPrefillRaggedPlan: ...
+
+attention_gqa_prefill_ragged: _AttentionGqaPrefillRagged
+
+class _AttentionMlaDecodePlan(PlanHandle):
+    def run(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionMlaDecode:
+    def __call__(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of multi-head latent attention over a contiguous compressed cache.
+
+        The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
+        token t and head h, with the cache shared by all heads and seen whole by every token:
+
+            s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale
+            p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])
+            output[t,h] = Σ_j p[t,h,j] ckv[j]
+            lse[t,h]    = log Σ_j exp(s[t,h,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        Args:
+            q_nope: `[tokens, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
+            q_pe: `[tokens, heads, dim_kpe]` `T`. Rotary part of the queries.
+            ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
+            kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
+            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionMlaDecodePlan: ...
+
+attention_mla_decode: _AttentionMlaDecode
+
+class _AttentionMlaDecodePagedPlan(PlanHandle):
+    def run(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv_cache: Tensor,
+        kpe_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionMlaDecodePaged:
+    def __call__(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv_cache: Tensor,
+        kpe_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of multi-head latent attention over a paged compressed cache.
+
+        The absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
+        with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on
+        its page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then
+
+            s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
+            p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
+            output[b,h] = Σ_j p[b,h,j] ckv[b,j]
+            lse[b,h]    = log Σ_j exp(s[b,h,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN. Requests may share pages. Places beyond the length are never read.
+
+        Args:
+            q_nope: `[batch, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
+            q_pe: `[batch, heads, dim_kpe]` `T`. Rotary part of the queries.
+            ckv_cache: `[num_pages, page_size, dim_ckv]` `T`. Compressed keys and values by page and place.
+            kpe_cache: `[num_pages, page_size, dim_kpe]` `T`. Rotary part of the keys by page and place.
+            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
+            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        ckv_cache: Tensor,
+        kpe_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        *,
+        sm_scale: float,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionMlaDecodePagedPlan: ...
+
+attention_mla_decode_paged: _AttentionMlaDecodePaged
+
+class _AttentionMlaPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionMlaPrefill:
+    def __call__(
+        self,
+        q_nope: _T,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Multi-head latent attention of a whole sequence over a contiguous compressed cache.
+
+        The absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For
+        query i and head h, with the cache shared by all heads:
+
+            s[i,h,j] = (q_nope[i,h] · ckv[j] + q_pe[i,h] · kpe[j]) * sm_scale
+            p[i,h,j] = exp(s[i,h,j]) / Σ_l exp(s[i,h,l])            over the visible keys
+            output[i,h] = Σ_j p[i,h,j] ckv[j]
+            lse[i,h]    = log Σ_j exp(s[i,h,j])
+
+        in exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i
+        when j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query
+        without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes
+        the row NaN.
+
+        Args:
+            q_nope: `[seq_q, heads, dim_ckv]` `T`. Queries without position, already multiplied by W_UK.
+            q_pe: `[seq_q, heads, dim_kpe]` `T`. Rotary part of the queries.
+            ckv: `[kv_len, 1, dim_ckv]` `T`. Compressed keys and values, one latent for all heads.
+            kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
+            sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
+            causal: Whether later keys are hidden (default `false`).
+            causal_offset: With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both (default `kv_len - seq_q`).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q_nope: Tensor,
+        q_pe: Tensor,
+        ckv: Tensor,
+        kpe: Tensor,
+        *,
+        sm_scale: float,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionMlaPrefillPlan: ...
+
+attention_mla_prefill: _AttentionMlaPrefill
+
+class _AttentionSparseBlockPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        *,
+        block_rows: int,
+        block_cols: int,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionSparseBlock:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        *,
+        block_rows: int,
+        block_cols: int,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention over the blocks of keys that a block-sparse matrix lists for each block of queries.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        Queries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys
+        of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys
+        c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:
+
+            z      = sm_scale * q[i,h] · k[j,g]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            p[i,j] = exp(c) / Σ_l exp(c of key l)
+            output[i,h] = Σ_j p[i,j] v[j,g]
+            lse[i,h]    = log Σ_j exp(c)
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        Args:
+            q: `[m, heads, head_dim]` `T`. Queries.
+            k: `[n, kv_heads, head_dim]` `T`. Keys.
+            v: `[n, kv_heads, head_dim]` `T`. Values.
+            indptr: `[ceil_div(m, block_rows) + 1]` int32. Where the list of each block of queries begins.
+            indices: `[nnz]` int32. Blocks of keys, listed for one block of queries after the other.
+            block_rows: Queries a block (required).
+            block_cols: Keys a block (required).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        indptr: Tensor,
+        indices: Tensor,
+        *,
+        block_rows: int,
+        block_cols: int,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionSparseBlockPlan: ...
+
+attention_sparse_block: _AttentionSparseBlock
+
+class _AttentionSparseVariableBlockPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        block_mask: Tensor,
+        block_row_sizes: Tensor,
+        block_col_sizes: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionSparseVariableBlock:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        block_mask: Tensor,
+        block_row_sizes: Tensor,
+        block_col_sizes: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention over blocks of different sizes, chosen for each key head by a mask of blocks.
+
+        Query head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.
+        For each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
+        sizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is
+        true. Over the keys that it sees:
+
+            z      = sm_scale * q[h,i] · k[g,j]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            p[i,j] = exp(c) / Σ_l exp(c of key l)
+            output[h,i] = Σ_j p[i,j] v[g,j]
+            lse[h,i]    = log Σ_j exp(c)
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        Args:
+            q: `[heads, m, head_dim]` `T`. Queries.
+            k: `[kv_heads, n, head_dim]` `T`. Keys.
+            v: `[kv_heads, n, head_dim]` `T`. Values.
+            block_mask: `[kv_heads, row_blocks, col_blocks]` bool. Whether a block of queries sees a block of keys.
+            block_row_sizes: `[kv_heads, row_blocks]` int32. Queries of each block.
+            block_col_sizes: `[kv_heads, col_blocks]` int32. Keys of each block.
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        block_mask: Tensor,
+        block_row_sizes: Tensor,
+        block_col_sizes: Tensor,
+        *,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionSparseVariableBlockPlan: ...
+
+attention_sparse_variable_block: _AttentionSparseVariableBlock
+
+class _AttentionStandardDecodePlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionStandardDecode:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of attention over contiguous keys and values.
+
+        With L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the
+        query's own place:
+
+            z    = sm_scale * q[b,h] · k[b,j,h]
+            c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = Σ_j p[j] v[b,j,h]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query a batch row.
+            k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
+            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            kv_lens: `[batch]` int32. How many keys each batch row has; absent means all.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of keys and values (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        kv_lens: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStandardDecodePlan: ...
+
+attention_standard_decode: _AttentionStandardDecode
+
+class _AttentionStandardDecodePagedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionStandardDecodePaged:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""One decode step of attention over a paged cache.
+
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
+        j % page_size. Requests may share pages. Places beyond the length are never read.
+
+        With j over the L keys of the request, the last of which stands at the query's own place:
+
+            z    = sm_scale * q[b,h] · k[b,j,h]
+            c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[j] = c + alibi_slopes[b,h] * (j - (L - 1))
+            p[j] = exp(s[j]) / Σ_l exp(s[l])
+            output[b,h] = Σ_j p[j] v[b,j,h]
+            lse[b,h]    = log Σ_j exp(s[j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        With window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.
+
+        Args:
+            q: `[batch, heads, head_dim]` `T`. One query a request.
+            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
+            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
+            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        window_left: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStandardDecodePagedPlan: ...
+
+attention_standard_decode_paged: _AttentionStandardDecodePaged
+
+class _AttentionStandardPrefillPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionStandardPrefill:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention of whole sequences over contiguous keys and values.
+
+        For batch row b, head h, query i and key j:
+
+            z      = sm_scale * q[b,i,h] · k[b,j,h]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[b,i,h] = Σ_j p[i,j] v[b,j,h]
+            lse[b,i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        The slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is
+        false, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with
+        window_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.
+
+        Args:
+            q: BSHD: `[batch, seq_q, heads, head_dim]`; BHSD: `[batch, heads, seq_q, head_dim]` `T`. Queries.
+            k: BSHD: `[batch, seq_k, heads, head_dim]`; BHSD: `[batch, heads, seq_k, head_dim]` `T`. Keys.
+            v: BSHD: `[batch, seq_k, heads, head_dim_v]`; BHSD: `[batch, heads, seq_k, head_dim_v]` `T`. Values, whose heads may have another size.
+            mask: `[batch, heads, seq_q, seq_k]` `M`. Bool: true where the key is visible; float: added to the scores.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both, 0 the first (default `seq_k - seq_q`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        mask: Tensor | None = None,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        causal_offset: int | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStandardPrefillPlan: ...
+
+attention_standard_prefill: _AttentionStandardPrefill
+
+class _AttentionStandardPrefillPagedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionStandardPrefillPaged:
+    def __call__(
+        self,
+        q: _T,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention of requests of different lengths over a paged cache.
+
+        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
+        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place
+        j % page_size. Requests may share pages. Places beyond the length are never read.
+
+        With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place
+        where query i stands among the keys:
+
+            z      = sm_scale * q[i,h] · k[b,j,h]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
+            output[i,h] = Σ_j p[i,j] v[b,j,h]
+            lse[i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
+        aligned at the end of each request; there is no offset to choose.
+
+        Args:
+            q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
+            k_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, heads, head_dim]`; HND: `[num_pages, heads, page_size, head_dim]` `T`. Values by page and place.
+            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
+            kv_indptr: `[batch + 1]` int32. Where the pages of each request begin in kv_indices.
+            kv_indices: `[num_indices]` int32. Pages of all requests, one request after the other.
+            kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        kv_indices: Tensor,
+        kv_last_page_len: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        layout: Literal["NHD", "HND"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStandardPrefillPagedPlan: ...
+
+attention_standard_prefill_paged: _AttentionStandardPrefillPaged
+
+class _AttentionStandardPrefillRaggedPlan(PlanHandle):
+    def run(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _AttentionStandardPrefillRagged:
+    def __call__(
+        self,
+        q: _T,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Attention of requests of different lengths that lie one after the other without padding.
+
+        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+        numbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:
+
+            z      = sm_scale * q[i,h] · k[j,h]
+            c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z
+            s[i,j] = c + alibi_slopes[b,h] * (j - t)
+            p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request
+            output[i,h] = Σ_j p[i,j] v[j,h]
+            lse[i,h]    = log Σ_j exp(s[i,j])
+
+        in exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A
+        query without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,
+        makes the row NaN.
+
+        A score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with
+        window_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus
+        aligned at the end of each request; there is no offset to choose.
+
+        Args:
+            q: `[total_q, heads, head_dim]` `T`. Queries of all requests.
+            k: `[total_k, heads, head_dim]` `T`. Keys of all requests.
+            v: `[total_k, heads, head_dim_v]` `T`. Values of all requests, whose heads may have another size.
+            qo_indptr: `[batch + 1]` int32. Where the queries of each request begin.
+            kv_indptr: `[batch + 1]` int32. Where the keys of each request begin.
+            alibi_slopes: `[batch, heads]` float32. ALiBi slope of each head, or of each head of each batch row.
+            causal: Whether later keys are hidden (default `false`).
+            window_left: How many keys before its own place a query sees; -1 means all (default `-1`).
+            window_right: How many keys after its own place a query sees; -1 means all (default `-1`).
+            soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
+            sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
+            return_lse: Whether lse is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        qo_indptr: Tensor,
+        kv_indptr: Tensor,
+        alibi_slopes: Tensor | None = None,
+        *,
+        causal: bool | None = None,
+        window_left: int | None = None,
+        window_right: int | None = None,
+        soft_cap: float | None = None,
+        sm_scale: float | None = None,
+        return_lse: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStandardPrefillRaggedPlan: ...
+
+attention_standard_prefill_ragged: _AttentionStandardPrefillRagged
+
+class _AttentionStateMergePlan(PlanHandle):
+    def run(
+        self,
+        v: _T,
+        s: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]: ...
+
+class _AttentionStateMerge:
+    def __call__(
+        self,
+        v: _T,
+        s: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]:
+        r"""Combines partial attention results over disjoint sets of keys into the result over all of them.
+
+        For each row and head h, with t over the states:
+
+            m      = max_t s[t,h]
+            w[t]   = exp(s[t,h] - m)
+            output = Σ_t w[t] v[t,h] / Σ_t w[t]
+            lse    = m + log Σ_t w[t]
+
+        in exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.
+        If no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,
+        makes output and lse NaN. The logarithms are natural.
+
+        Args:
+            v: `[rows..., states, heads, head_dim]` `T`. Output of each partial attention.
+            s: `[rows..., states, heads]` float32. Natural lse of each partial attention.
+        """
+
+    def plan(
+        self,
+        v: Tensor,
+        s: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _AttentionStateMergePlan: ...
+
+attention_state_merge: _AttentionStateMerge
+
+class _DequantizePlan(PlanHandle):
+    def run(
+        self,
+        quantized: _T,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        inner: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _Dequantize:
+    def __call__(
+        self,
+        quantized: _T,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        inner: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Turns values of a small integer or float format back into ordinary floats.
+
+        **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
+        the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
+        block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        of the group of element e.
+
+        **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+
+            output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given
+            output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
+            output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given
+
+        This undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.
+
+        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+        byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+        high nibble is 0.
+
+        Args:
+            quantized: `[outer..., channels, stored]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The stored values.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group.
+            zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats.
+            global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
+            format: The format of the stored values (required).
+            granularity: Which elements share a scale (required).
+            block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
+            inner: Last dimension of the output; to be given where it is odd in a format of half a byte an element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
+            output_dtype: The dtype of the output (default `f32`).
+        """
+
+    def plan(
+        self,
+        quantized: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        inner: int | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _DequantizePlan: ...
+
+dequantize: _Dequantize
+
+class _EmbeddingLookupPlan(PlanHandle):
+    def run(
+        self,
+        table: _T,
+        ids: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _EmbeddingLookup:
+    def __call__(
+        self,
+        table: _T,
+        ids: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Copies the rows of a table that ids name.
+
+        For each id:
+
+            output[t, :] = table[ids[t], :]
+
+        bit for bit. Ids that are negative or not smaller than `vocab` are refused.
+
+        Args:
+            table: `[vocab, dim]` `T`. One row a token.
+            ids: `[tokens...]` `I`. Which rows are wanted.
+        """
+
+    def plan(
+        self,
+        table: Tensor,
+        ids: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _EmbeddingLookupPlan: ...
+
+embedding_lookup: _EmbeddingLookup
+
+class _KvAppendPlan(PlanHandle):
+    def run(
+        self,
+        k: _T,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> None: ...
+
+class _KvAppend:
+    def __call__(
+        self,
+        k: _T,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> None:
+        r"""Writes the keys and values of new tokens into a paged cache, in place.
+
+        For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each
+        head h and feature d:
+
+            k_cache[page, place, h, d] ← round(k[t, h, d])
+            v_cache[page, place, h, d] ← round(v[t, h, d])
+
+        round is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities
+        saturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the
+        same slot the later one wins. Nothing else in the caches changes.
+
+        Args:
+            k: `[tokens, kv_heads, head_dim]` `T`. Keys of the new tokens.
+            v: `[tokens, kv_heads, head_dim]` `T`. Values of the new tokens.
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
+            slots: `[tokens]` int64. Where each token goes, as page * page_size + place; -1 skips it.
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        k: Tensor,
+        v: Tensor,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        slots: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> _KvAppendPlan: ...
+
+kv_append: _KvAppend
+
+class _KvCompactPlan(PlanHandle):
+    def run(
+        self,
+        k_cache: _T,
+        v_cache: Tensor,
+        source: Tensor,
+        target: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> None: ...
+
+class _KvCompact:
+    def __call__(
+        self,
+        k_cache: _T,
+        v_cache: Tensor,
+        source: Tensor,
+        target: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> None:
+        r"""Moves whole pages of a paged cache, in place.
+
+        For each move i, for keys and values alike, as if every source page were read before any target page is written:
+
+            cache[target[i], :, :, :] ← cache[source[i], :, :, :]
+
+        bit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no
+        target do not change. The caller changes its page tables.
+
+        Args:
+            k_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Keys by page and place.
+            v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
+            source: `[moves]` int32. Pages that are read.
+            target: `[moves]` int32. Pages that are written.
+            layout: Order of the dimensions of the caches (default `NHD`).
+        """
+
+    def plan(
+        self,
+        k_cache: Tensor,
+        v_cache: Tensor,
+        source: Tensor,
+        target: Tensor,
+        *,
+        layout: Literal["NHD", "HND"] | None = None,
+    ) -> _KvCompactPlan: ...
+
+kv_compact: _KvCompact
+
+class _MlpFusedPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        down_weight: Tensor,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpFused:
+    def __call__(
+        self,
+        x: _T,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        down_weight: Tensor,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A gated feed-forward block in one step.
+
+        For row r, with m over the intermediate features:
+
+            g[r,m] = Σ_i x[r,i] * gate_weight[m,i]
+            u[r,m] = Σ_i x[r,i] * up_weight[m,i]
+            output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]
+
+        The intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;
+        the output is rounded once at the end. An empty sum is 0.
+        The activations, with Φ the distribution function of the standard normal:
+
+            none(z) = z                       relu(z) = max(z, 0), NaN for NaN
+            silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
+            gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
+
+        Args:
+            x: `[rows..., in_features]` `T`. The input rows.
+            gate_weight: `[intermediate, in_features]` `T`. Weights whose product goes through the activation.
+            up_weight: `[intermediate, in_features]` `T`. Weights whose product multiplies the activated one.
+            down_weight: `[out_features, intermediate]` `T`. Weights that lead back to the model's width.
+            activation: Applied to the gate (default `silu`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        gate_weight: Tensor,
+        up_weight: Tensor,
+        down_weight: Tensor,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpFusedPlan: ...
+
+mlp_fused: _MlpFused
+
+class _MlpLinearPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinear:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A linear layer with an optional bias and activation.
+
+        For row r and output feature o:
+
+            output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])
+
+        in exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.
+        The activations, with Φ the distribution function of the standard normal:
+
+            none(z) = z                       relu(z) = max(z, 0), NaN for NaN
+            silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))
+            gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))
+
+        Args:
+            x: `[rows..., in_features]` `T`. The input rows.
+            weight: `[out_features, in_features]` `T`. One row an output feature.
+            bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
+            activation: Applied to each output before it is rounded (default `none`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        *,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearPlan: ...
+
+mlp_linear: _MlpLinear
+
+class _MlpLinearInt8Plan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row"] | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinearInt8:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row"] | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A linear layer of int8 rows with int8 weights, an optional bias and activation.
+
+        For row r and output feature o:
+
+            output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])
+
+        in exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is
+        not given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one
+        zero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.
+
+        With `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the
+        last word means nothing.
+
+        Args:
+            x: `[rows..., in_features]` int8. The input rows, quantised.
+            weight: plain: `[out_features, in_features]`; panels: `[ceil_div(out_features, 16), ceil_div(in_features, 4), 16, 4]` int8. The stored values, one row an output feature, or panels of them.
+            x_scale: tensor: `[]`; row: `[rows...]` float32. Scale of each row, or of all.
+            weight_scale: `[out_features]` float32. Scale of each output feature.
+            x_zero_point: tensor: `[]`; row: `[rows...]` int32. Zero point of each row, or of all; absent means 0.
+            bias: `[out_features]` f32: float32; f16: float16; bf16: bfloat16. Addend of each output feature; absent means 0.
+            x_granularity: Which rows share a scale (default `row`).
+            weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
+            activation: Applied to each output before it is rounded (default `none`).
+            output_dtype: The dtype of the output (default `f32`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        x_scale: Tensor,
+        weight_scale: Tensor,
+        x_zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        x_granularity: Literal["tensor", "row"] | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        output_dtype: Literal["f32", "f16", "bf16"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearInt8Plan: ...
+
+mlp_linear_int8: _MlpLinearInt8
+
+class _MlpLinearPackPlan(PlanHandle):
+    def run(
+        self,
+        weight: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinearPack:
+    def __call__(
+        self,
+        weight: _T,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Lays the integer weights of a linear layer out in panels, once for many calls.
+
+        With b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:
+
+            packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte
+
+        so that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four
+        inputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as
+        `weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.
+
+        Args:
+            weight: `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+        """
+
+    def plan(
+        self,
+        weight: Tensor,
+        *,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearPackPlan: ...
+
+mlp_linear_pack: _MlpLinearPack
+
+class _MlpLinearWeightOnlyPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        stored: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _MlpLinearWeightOnly:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        stored: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""A linear layer of floats with int8 or int4 weights, an optional bias and activation.
+
+        For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+
+            output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
+
+        in exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The
+        activations are those of `mlp.linear`.
+
+        **Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the
+        last one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.
+
+        **Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,
+        input 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are
+        laid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.
+
+        Args:
+            x: `[rows..., in_features]` `T`. The input rows.
+            weight: plain: `[out_features, stored]`; panels: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` int8: int8; int4: uint8. The stored values, one row an output feature, or panels of them.
+            scale: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` float32. Scale of each group.
+            zero_point: channel: `[out_features]`; block: `[out_features, ceil_div(in_features, block_size)]` int32. Zero point of each group; absent means 0.
+            bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
+            format: The format of the stored values (required).
+            granularity: Which inputs share a scale (default `channel`).
+            block_size: Inputs a block, with granularity block (default `32`).
+            weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
+            stored: Bytes of a stored row; follows from the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
+            activation: Applied to each output before it is rounded (default `none`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        scale: Tensor,
+        zero_point: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4"],
+        granularity: Literal["channel", "block"] | None = None,
+        block_size: int | None = None,
+        weight_layout: Literal["plain", "panels"] | None = None,
+        stored: int | None = None,
+        activation: Literal["none", "relu", "silu", "gelu", "gelu_tanh"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _MlpLinearWeightOnlyPlan: ...
+
+mlp_linear_weight_only: _MlpLinearWeightOnly
+
+class _NormLayerPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        return_stats: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, ...]: ...
+
+class _NormLayer:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        return_stats: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, ...]:
+        r"""Layer normalisation over the last dimension.
+
+        For each row r of x, in exact arithmetic, rounded once at the end:
+
+            mean[r]     = (1 / hidden) Σ_i x[r,i]
+            var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²
+            inv_std[r]  = 1 / sqrt(var[r] + eps)
+            output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]
+
+        Without `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.
+
+        Args:
+            x: `[rows..., hidden]` `T`. What is normalised, row by row.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            bias: `[hidden]` `W`. Addend of each feature; absent means 0.
+            eps: Added to the variance before the root (default `1e-5`).
+            return_stats: Whether mean and inverse standard deviation are returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        bias: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        return_stats: bool | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormLayerPlan: ...
+
+norm_layer: _NormLayer
+
+class _NormRmsPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormRms:
+    def __call__(
+        self,
+        x: _T,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Root-mean-square normalisation over the last dimension.
+
+        For each row r of x, in exact arithmetic, rounded to T once at the end:
+
+            ms[r]       = (1 / hidden) Σ_i x[r,i]²
+            output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
+
+        Without `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the
+        weight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an
+        infinity makes itself NaN and the rest of its row 0.
+
+        Args:
+            x: `[rows..., hidden]` `T`. What is normalised, row by row.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            eps: Added to the mean square before the root (default `1e-6`).
+            weight_offset: Added to the weight; 1 for Gemma (default `0`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormRmsPlan: ...
+
+norm_rms: _NormRms
+
+class _NormRmsAddPlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _NormRmsAdd:
+    def __call__(
+        self,
+        x: _T,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Adds to the residual stream in place and normalises the sum by its root mean square.
+
+        For each row r, with round_T the rounding to nearest even in the dtype T:
+
+            residual[r,i] ← round_T(x[r,i] + residual[r,i])
+            ms[r]       = (1 / hidden) Σ_i residual[r,i]²
+            output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)
+
+        The norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.
+        Without `weight` the last factor is 1, whatever `weight_offset` is.
+
+        Args:
+            x: `[rows..., hidden]` `T`. What the last layer added to the stream.
+            residual: `[rows..., hidden]` `T`. The residual stream; becomes the rounded sum.
+            weight: `[hidden]` `W`. Factor of each feature; absent means 1.
+            eps: Added to the mean square before the root (default `1e-6`).
+            weight_offset: Added to the weight; 1 for Gemma (default `0`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        residual: Tensor,
+        weight: Tensor | None = None,
+        *,
+        eps: float | None = None,
+        weight_offset: float | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _NormRmsAddPlan: ...
+
+norm_rms_add: _NormRmsAdd
+
+class _PosencAlibiPlan(PlanHandle):
+    def run(
+        self,
+        scores: _T,
+        slopes: Tensor,
+        *,
+        causal_offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _PosencAlibi:
+    def __call__(
+        self,
+        scores: _T,
+        slopes: Tensor,
+        *,
+        causal_offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Adds the linear position bias of ALiBi to attention scores.
+
+        For query i and key j of head h:
+
+            output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))
+
+        computed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own
+        place, negative before it and positive after it (which causality hides).
+
+        Args:
+            scores: `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.
+            slopes: `[heads]` float32. Slope of each head.
+            causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both (default `seq_k - seq_q`).
+        """
+
+    def plan(
+        self,
+        scores: Tensor,
+        slopes: Tensor,
+        *,
+        causal_offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _PosencAlibiPlan: ...
+
+posenc_alibi: _PosencAlibi
+
+class _PosencRopePlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _PosencRope:
+    def __call__(
+        self,
+        x: _T,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Rotary position encoding of queries or keys by tables of cosines and sines.
+
+        With H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and
+        g = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:
+
+            y[a]  = x[a]  * c - x[a'] * g
+            y[a'] = x[a'] * c + x[a]  * g
+
+        `interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs
+        2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables
+        hold whatever the model prescribes, scaling of long contexts included.
+
+        Args:
+            x: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. Queries or keys.
+            cos: `[max_positions, half_rotary]` `C`. Cosine by position and frequency.
+            sin: `[max_positions, half_rotary]` `C`. Sine by position and frequency.
+            positions: `[batch, seq]` `P`. Position of each token; absent means 0 to seq - 1 in every batch row.
+            interleaved: Whether pairs are neighbours instead of halves (default `false`).
+            layout: Order of the dimensions of x and of the output (default `BSHD`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        positions: Tensor | None = None,
+        *,
+        interleaved: bool | None = None,
+        layout: Literal["BSHD", "BHSD"] | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _PosencRopePlan: ...
+
+posenc_rope: _PosencRope
+
+class _QuantizePlan(PlanHandle):
+    def run(
+        self,
+        x: _T,
+        scale: Tensor | None = None,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]: ...
+
+class _Quantize:
+    def __call__(
+        self,
+        x: _T,
+        scale: Tensor | None = None,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T | tuple[_T, _T]:
+        r"""Rounds a tensor to a small integer or float format with scales.
+
+        **Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where
+        the second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of
+        block_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        of the group of element e.
+
+        **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
+
+            r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4
+            r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given
+            q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given
+            q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite
+                   value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)
+
+        The sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its
+        quotient counts as 0.
+
+        **Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the
+        group (NaN if one of its elements is NaN), each step rounded to f32:
+
+            int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344
+            mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)
+            nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448
+
+        A = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's
+        dtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.
+
+        **Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a
+        byte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last
+        high nibble is 0.
+
+        Args:
+            x: `[outer..., channels, inner]` `T`. What is quantised.
+            scale: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. Scale of each group; absent means that scales are computed.
+            zero_point: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int32. Zero point of each group, for integer formats with given scales.
+            global_scale: `[]` float32. Second scale of nvfp4, by which the scales were multiplied.
+            format: The format of the result (required).
+            granularity: Which elements share a scale (required).
+            block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
+        """
+
+    def plan(
+        self,
+        x: Tensor,
+        scale: Tensor | None = None,
+        zero_point: Tensor | None = None,
+        global_scale: Tensor | None = None,
+        *,
+        format: Literal["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"],
+        granularity: Literal["tensor", "channel", "head", "block"],
+        block_size: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _QuantizePlan: ...
+
+quantize: _Quantize
+
+class _SamplingSpeculativePlan(PlanHandle):
+    def run(
+        self,
+        draft_probs: _T,
+        draft_tokens: Tensor,
+        target_probs: Tensor,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]: ...
+
+class _SamplingSpeculative:
+    def __call__(
+        self,
+        draft_probs: _T,
+        draft_tokens: Tensor,
+        target_probs: Tensor,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> tuple[_T, _T]:
+        r"""Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens.
+
+        For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+
+            for i in 0 … D - 1, in order:
+                accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]
+                else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop
+            if all were accepted, emit a token drawn with weights p[D,t]
+
+        in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
+        the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A
+        probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if
+        those are all 0 too, the emitted token is -1.
+
+        **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
+
+            key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i
+
+        Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
+        as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
+        last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
+        none, the last one of positive weight.
+
+        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+
+        Args:
+            draft_probs: `[batch, draft_len, vocab]` float32. Probabilities that the draft model drew from.
+            draft_tokens: `[batch, draft_len]` int32. The tokens that it drew.
+            target_probs: `[batch, draft_len + 1, vocab]` float32. Probabilities of the target model at every place and one beyond.
+            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
+            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
+            seed: Key of the random numbers, as 64 bits (default `0`).
+            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+        """
+
+    def plan(
+        self,
+        draft_probs: Tensor,
+        draft_tokens: Tensor,
+        target_probs: Tensor,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingSpeculativePlan: ...
+
+sampling_speculative: _SamplingSpeculative
+
+class _SamplingTopkPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        k_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        k: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingTopk:
+    def __call__(
+        self,
+        logits: _T,
+        k_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        k: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Draws one token a row among the k most likely.
+
+        **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+        largest logit of the row that is not NaN, the weight of token t in f64 is
+
+            w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
+
+        (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+        first among equals.
+
+        **Kept** are the first k candidates, or all of them where k is larger than their number.
+
+        **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+
+            key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+
+        whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
+        their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
+        whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+
+        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
+            k_tensor: `[rows...]` int32. Overrides k, row by row.
+            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
+            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
+            k: How many candidates are kept (required).
+            temperature: Divides the logits; small values prefer the likeliest token (default `1`).
+            seed: Key of the random numbers, as 64 bits (default `0`).
+            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        k_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        k: int,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingTopkPlan: ...
+
+sampling_topk: _SamplingTopk
+
+class _SamplingToppPlan(PlanHandle):
+    def run(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        top_k: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T: ...
+
+class _SamplingTopp:
+    def __call__(
+        self,
+        logits: _T,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        top_k: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _T:
+        r"""Draws one token a row among the most likely ones that together reach probability p.
+
+        **Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the
+        largest logit of the row that is not NaN, the weight of token t in f64 is
+
+            w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0
+
+        (0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index
+        first among equals.
+
+        **Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in
+        sorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is
+        ≥ p * all is kept.
+
+        **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
+
+            key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+
+        whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
+        their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
+        whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+
+        Kernels of ours agree token for token; those of other libraries are judged by the distribution.
+
+        Args:
+            logits: `[rows..., vocab]` `T`. Unnormalised log-probabilities.
+            p_tensor: `[rows...]` float32. Overrides p, row by row; 0 keeps the likeliest token alone.
+            seed_tensor: `[]` int64. Overrides seed; lets a captured graph draw anew.
+            offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
+            p: The probability that the kept tokens must reach together (required).
+            top_k: How many candidates are looked at; 0 means all (default `0`).
+            temperature: Divides the logits; small values prefer the likeliest token (default `1`).
+            seed: Key of the random numbers, as 64 bits (default `0`).
+            offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+        """
+
+    def plan(
+        self,
+        logits: Tensor,
+        p_tensor: Tensor | None = None,
+        seed_tensor: Tensor | None = None,
+        offset_tensor: Tensor | None = None,
+        *,
+        p: float,
+        top_k: int | None = None,
+        temperature: float | None = None,
+        seed: int | None = None,
+        offset: int | None = None,
+        out: Tensor | Sequence[Tensor] | None = None,
+    ) -> _SamplingToppPlan: ...
+
+sampling_topp: _SamplingTopp
+
+class _TokenizeDecodePlan(PlanHandle):
+    def run(
+        self,
+        tokens: _T,
+        indptr: Tensor,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool | None = None,
+    ) -> list[str]: ...
+
+class _TokenizeDecode:
+    def __call__(
+        self,
+        tokens: _T,
+        indptr: Tensor,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool | None = None,
+    ) -> list[str]:
+        r"""Turns token ids back into texts.
+
+        Text b is what the tokenizer's own decoder makes of the ids
+
+            tokens[indptr[b] … indptr[b+1] - 1]
+
+        taken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does
+        not have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,
+        as in the tokenizer's decoder. An empty range gives an empty text.
+
+        Args:
+            tokens: `[total]` int32. Ids of all texts, one text after the other.
+            indptr: `[batch + 1]` int64. Where the ids of each text begin.
+            tokenizer: a tokenizer. The tokenizer; its definition decides everything.
+            skip_special_tokens: Whether special tokens are left out of the texts (default `true`).
+        """
+
+    def plan(
+        self,
+        tokens: Tensor,
+        indptr: Tensor,
+        tokenizer: Tokenizer,
+        *,
+        skip_special_tokens: bool | None = None,
+    ) -> _TokenizeDecodePlan: ...
+
+tokenize_decode: _TokenizeDecode
+
+class _TokenizeEncodePlan(PlanHandle):
+    def run(
+        self,
+        texts: str | Sequence[str],
+        tokenizer: Tokenizer,
+        *,
+        add_special_tokens: bool | None = None,
+        return_offsets: bool | None = None,
+    ) -> tuple[Any, Any] | tuple[Any, Any, Any]: ...
+
+class _TokenizeEncode:
+    def __call__(
+        self,
+        texts: str | Sequence[str],
+        tokenizer: Tokenizer,
+        *,
+        add_special_tokens: bool | None = None,
+        return_offsets: bool | None = None,
+    ) -> tuple[Any, Any] | tuple[Any, Any, Any]:
+        r"""Turns texts into token ids.
+
+        Every text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the
+        normaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the
+        post-processor are applied. Nothing is truncated or padded. The ids of text b are
+
+            tokens[indptr[b] … indptr[b+1] - 1]
+
+        An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
+        half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
+        came from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+
+        Args:
+            texts: strings. The texts.
+            tokenizer: a tokenizer. The tokenizer; its definition decides everything.
+            add_special_tokens: Whether the post-processor adds its tokens, such as the one that begins a text (default `true`).
+            return_offsets: Whether the place of each token in its text is returned as well (default `false`).
+        """
+
+    def plan(
+        self,
+        texts: str | Sequence[str],
+        tokenizer: Tokenizer,
+        *,
+        add_special_tokens: bool | None = None,
+        return_offsets: bool | None = None,
+    ) -> _TokenizeEncodePlan: ...
+
+tokenize_encode: _TokenizeEncode

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"activation_gelu_mul",
     c"activation_gelu_mul(gate, up, *, approximate=None, out=None)\n--\n\nThe gate of GeGLU, the Gaussian error linear unit of one tensor times another.\n\nFor each element:\n\n    output = gelu(gate, approximate) * up\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
     &["gate", "up", "approximate", "out"],
     2usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ACTIVATION_GELU_MUL,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [gate, up, approximate, out] = arguments;
-    let mut frame = Frame::new(py, &ACTIVATION_GELU_MUL);
+    let mut frame = Frame::new(py, &ACTIVATION_GELU_MUL, way);
     let mut args = ActivationGeluMul {
         gate: TensorView::empty(),
         up: TensorView::empty(),

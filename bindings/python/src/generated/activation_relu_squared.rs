@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"activation_relu_squared",
     c"activation_relu_squared(x, *, out=None)\n--\n\nThe square of the rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)²\n\nin exact arithmetic, rounded to T once, and NaN for NaN.",
     &["x", "out"],
     1usize,
     1u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ACTIVATION_RELU_SQUARED,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 2usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, out] = arguments;
-    let mut frame = Frame::new(py, &ACTIVATION_RELU_SQUARED);
+    let mut frame = Frame::new(py, &ACTIVATION_RELU_SQUARED, way);
     let mut args = ActivationReluSquared {
         x: TensorView::empty(),
     };

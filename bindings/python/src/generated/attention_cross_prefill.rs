@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_cross_prefill",
     c"attention_cross_prefill(q, k, v, kv_lens=None, mask=None, *, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nAttention of a decoder's sequences over the keys and values of an encoder.\n\nQuery head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.\nThere is no order between queries and keys, so there is neither causality nor a window. For batch row b, head h and query i,\nwith j over the keys 0 … kv_lens[b] - 1, or all of them where no lengths are given:\n\n    s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]\n    p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])\n    output[b,i,h] = Σ_j p[i,j] v[b,j,g]\n    lse[b,i,h]    = log Σ_j exp(s[i,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nA float mask is added where it is given. Where a bool mask is false the score is -∞, whatever the formula says.",
     &["q", "k", "v", "kv_lens", "mask", "sm_scale", "return_lse", "layout", "out"],
     5usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_CROSS_PREFILL,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 9usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, kv_lens, mask, sm_scale, return_lse, layout, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_CROSS_PREFILL);
+    let mut frame = Frame::new(py, &ATTENTION_CROSS_PREFILL, way);
     let mut args = AttentionCrossPrefill {
         q: TensorView::empty(),
         k: TensorView::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_mla_decode",
     c"attention_mla_decode(q_nope, q_pe, ckv, kpe, *, sm_scale, return_lse=None, out=None)\n--\n\nOne decode step of multi-head latent attention over a contiguous compressed cache.\n\nThe absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For\ntoken t and head h, with the cache shared by all heads and seen whole by every token:\n\n    s[t,h,j] = (q_nope[t,h] · ckv[j] + q_pe[t,h] · kpe[j]) * sm_scale\n    p[t,h,j] = exp(s[t,h,j]) / Σ_l exp(s[t,h,l])\n    output[t,h] = Σ_j p[t,h,j] ckv[j]\n    lse[t,h]    = log Σ_j exp(s[t,h,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.",
     &["q_nope", "q_pe", "ckv", "kpe", "sm_scale", "return_lse", "out"],
     4usize,
     31u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_MLA_DECODE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 7usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q_nope, q_pe, ckv, kpe, sm_scale, return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE);
+    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE, way);
     let mut args = AttentionMlaDecode {
         q_nope: TensorView::empty(),
         q_pe: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_mla_decode_paged",
     c"attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, *, sm_scale, return_lse=None, out=None)\n--\n\nOne decode step of multi-head latent attention over a paged compressed cache.\n\nThe absorbed form, one query a request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;\nwith n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j lies on\nits page j // page_size at place j % page_size; call that latent ckv[b,j] and its rotary part kpe[b,j]. Then\n\n    s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale\n    p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])\n    output[b,h] = Σ_j p[b,h,j] ckv[b,j]\n    lse[b,h]    = log Σ_j exp(s[b,h,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its latent holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN. Requests may share pages. Places beyond the length are never read.",
     &[
@@ -39,23 +41,43 @@ pub static SIGNATURE: Signature = Signature::new(
     7usize,
     255u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_MLA_DECODE_PAGED,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len,
     sm_scale, return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE_PAGED);
+    let mut frame = Frame::new(py, &ATTENTION_MLA_DECODE_PAGED, way);
     let mut args = AttentionMlaDecodePaged {
         q_nope: TensorView::empty(),
         q_pe: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_mla_prefill",
     c"attention_mla_prefill(q_nope, q_pe, ckv, kpe, *, sm_scale, causal=None, causal_offset=None, return_lse=None, out=None)\n--\n\nMulti-head latent attention of a whole sequence over a contiguous compressed cache.\n\nThe absorbed form: queries were multiplied by W_UK beforehand, outputs are multiplied by W_UV afterwards. For\nquery i and head h, with the cache shared by all heads:\n\n    s[i,h,j] = (q_nope[i,h] · ckv[j] + q_pe[i,h] · kpe[j]) * sm_scale\n    p[i,h,j] = exp(s[i,h,j]) / Σ_l exp(s[i,h,l])            over the visible keys\n    output[i,h] = Σ_j p[i,h,j] ckv[j]\n    lse[i,h]    = log Σ_j exp(s[i,h,j])\n\nin exact arithmetic, rounded once at the end. Every key is visible, or with `causal` key j is visible to query i\nwhen j ≤ i + causal_offset. A visible key whose score is -∞ takes no part either, whatever its latent holds. A query\nwithout any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞, makes\nthe row NaN.",
     &[
@@ -38,22 +40,42 @@ pub static SIGNATURE: Signature = Signature::new(
     4usize,
     31u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_MLA_PREFILL,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 9usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q_nope, q_pe, ckv, kpe, sm_scale, causal, causal_offset, return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_MLA_PREFILL);
+    let mut frame = Frame::new(py, &ATTENTION_MLA_PREFILL, way);
     let mut args = AttentionMlaPrefill {
         q_nope: TensorView::empty(),
         q_pe: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_sparse_block",
     c"attention_sparse_block(q, k, v, indptr, indices, *, block_rows, block_cols, soft_cap=None, sm_scale=None, return_lse=None, out=None)\n--\n\nAttention over the blocks of keys that a block-sparse matrix lists for each block of queries.\n\nQuery head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.\nQueries and keys are cut into blocks of block_rows and block_cols (the last one may be shorter). Query i sees the keys\nof the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c holds the keys\nc * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, a block that is listed twice counting twice:\n\n    z      = sm_scale * q[i,h] · k[j,g]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    p[i,j] = exp(c) / Σ_l exp(c of key l)\n    output[i,h] = Σ_j p[i,j] v[j,g]\n    lse[i,h]    = log Σ_j exp(c)\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.",
     &[
@@ -40,23 +42,43 @@ pub static SIGNATURE: Signature = Signature::new(
     5usize,
     127u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_SPARSE_BLOCK,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 11usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, indptr, indices, block_rows, block_cols, soft_cap, sm_scale,
     return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_SPARSE_BLOCK);
+    let mut frame = Frame::new(py, &ATTENTION_SPARSE_BLOCK, way);
     let mut args = AttentionSparseBlock {
         q: TensorView::empty(),
         k: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_sparse_variable_block",
     c"attention_sparse_variable_block(q, k, v, block_mask, block_row_sizes, block_col_sizes, *, soft_cap=None, sm_scale=None, return_lse=None, out=None)\n--\n\nAttention over blocks of different sizes, chosen for each key head by a mask of blocks.\n\nQuery head h reads the key and value head g = h // (heads / kv_heads); one key head for each query head is allowed.\nFor each key head g the queries are cut into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of\nsizes block_col_sizes[g], in order; a size may be 0. Query i of block r sees key j of block c when block_mask[g,r,c] is\ntrue. Over the keys that it sees:\n\n    z      = sm_scale * q[h,i] · k[g,j]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    p[i,j] = exp(c) / Σ_l exp(c of key l)\n    output[h,i] = Σ_j p[i,j] v[g,j]\n    lse[h,i]    = log Σ_j exp(c)\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.",
     &[
@@ -39,23 +41,43 @@ pub static SIGNATURE: Signature = Signature::new(
     6usize,
     63u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_SPARSE_VARIABLE_BLOCK,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, block_mask, block_row_sizes, block_col_sizes, soft_cap, sm_scale,
     return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_SPARSE_VARIABLE_BLOCK);
+    let mut frame = Frame::new(py, &ATTENTION_SPARSE_VARIABLE_BLOCK, way);
     let mut args = AttentionSparseVariableBlock {
         q: TensorView::empty(),
         k: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_standard_decode",
     c"attention_standard_decode(q, k, v, kv_lens=None, alibi_slopes=None, *, window_left=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nOne decode step of attention over contiguous keys and values.\n\nWith L = kv_lens[b], or seq_k where no lengths are given, and j over the keys 0 … L - 1, the last of which stands at the\nquery's own place:\n\n    z    = sm_scale * q[b,h] · k[b,j,h]\n    c    = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[j] = c + alibi_slopes[b,h] * (j - (L - 1))\n    p[j] = exp(s[j]) / Σ_l exp(s[l])\n    output[b,h] = Σ_j p[j] v[b,j,h]\n    lse[b,h]    = log Σ_j exp(s[j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nWith window_left ≥ 0 the score is -∞, whatever the formula says, where j < L - 1 - window_left.",
     &[
@@ -40,23 +42,43 @@ pub static SIGNATURE: Signature = Signature::new(
     5usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_STANDARD_DECODE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 11usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, kv_lens, alibi_slopes, window_left, soft_cap, sm_scale, return_lse,
     layout, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE);
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_DECODE, way);
     let mut args = AttentionStandardDecode {
         q: TensorView::empty(),
         k: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_standard_prefill",
     c"attention_standard_prefill(q, k, v, mask=None, alibi_slopes=None, *, causal=None, causal_offset=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nAttention of whole sequences over contiguous keys and values.\n\nFor batch row b, head h, query i and key j:\n\n    z      = sm_scale * q[b,i,h] · k[b,j,h]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[i,j] = c + alibi_slopes[b,h] * (j - (i + causal_offset)) + mask[b,h,i,j]\n    p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])\n    output[b,i,h] = Σ_j p[i,j] v[b,j,h]\n    lse[b,i,h]    = log Σ_j exp(s[i,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nThe slopes and a float mask are added where they are given. A score is -∞, whatever the formula says, where a bool mask is\nfalse, with `causal` where j > i + causal_offset, with window_left ≥ 0 where j < i + causal_offset - window_left, and with\nwindow_right ≥ 0 where j > i + causal_offset + window_right. All of these combine, and the windows work without `causal` too.",
     &[
@@ -43,23 +45,43 @@ pub static SIGNATURE: Signature = Signature::new(
     5usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_STANDARD_PREFILL,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 14usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, mask, alibi_slopes, causal, causal_offset, window_left, window_right,
     soft_cap, sm_scale, return_lse, layout, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL);
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL, way);
     let mut args = AttentionStandardPrefill {
         q: TensorView::empty(),
         k: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_standard_prefill_paged",
     c"attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, layout=None, out=None)\n--\n\nAttention of requests of different lengths over a paged cache.\n\nRequest b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.\nRequest b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is\nL = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j lies on its page j // page_size at place\nj % page_size. Requests may share pages. Places beyond the length are never read.\n\nWith i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the place\nwhere query i stands among the keys:\n\n    z      = sm_scale * q[i,h] · k[b,j,h]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[i,j] = c + alibi_slopes[b,h] * (j - t)\n    p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])\n    output[i,h] = Σ_j p[i,j] v[b,j,h]\n    lse[i,h]    = log Σ_j exp(s[i,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nA score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with\nwindow_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus\naligned at the end of each request; there is no offset to choose.",
     &[
@@ -45,24 +47,44 @@ pub static SIGNATURE: Signature = Signature::new(
     8usize,
     127u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_STANDARD_PREFILL_PAGED,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 16usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len,
     alibi_slopes, causal, window_left, window_right, soft_cap, sm_scale, return_lse,
     layout, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_PAGED);
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_PAGED, way);
     let mut args = AttentionStandardPrefillPaged {
         q: TensorView::empty(),
         k_cache: TensorView::empty(),

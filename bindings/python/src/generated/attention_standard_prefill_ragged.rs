@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_standard_prefill_ragged",
     c"attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, alibi_slopes=None, *, causal=None, window_left=None, window_right=None, soft_cap=None, sm_scale=None, return_lse=None, out=None)\n--\n\nAttention of requests of different lengths that lie one after the other without padding.\n\nRequest b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their\nnumbers, i and j counted from the beginning of the request, and t = i + L - M the place where query i stands among the keys:\n\n    z      = sm_scale * q[i,h] · k[j,h]\n    c      = soft_cap * tanh(z / soft_cap)  if soft_cap > 0, else z\n    s[i,j] = c + alibi_slopes[b,h] * (j - t)\n    p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])          over the keys of the same request\n    output[i,h] = Σ_j p[i,j] v[j,h]\n    lse[i,h]    = log Σ_j exp(s[i,j])\n\nin exact arithmetic, rounded once at the end. A key whose score is -∞ takes no part, whatever its value holds. A\nquery without any other key gives output 0 and lse -∞. A NaN among the scores of the other keys, or a score of +∞,\nmakes the row NaN.\n\nA score is -∞, whatever the formula says, with `causal` where j > t, with window_left ≥ 0 where j < t - window_left, and with\nwindow_right ≥ 0 where j > t + window_right. All of these combine, and the windows work without `causal` too. Causality is thus\naligned at the end of each request; there is no offset to choose.",
     &[
@@ -42,23 +44,43 @@ pub static SIGNATURE: Signature = Signature::new(
     6usize,
     31u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_STANDARD_PREFILL_RAGGED,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 13usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [q, k, v, qo_indptr, kv_indptr, alibi_slopes, causal, window_left, window_right,
     soft_cap, sm_scale, return_lse, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_RAGGED);
+    let mut frame = Frame::new(py, &ATTENTION_STANDARD_PREFILL_RAGGED, way);
     let mut args = AttentionStandardPrefillRagged {
         q: TensorView::empty(),
         k: TensorView::empty(),

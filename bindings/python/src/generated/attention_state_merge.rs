@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"attention_state_merge",
     c"attention_state_merge(v, s, *, out=None)\n--\n\nCombines partial attention results over disjoint sets of keys into the result over all of them.\n\nFor each row and head h, with t over the states:\n\n    m      = max_t s[t,h]\n    w[t]   = exp(s[t,h] - m)\n    output = Σ_t w[t] v[t,h] / Σ_t w[t]\n    lse    = m + log Σ_t w[t]\n\nin exact arithmetic, rounded once at the end. A state whose s is -∞ (it saw no key) takes no part, whatever its v holds.\nIf no state takes part, or there is none, the output is 0 and lse is -∞. A NaN among the s of the others, or an s of +∞,\nmakes output and lse NaN. The logarithms are natural.",
     &["v", "s", "out"],
     2usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &ATTENTION_STATE_MERGE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 3usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [v, s, out] = arguments;
-    let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE);
+    let mut frame = Frame::new(py, &ATTENTION_STATE_MERGE, way);
     let mut args = AttentionStateMerge {
         v: TensorView::empty(),
         s: TensorView::empty(),

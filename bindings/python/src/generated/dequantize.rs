@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"dequantize",
     c"dequantize(quantized, scale, zero_point=None, global_scale=None, *, format, granularity, block_size=None, inner=None, output_dtype=None, out=None)\n--\n\nTurns values of a small integer or float format back into ordinary floats.\n\n**Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where\nthe second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of\nblock_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point\nof the group of element e.\n\n**Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:\n\n    output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 where it is not given\n    output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4\n    output[e] = q[e] * (s[e] / global_scale)             nvfp4, with 1 where no global scale is given\n\nThis undoes `quantize` but for its rounding. A NaN in value or scale gives NaN.\n\n**Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a\nbyte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last\nhigh nibble is 0.",
     &[
@@ -39,23 +41,43 @@ pub static SIGNATURE: Signature = Signature::new(
     4usize,
     51u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &DEQUANTIZE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [quantized, scale, zero_point, global_scale, format, granularity, block_size,
     inner, output_dtype, out] = arguments;
-    let mut frame = Frame::new(py, &DEQUANTIZE);
+    let mut frame = Frame::new(py, &DEQUANTIZE, way);
     let mut args = Dequantize {
         quantized: TensorView::empty(),
         scale: TensorView::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"kv_append",
     c"kv_append(k, v, k_cache, v_cache, slots, *, layout=None)\n--\n\nWrites the keys and values of new tokens into a paged cache, in place.\n\nFor each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and place = slots[t] % page_size, for each\nhead h and feature d:\n\n    k_cache[page, place, h, d] ← round(k[t, h, d])\n    v_cache[page, place, h, d] ← round(v[t, h, d])\n\nround is to the nearest value of the caches' dtype, ties to even. In the eight-bit formats finite values and infinities\nsaturate to the largest finite value; in the others a value that is too large becomes infinite. Where two tokens have the\nsame slot the later one wins. Nothing else in the caches changes.",
     &["k", "v", "k_cache", "v_cache", "slots", "layout"],
     5usize,
     31u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &KV_APPEND,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k, v, k_cache, v_cache, slots, layout] = arguments;
-    let mut frame = Frame::new(py, &KV_APPEND);
+    let mut frame = Frame::new(py, &KV_APPEND, way);
     let mut args = KvAppend {
         k: TensorView::empty(),
         v: TensorView::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"kv_compact",
     c"kv_compact(k_cache, v_cache, source, target, *, layout=None)\n--\n\nMoves whole pages of a paged cache, in place.\n\nFor each move i, for keys and values alike, as if every source page were read before any target page is written:\n\n    cache[target[i], :, :, :] ← cache[source[i], :, :, :]\n\nbit for bit, so that pages may be exchanged. Where two moves have the same target the later one wins. Pages that are no\ntarget do not change. The caller changes its page tables.",
     &["k_cache", "v_cache", "source", "target", "layout"],
     4usize,
     15u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &KV_COMPACT,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 5usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [k_cache, v_cache, source, target, layout] = arguments;
-    let mut frame = Frame::new(py, &KV_COMPACT);
+    let mut frame = Frame::new(py, &KV_COMPACT, way);
     let mut args = KvCompact {
         k_cache: TensorMut::empty(),
         v_cache: TensorMut::empty(),

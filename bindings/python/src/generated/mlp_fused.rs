@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"mlp_fused",
     c"mlp_fused(x, gate_weight, up_weight, down_weight, *, activation=None, out=None)\n--\n\nA gated feed-forward block in one step.\n\nFor row r, with m over the intermediate features:\n\n    g[r,m] = Σ_i x[r,i] * gate_weight[m,i]\n    u[r,m] = Σ_i x[r,i] * up_weight[m,i]\n    output[r,o] = Σ_m act(g[r,m]) * u[r,m] * down_weight[o,m]\n\nThe intermediate values are kept in exact arithmetic (f32 or wider in kernels) and are not rounded to T;\nthe output is rounded once at the end. An empty sum is 0.\nThe activations, with Φ the distribution function of the standard normal:\n\n    none(z) = z                       relu(z) = max(z, 0), NaN for NaN\n    silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))",
     &["x", "gate_weight", "up_weight", "down_weight", "activation", "out"],
     4usize,
     15u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &MLP_FUSED,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, gate_weight, up_weight, down_weight, activation, out] = arguments;
-    let mut frame = Frame::new(py, &MLP_FUSED);
+    let mut frame = Frame::new(py, &MLP_FUSED, way);
     let mut args = MlpFused {
         x: TensorView::empty(),
         gate_weight: TensorView::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"mlp_linear",
     c"mlp_linear(x, weight, bias=None, *, activation=None, out=None)\n--\n\nA linear layer with an optional bias and activation.\n\nFor row r and output feature o:\n\n    output[r,o] = act(Σ_i x[r,i] * weight[o,i] + bias[o])\n\nin exact arithmetic, rounded to T once at the end. Without `bias` its addend is 0; an empty sum is 0.\nThe activations, with Φ the distribution function of the standard normal:\n\n    none(z) = z                       relu(z) = max(z, 0), NaN for NaN\n    silu(z) = z / (1 + exp(-z))       gelu(z) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu_tanh(z) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))",
     &["x", "weight", "bias", "activation", "out"],
     3usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &MLP_LINEAR,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 5usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, bias, activation, out] = arguments;
-    let mut frame = Frame::new(py, &MLP_LINEAR);
+    let mut frame = Frame::new(py, &MLP_LINEAR, way);
     let mut args = MlpLinear {
         x: TensorView::empty(),
         weight: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"mlp_linear_int8",
     c"mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point=None, bias=None, *, x_granularity=None, weight_layout=None, activation=None, output_dtype=None, out=None)\n--\n\nA linear layer of int8 rows with int8 weights, an optional bias and activation.\n\nFor row r and output feature o:\n\n    output[r,o] = act(Σ_i (x[r,i] - z[r]) * weight[o,i] * x_scale[r] * weight_scale[o] + bias[o])\n\nin exact arithmetic, rounded to the output's dtype once at the end: the sum of integers is exact. z is 0 where `x_zero_point` is\nnot given, `bias` is 0 where it is not given; an empty sum is 0. With `x_granularity: tensor` all rows share one scale and one\nzero point. The activations are those of `mlp.linear`. `quantize` with granularity `channel` makes both factors.\n\nWith `weight_layout: panels` the rows of the weight are laid out as `mlp.linear.pack` does it; what fills up the last panel and the\nlast word means nothing.",
     &[
@@ -40,23 +42,43 @@ pub static SIGNATURE: Signature = Signature::new(
     6usize,
     15u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &MLP_LINEAR_INT8,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 11usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, x_scale, weight_scale, x_zero_point, bias, x_granularity,
     weight_layout, activation, output_dtype, out] = arguments;
-    let mut frame = Frame::new(py, &MLP_LINEAR_INT8);
+    let mut frame = Frame::new(py, &MLP_LINEAR_INT8, way);
     let mut args = MlpLinearInt8 {
         x: TensorView::empty(),
         weight: TensorView::empty(),

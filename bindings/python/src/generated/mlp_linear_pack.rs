@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"mlp_linear_pack",
     c"mlp_linear_pack(weight, *, out=None)\n--\n\nLays the integer weights of a linear layer out in panels, once for many calls.\n\nWith b counting the bytes of a row as `quantize` stores it, panels of 16 rows and words of 4 bytes:\n\n    packed[p,w,r,j] = weight[16 p + r, 4 w + j]          0 where there is no such row or byte\n\nso that a vector holds one word of each row of a panel. Nothing but the order changes: one layout serves int8 (a word is four\ninputs of a row) and int4 (a word is eight, low nibble first). `mlp.linear.weight_only` and `mlp.linear.int8` take it as\n`weight_layout: panels`. The result is the handle: whoever changes the weight packs it again, and nothing is remembered elsewhere.",
     &["weight", "out"],
     1usize,
     1u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &MLP_LINEAR_PACK,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 2usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [weight, out] = arguments;
-    let mut frame = Frame::new(py, &MLP_LINEAR_PACK);
+    let mut frame = Frame::new(py, &MLP_LINEAR_PACK, way);
     let mut args = MlpLinearPack {
         weight: TensorView::empty(),
     };

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"mlp_linear_weight_only",
     c"mlp_linear_weight_only(x, weight, scale, zero_point=None, bias=None, *, format, granularity=None, block_size=None, weight_layout=None, stored=None, activation=None, out=None)\n--\n\nA linear layer of floats with int8 or int4 weights, an optional bias and activation.\n\nFor row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:\n\n    output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])\n\nin exact arithmetic, rounded to T once at the end. Without `zero_point` and `bias` they are 0; an empty sum is 0. The\nactivations are those of `mlp.linear`.\n\n**Groups.** With `channel` all inputs of an output feature share a scale; with `block` each run of block_size neighbours, the\nlast one possibly shorter. Values, scales and zero points are stored as `quantize` stores them for the same granularity.\n\n**Storage.** int8 takes one byte an input. int4 (two's complement) takes half a byte: input 2i lies in the low nibble of byte i,\ninput 2i + 1 in the high one; where in_features is odd the last high nibble means nothing. With `weight_layout: panels` the rows are\nlaid out as `mlp.linear.pack` does it; what fills up the last panel and the last word means nothing.",
     &[
@@ -41,23 +43,43 @@ pub static SIGNATURE: Signature = Signature::new(
     5usize,
     39u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &MLP_LINEAR_WEIGHT_ONLY,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 12usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, scale, zero_point, bias, format, granularity, block_size,
     weight_layout, stored, activation, out] = arguments;
-    let mut frame = Frame::new(py, &MLP_LINEAR_WEIGHT_ONLY);
+    let mut frame = Frame::new(py, &MLP_LINEAR_WEIGHT_ONLY, way);
     let mut args = MlpLinearWeightOnly {
         x: TensorView::empty(),
         weight: TensorView::empty(),

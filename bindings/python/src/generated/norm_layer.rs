@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"norm_layer",
     c"norm_layer(x, weight=None, bias=None, *, eps=None, return_stats=None, out=None)\n--\n\nLayer normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded once at the end:\n\n    mean[r]     = (1 / hidden) Σ_i x[r,i]\n    var[r]      = (1 / hidden) Σ_i (x[r,i] - mean[r])²\n    inv_std[r]  = 1 / sqrt(var[r] + eps)\n    output[r,i] = (x[r,i] - mean[r]) * inv_std[r] * weight[i] + bias[i]\n\nWithout `weight` its factor is 1, without `bias` its addend is 0. The variance divides by `hidden`, not by one less.",
     &["x", "weight", "bias", "eps", "return_stats", "out"],
     3usize,
     1u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &NORM_LAYER,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, bias, eps, return_stats, out] = arguments;
-    let mut frame = Frame::new(py, &NORM_LAYER);
+    let mut frame = Frame::new(py, &NORM_LAYER, way);
     let mut args = NormLayer {
         x: TensorView::empty(),
         weight: None,

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"norm_rms",
     c"norm_rms(x, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nRoot-mean-square normalisation over the last dimension.\n\nFor each row r of x, in exact arithmetic, rounded to T once at the end:\n\n    ms[r]       = (1 / hidden) Σ_i x[r,i]²\n    output[r,i] = x[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nWithout `weight` the last factor is 1, whatever `weight_offset` is. Models of the Gemma family store the\nweight minus one: they pass `weight_offset = 1`. As the formula says, a NaN makes its whole row NaN, and an\ninfinity makes itself NaN and the rest of its row 0.",
     &["x", "weight", "eps", "weight_offset", "out"],
     2usize,
     1u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &NORM_RMS,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 5usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, weight, eps, weight_offset, out] = arguments;
-    let mut frame = Frame::new(py, &NORM_RMS);
+    let mut frame = Frame::new(py, &NORM_RMS, way);
     let mut args = NormRms {
         x: TensorView::empty(),
         weight: None,

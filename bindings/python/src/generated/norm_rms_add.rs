@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"norm_rms_add",
     c"norm_rms_add(x, residual, weight=None, *, eps=None, weight_offset=None, out=None)\n--\n\nAdds to the residual stream in place and normalises the sum by its root mean square.\n\nFor each row r, with round_T the rounding to nearest even in the dtype T:\n\n    residual[r,i] ← round_T(x[r,i] + residual[r,i])\n    ms[r]       = (1 / hidden) Σ_i residual[r,i]²\n    output[r,i] = residual[r,i] / sqrt(ms[r] + eps) * (weight[i] + weight_offset)\n\nThe norm is that of the rounded sum, so the operation equals an addition followed by `norm.rms`.\nWithout `weight` the last factor is 1, whatever `weight_offset` is.",
     &["x", "residual", "weight", "eps", "weight_offset", "out"],
     3usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &NORM_RMS_ADD,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 6usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, residual, weight, eps, weight_offset, out] = arguments;
-    let mut frame = Frame::new(py, &NORM_RMS_ADD);
+    let mut frame = Frame::new(py, &NORM_RMS_ADD, way);
     let mut args = NormRmsAdd {
         x: TensorView::empty(),
         residual: TensorMut::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"posenc_alibi",
     c"posenc_alibi(scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).",
     &["scores", "slopes", "causal_offset", "out"],
     2usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &POSENC_ALIBI,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [scores, slopes, causal_offset, out] = arguments;
-    let mut frame = Frame::new(py, &POSENC_ALIBI);
+    let mut frame = Frame::new(py, &POSENC_ALIBI, way);
     let mut args = PosencAlibi {
         scores: TensorView::empty(),
         slopes: TensorView::empty(),

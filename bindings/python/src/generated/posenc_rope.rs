@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"posenc_rope",
     c"posenc_rope(x, cos, sin, positions=None, *, interleaved=None, layout=None, out=None)\n--\n\nRotary position encoding of queries or keys by tables of cosines and sines.\n\nWith H = half_rotary, p = positions[b,s] (s itself where no positions are given), c = cos[p,f] and\ng = sin[p,f], each pair (a, a') of features is turned by the angle of its frequency f in 0 … H - 1:\n\n    y[a]  = x[a]  * c - x[a'] * g\n    y[a'] = x[a'] * c + x[a]  * g\n\n`interleaved = false` (Llama, Qwen) pairs feature f with f + H; `interleaved = true` (GPT-J, DeepSeek) pairs\n2f with 2f + 1. Features from 2H on pass through unchanged. Each result is rounded to T once. The tables\nhold whatever the model prescribes, scaling of long contexts included.",
     &["x", "cos", "sin", "positions", "interleaved", "layout", "out"],
     4usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &POSENC_ROPE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 7usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, cos, sin, positions, interleaved, layout, out] = arguments;
-    let mut frame = Frame::new(py, &POSENC_ROPE);
+    let mut frame = Frame::new(py, &POSENC_ROPE, way);
     let mut args = PosencRope {
         x: TensorView::empty(),
         cos: TensorView::empty(),

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"quantize",
     c"quantize(x, scale=None, zero_point=None, global_scale=None, *, format, granularity, block_size=None, out=None)\n--\n\nRounds a tensor to a small integer or float format with scales.\n\n**Groups.** All elements that share a scale are a group: with `tensor` the whole of x; with `channel`, and with `head`, where\nthe second-last dimension holds heads, all elements of one index of the second-last dimension; with `block` each run of\nblock_size neighbours of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point\nof the group of element e.\n\n**Values.** x is converted to f32 exactly; each operation below is rounded to f32:\n\n    r[e] = x[e] / s[e]                                       int8, int4, fp8_e4m3, fp8_e5m2, mxfp4\n    r[e] = x[e] / (s[e] / global_scale)                      nvfp4, with 1 where no global scale is given\n    q[e] = saturate(round_half_even(r[e]) + z[e])            int8 to -128 … 127, int4 to -8 … 7; z is 0 where it is not given\n    q[e] = the nearest value of the format to r[e], ties to the even mantissa, saturated to the largest finite\n           value: 448 (e4m3), 57344 (e5m2), 6 (e2m1)\n\nThe sum with z is exact. Infinities saturate. A NaN stays NaN in fp8; in the other formats, which have none, its\nquotient counts as 0.\n\n**Scales.** Where `scale` is not given it is computed and returned as `scale_out`. With A the largest absolute value of the\ngroup (NaN if one of its elements is NaN), each step rounded to f32:\n\n    int8: A / 127          int4: A / 7          fp8_e4m3: A / 448          fp8_e5m2: A / 57344\n    mxfp4: 2^(⌊log2 A⌋ - 2), the exponent clamped to -127 … 127             (the floor rule of OCP)\n    nvfp4: A / 6 * global_scale, rounded to the nearest e4m3, ties to even, saturated to 448\n\nA = 0 (and an empty group) gives 1. A positive A whose scale rounds to 0 gives the smallest positive number of the scale's\ndtype. A = NaN gives NaN. With nvfp4, global_scale is usually 448 * 6 divided by the largest absolute value of x.\n\n**Storage.** int8, fp8_e4m3 and fp8_e5m2 take one byte an element. int4 (two's complement), mxfp4 and nvfp4 (e2m1) take half a\nbyte: element 2i of a row lies in the low nibble of byte i, element 2i + 1 in the high one; where `inner` is odd the last\nhigh nibble is 0.",
     &[
@@ -37,22 +39,42 @@ pub static SIGNATURE: Signature = Signature::new(
     4usize,
     49u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &QUANTIZE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 8usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [x, scale, zero_point, global_scale, format, granularity, block_size, out] = arguments;
-    let mut frame = Frame::new(py, &QUANTIZE);
+    let mut frame = Frame::new(py, &QUANTIZE, way);
     let mut args = Quantize {
         x: TensorView::empty(),
         scale: None,

@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"sampling_speculative",
     c"sampling_speculative(draft_probs, draft_tokens, target_probs, seed_tensor=None, offset_tensor=None, *, seed=None, offset=None, out=None)\n--\n\nVerifies a chain of draft tokens so that the result is distributed as the target model's own tokens.\n\nFor request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:\n\n    for i in 0 … D - 1, in order:\n        accept d[i] and go on    if a[b,i] * q[i,d[i]] < p[i,d[i]]\n        else emit a token drawn with weights max(p[i,t] - q[i,t], 0) and stop\n    if all were accepted, emit a token drawn with weights p[D,t]\n\nin f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is\nthe number of accepted draft tokens. The probabilities need not sum to 1: weights are normalised by their own sum. A\nprobability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are taken instead; if\nthose are all 0 too, the emitted token is -1.\n\n**The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with\n\n    key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words\n    counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i\n\nIts words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each\nas ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the\nlast such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves\nnone, the last one of positive weight.\n\nKernels of ours agree token for token; those of other libraries are judged by the distribution.",
     &[
@@ -37,23 +39,43 @@ pub static SIGNATURE: Signature = Signature::new(
     5usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &SAMPLING_SPECULATIVE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 8usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [draft_probs, draft_tokens, target_probs, seed_tensor, offset_tensor, seed,
     offset, out] = arguments;
-    let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE);
+    let mut frame = Frame::new(py, &SAMPLING_SPECULATIVE, way);
     let mut args = SamplingSpeculative {
         draft_probs: TensorView::empty(),
         draft_tokens: TensorView::empty(),

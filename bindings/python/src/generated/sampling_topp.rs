@@ -17,11 +17,13 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"sampling_topp",
     c"sampling_topp(logits, p_tensor=None, seed_tensor=None, offset_tensor=None, *, p, top_k=None, temperature=None, seed=None, offset=None, out=None)\n--\n\nDraws one token a row among the most likely ones that together reach probability p.\n\n**Candidates.** Tokens whose logit is NaN are never chosen. A row without a finite or +∞ logit gives -1. Else, with m the\nlargest logit of the row that is not NaN, the weight of token t in f64 is\n\n    w[t] = exp((logits[r,t] - m) / temperature)          or, if m = +∞: 1 where the logit is +∞, else 0\n\n(0 for a logit of -∞, whatever the temperature), and the candidates are sorted by logit, larger first, lower index\nfirst among equals.\n\n**Kept.** If top_k is not 0, only the first top_k candidates remain. Running f64 sums of their weights are taken in\nsorted order; `all` is the last of them. The shortest prefix, of at least one candidate, whose running sum is\n≥ p * all is kept.\n\n**The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with\n\n    key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words\n    counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)\n\nwhose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of\ntheir index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one\nwhose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.\n\nKernels of ours agree token for token; those of other libraries are judged by the distribution.",
     &[
@@ -39,23 +41,43 @@ pub static SIGNATURE: Signature = Signature::new(
     4usize,
     17u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &SAMPLING_TOPP,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 10usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [logits, p_tensor, seed_tensor, offset_tensor, p, top_k, temperature, seed,
     offset, out] = arguments;
-    let mut frame = Frame::new(py, &SAMPLING_TOPP);
+    let mut frame = Frame::new(py, &SAMPLING_TOPP, way);
     let mut args = SamplingTopp {
         logits: TensorView::empty(),
         p_tensor: None,

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"tokenize_decode",
     c"tokenize_decode(tokens, indptr, tokenizer, *, skip_special_tokens=None)\n--\n\nTurns token ids back into texts.\n\nText b is what the tokenizer's own decoder makes of the ids\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\ntaken together. With `skip_special_tokens`, ids of special tokens are left out first. An id that the tokenizer does\nnot have (models round their vocabulary up) contributes nothing. Bytes that do not form valid UTF-8 become U+FFFD,\nas in the tokenizer's decoder. An empty range gives an empty text.",
     &["tokens", "indptr", "tokenizer", "skip_special_tokens"],
     3usize,
     7u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &TOKENIZE_DECODE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [tokens, indptr, tokenizer, skip_special_tokens] = arguments;
-    let mut frame = Frame::new(py, &TOKENIZE_DECODE);
+    let mut frame = Frame::new(py, &TOKENIZE_DECODE, way);
     let lent_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;
     let mut args = TokenizeDecode {
         tokens: TensorView::empty(),

@@ -17,33 +17,55 @@ use pyo3::prelude::*;
 use pyo3::{Borrowed, ffi};
 use crate::call::Frame;
 use crate::fastcall::{Arguments, Signature, enter};
+use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
+use crate::plan::Way;
 use crate::tensor::Hold;
 /// What it takes.
-pub static SIGNATURE: Signature = Signature::new(
+static SIGNATURE: Signature = Signature::new(
     c"tokenize_encode",
     c"tokenize_encode(texts, tokenizer, *, add_special_tokens=None, return_offsets=None)\n--\n\nTurns texts into token ids.\n\nEvery text is encoded on its own as the tokenizer's own definition says: added tokens are cut out, then the\nnormaliser, the pre-tokeniser, the model (BPE, unigram, WordPiece, …) and, with `add_special_tokens`, the\npost-processor are applied. Nothing is truncated or padded. The ids of text b are\n\n    tokens[indptr[b] … indptr[b+1] - 1]\n\nAn empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the\nhalf-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that\ncame from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.",
     &["texts", "tokenizer", "add_special_tokens", "return_offsets"],
     2usize,
     3u64,
 );
+/// The operation.
+pub static ENTRY: Entry = Entry {
+    operation: &TOKENIZE_ENCODE,
+    signature: &SIGNATURE,
+    call: entry,
+    along,
+};
 /// # Safety
 /// For the interpreter to call.
-pub unsafe extern "C" fn entry(
-    _module: *mut ffi::PyObject,
+unsafe extern "C" fn entry(
+    _function: *mut ffi::PyObject,
     arguments: *const *mut ffi::PyObject,
-    count: ffi::Py_ssize_t,
+    count: usize,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    unsafe { enter(&SIGNATURE, arguments, count, keywords, call) }
+    unsafe { enter(&ENTRY, arguments, count, keywords, call) }
+}
+/// # Safety
+/// For plans, with what the interpreter passes.
+unsafe fn along<'py>(
+    py: Python<'py>,
+    way: Way<'_>,
+    arguments: *const *mut ffi::PyObject,
+    count: usize,
+    keywords: *mut ffi::PyObject,
+) -> PyResult<Bound<'py, PyAny>> {
+    let arguments = unsafe { SIGNATURE.parse(py, arguments, count, keywords) }?;
+    call(py, way, arguments)
 }
 fn call<'a, 'py>(
     py: Python<'py>,
+    way: Way<'a>,
     arguments: Arguments<'a, 'py, 4usize>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let [texts, tokenizer, add_special_tokens, return_offsets] = arguments;
-    let mut frame = Frame::new(py, &TOKENIZE_ENCODE);
+    let mut frame = Frame::new(py, &TOKENIZE_ENCODE, way);
     let lent_texts = frame.texts("texts", texts)?;
     let lent_texts = lent_texts.as_strs();
     let lent_tokenizer = frame.tokenizer("tokenizer", tokenizer)?;

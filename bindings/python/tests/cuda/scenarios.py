@@ -176,6 +176,67 @@ print(json.dumps(trace[:12]))
 """
 
 
+def plan_handles():
+    """A handle keeps its kernel and its plan: eagerly, on another stream, captured; and says when a call does not fit."""
+    found = []
+    made = {
+        "norm.rms": shapes_module._norm(64, 4096, False),
+        "attention.gqa.prefill": shapes_module._prefill(1, 32, 8, 512, 128, True),
+        "attention.gqa.decode": shapes_module._decode(16, 32, 8, 512, 128),
+        "attention.gqa.decode.paged": shapes_module._paged(16, 32, 8, 512, 128, 16),
+        "attention.mla.decode.paged": shapes_module._latent(4, 128, 256, 64),
+    }
+    for operation, shape in made.items():
+        function, arguments = getattr(lz.ops, operation.replace(".", "_")), shape.arguments
+        warm(operation, arguments)
+        for kernel in (one["id"] for one in lz.list_kernels(operation) if one["platform"] == "cuda"):
+            line = {"operation": operation, "kernel": kernel}
+            try:
+                lz.lock(operation, kernel)
+                try:
+                    handle = function.plan(**arguments)
+                    expected = function(**arguments)
+                finally:
+                    lz.unlock(operation)
+                line["planned"] = handle.kernel
+                line["off"] = close(handle.run(**arguments), expected)
+                stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    elsewhere = handle.run(**arguments)
+                torch.cuda.synchronize()
+                line["off_elsewhere"] = close(elsewhere, expected)
+                with torch.cuda.graph(graph, stream=stream):
+                    captured = handle.run(**arguments)
+                graph.replay()
+                torch.cuda.synchronize()
+                line["off_captured"] = close(captured, expected)
+                name, first = next((name, value) for name, value in arguments.items() if isinstance(value, torch.Tensor))
+                try:
+                    handle.run(**{**arguments, name: torch.cat((first, first))})
+                except lz.ValidationError as error:
+                    line["other_size"] = sorted({reason.code for reason in error.reasons})
+                host = []
+                for call in (function, handle.run):
+                    lz.lock(operation, kernel)
+                    try:
+                        call(**arguments)
+                        torch.cuda.synchronize()
+                        start = time.perf_counter()
+                        for _ in range(200):
+                            call(**arguments)
+                        host.append(round((time.perf_counter() - start) / 200 * 1e6, 2))
+                    finally:
+                        lz.unlock(operation)
+                    torch.cuda.synchronize()
+                line["host_us"] = {"call": host[0], "run": host[1]}
+            except lz.LayerZeroError as error:
+                line["refused"] = sorted({reason.code for reason in error.reasons})
+                line["error"] = f"{type(error).__name__}: {error.__cause__ or error}"[:300]
+            found.append(line)
+    return found
+
+
 def cold_start():
     """The first calls of a process whose kernels are cold: with a queue in the background, and compiling inside of calls."""
     found = {}
@@ -370,7 +431,7 @@ def compiled_block():
     return found
 
 
-PARTS = {"graphs": graphs, "streams": streams, "cold_start": cold_start, "out_of_memory": out_of_memory, "decode_step": decode_step, "compiled_block": compiled_block}
+PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "decode_step": decode_step, "compiled_block": compiled_block}
 
 
 def main():

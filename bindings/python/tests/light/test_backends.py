@@ -1,5 +1,6 @@
 """Backends of others: found by their entry points, tried in a process of their own, disabled with a reason."""
 
+import json
 import subprocess
 import sys
 import textwrap
@@ -68,7 +69,7 @@ def test_one_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypa
     assert found["available"] is False and reason in found["reason"] and f"--force-reinstall {name}" in found["reason"]
     assert f"{name}_backend" not in sys.modules
     # What was found out is kept by version: nobody waits for it twice.
-    monkeypatch.setattr(_probe, "_try", lambda module: pytest.fail("it was tried again"))
+    monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was tried again"))
     lz.load_backends(name)
 
 
@@ -78,6 +79,37 @@ def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
     found = state("wrongone")
     assert found["available"] is False and "layouts" in found["reason"]
     assert lz.list_kernels("norm.rms", backend="reference")
+
+
+def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkeypatch):
+    """A library that brings a second CUDA runtime into the process is found out by importing it elsewhere."""
+    import _ctypes
+    import shutil
+
+    # Importing torch first takes long, and shows nothing here.
+    real = backends._exists
+    monkeypatch.setattr(backends, "_exists", lambda module: module != "torch" and real(module))
+    kept = tmp_path / "matrix.json"
+    lz.configure({"backend_compatibility.matrix_path": str(kept)})
+    library = shutil.copy(_ctypes.__file__, tmp_path / "libcudart-a.so.12")
+    shutil.copy(library, tmp_path / "libcudart-b.so.13")
+    (tmp_path / "apex.py").write_text(f"import ctypes\nfor name in ('libcudart-a.so.12', 'libcudart-b.so.13'): ctypes.CDLL({str(tmp_path)!r} + '/' + name)\n")
+    info = tmp_path / "apex-0.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apex\nVersion: 0.1\n")
+    try:
+        assert "apex" not in lz.load_backends("apex")
+        assert "brings CUDA 12 and 13 into one process" in state("apex")["reason"]
+        row = {row["backend"]: row for row in json.loads(kept.read_text())["backends"]}["apex"]
+        assert row["cuda"] == [12, 13] and row["state"] == "problem" and "CUDA 12 and 13" in row["conflict"]
+        assert row in lz.doctor().to_dict()["compatibility"]
+        # The operator may want it all the same.
+        lz.configure({"backend_compatibility.fail_on_incompatible": False})
+        assert "apex" in lz.load_backends("apex")
+    finally:
+        lz.configure({"backend_compatibility.fail_on_incompatible": True, "backend_compatibility.matrix_path": "~/.cache/layerzero/compat_matrix.json"})
+        lz.unregister_backend("apex")
+        backends._STATES.pop("apex", None)
 
 
 def test_a_backend_that_is_not_installed_says_how_to_get_it():

@@ -13,6 +13,8 @@ Array = npt.NDArray[np.float32]
 
 def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
     y: Array = lz.ops.norm_rms(x, w, eps=1e-6, out=x)
+    plan: lz.PlanHandle = lz.ops.norm_rms.plan(x, w)
+    planned: Array = lz.ops.norm_rms.plan(x, w).run(x, w, out=y)
     y = lz.rms_norm(x, w)
     y = lz.layer_norm(x, w, w)
     y = lz.rope(x, w, w, interleaved=True, layout="BHSD")
@@ -24,7 +26,7 @@ def calls(x: Array, w: Array, q: Array, ids: npt.NDArray[np.int32]) -> None:
     y = lz.dequantize(x, w, "int8", output_dtype="f32")
     tokens = lz.tokenize(["a"], "tokenizer.json", return_offsets=True)
     lz.detokenize([1, 2], lz.Tokenizer.from_file("tokenizer.json"))
-    print(y, stored, scale, tokens)
+    print(y, stored, scale, tokens, plan.kernel, plan.operation, planned)
 
 
 def questions(x: Array) -> None:

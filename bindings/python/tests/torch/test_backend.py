@@ -153,6 +153,35 @@ def test_a_callers_own_choice_is_respected():
     assert torch.backends.cuda.flash_sdp_enabled()
 
 
+@pytest.mark.parametrize("activation", ["none", "relu", "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_onednn_applies_activations_itself(activation, dtype):
+    def make():
+        torch.manual_seed(0)
+        x, weight, bias = torch.randn(2, 3, 16), torch.randn(8, 16), torch.randn(8)
+        return [x.to(dtype), weight.to(dtype), bias.to(dtype)], {"activation": activation}
+
+    check("mlp.linear", "torch.onednn.mlp.linear", make)
+
+
+def test_onednn_that_the_caller_switched_off_declines_and_the_doctor_says_so():
+    def state():
+        return {one["name"]: one["state"] for one in lz.doctor().to_dict()["libraries"]}
+
+    x, weight = torch.randn(2, 16), torch.randn(8, 16)
+    assert state() == {"oneDNN": "ok", "ZenDNN": "absent"}
+    lz.lock("mlp.linear", "torch.onednn.mlp.linear")
+    try:
+        with torch.backends.mkldnn.flags(enabled=False):
+            assert state()["oneDNN"] == "switched off"
+            with pytest.raises(lz.LayerZeroError, match="switched off"):
+                lz.ops.mlp_linear(x, weight)
+        # A caller's choice is no failure of the kernel.
+        torch.testing.assert_close(lz.ops.mlp_linear(x, weight), F.linear(x, weight))
+    finally:
+        lz.unlock("mlp.linear")
+
+
 def test_places_are_filled_by_kernels_that_cannot():
     x, w = torch.randn(4, 16), torch.randn(16)
     out = torch.empty_like(x)

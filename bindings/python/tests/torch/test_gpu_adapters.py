@@ -161,6 +161,42 @@ def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
     assert len(made) == 6
 
 
+def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
+    monkeypatch.setattr(plans, "SCRATCH_BYTES", 64)
+    made, ran = [], []
+
+    class Wrapper:
+        def __init__(self, memory):
+            self.memory = memory
+
+    @plans.with_plan
+    def kernel(x, table, *, scale):
+        def plan(wrapper):
+            made.append(table.tolist())
+
+        planned = plans.planned(("kernel", scale), x.device, (table,), Wrapper, plan)
+        ran.append(planned.wrapper)
+        return x * scale
+
+    x, table = torch.ones(2), torch.arange(3)
+    run = kernel.plan(x, table, scale=2.0)
+    assert made == [[0, 1, 2]] and ran == []
+    assert run(x, table, scale=2.0).tolist() == [2, 2] and ran[-1].memory.numel() == 64
+    # Neither other values nor other tensors are planned again: that is the caller's to ask for.
+    table.add_(1)
+    run(x, table.clone(), scale=2.0)
+    assert len(made) == 1 and ran[-1] is ran[0]
+    other = kernel.plan(x, table, scale=2.0)
+    other(x, table, scale=2.0)
+    assert made == [[0, 1, 2], [1, 2, 3]] and ran[-1] is not ran[0] and ran[-1].memory is not ran[0].memory
+    # Calls without a handle have their own plans.
+    kernel(x, table, scale=2.0)
+    assert len(made) == 3 and len(plans._THREAD.plans) == 1
+    with pytest.raises(RuntimeError, match="make a new one"):
+        run(x, table, scale=3.0)
+    assert plans._THREAD.handle is None
+
+
 def test_plans_are_bounded_and_keep_their_wrappers(plans):
     wrappers = []
 

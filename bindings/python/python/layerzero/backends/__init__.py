@@ -100,6 +100,7 @@ def load(*names: str, probe_again: bool = False) -> list[State]:
             _load_ours(backend, probe_again)
     if not names or not set(names) <= {backend.name for backend in BACKENDS}:
         _load_entry_points(names, probe_again)
+    _keep_matrix()
     return states()
 
 
@@ -123,19 +124,20 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
         reason = f"version {version} is not one that the adapters are written for ({wanted})"
         _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'", "BACKEND_VERSION_UNSUPPORTED")
         return
-    conflict = _cuda_conflict(version)
-    if conflict:
-        _disable(backend, version, conflict, f"install a build of {backend.distribution} for the CUDA of torch", "BACKEND_ABI_MISMATCH")
+    if _disable_in_conflict(backend, version, ()):
         return
     if backend.module not in sys.modules or backend.check:
-        reason = _probe.probe(backend.module, version, again=probe_again, check=backend.check)
-        if reason:
-            _disable(backend, version, reason, _repair(backend.distribution))
+        after = backend.after if backend.after and _exists(backend.after) else None
+        found = _probe.probe(backend.module, version, again=probe_again, check=backend.check, after=after)
+        if found.problem:
+            _disable(backend, version, found.problem, _repair(backend.distribution))
             return
-        if backend.waits and backend.module not in sys.modules:
-            reason = f"its kernels come with import {backend.module}"
-            _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
+        if _disable_in_conflict(backend, version, found.cuda):
             return
+    if backend.waits and backend.module not in sys.modules:
+        reason = f"its kernels come with import {backend.module}"
+        _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
+        return
     folder = Path(__file__).parent
     try:
         registered = []
@@ -163,17 +165,45 @@ def cuda_of(version: str) -> int | None:
     return int(found[1]) if found else None
 
 
-def _cuda_conflict(version: str) -> str:
-    """Empty, or why a build cannot live in one process with torch: both bring a CUDA runtime, and its majors do not mix."""
-    theirs, torch_version = cuda_of(version), _version("torch")
-    ours = cuda_of(torch_version) if torch_version else None
-    if ours is None and "torch" in sys.modules:
+def _cuda_conflict(version: str, probed: tuple[int, ...] = ()) -> str:
+    """Empty, or why a build cannot live in one process with torch: a CUDA runtime comes with each, and majors do not mix.
+
+    What a build says of itself counts, and what was seen in the process that imported it.
+    """
+    theirs, ours = cuda_of(version), _cuda_of_torch()
+    if theirs is not None and ours is not None and theirs != ours:
+        return f"it is built for CUDA {theirs}, and torch in the same process for CUDA {ours}"
+    if len(probed) > 1:
+        return f"importing it brings CUDA {' and '.join(map(str, probed))} into one process"
+    return ""
+
+
+def _disable_in_conflict(backend: Backend, version: str, probed: tuple[int, ...]) -> bool:
+    """Whether the backend stays off because of torch's CUDA; the operator may want it all the same."""
+    conflict = _cuda_conflict(version, probed)
+    if not conflict or not (_is_set("check_at_load") and _is_set("fail_on_incompatible")):
+        return False
+    _disable(backend, version, conflict, f"install a build of {backend.distribution} for the CUDA of torch", "BACKEND_ABI_MISMATCH")
+    return True
+
+
+def _cuda_of_torch() -> int | None:
+    version = _version("torch")
+    said = cuda_of(version) if version else None
+    if said is None and "torch" in sys.modules:
         known = getattr(sys.modules["torch"], "version", None)
         text = getattr(known, "cuda", None)
-        ours = int(text.split(".")[0]) if text else None
-    if theirs is None or ours is None or theirs == ours:
-        return ""
-    return f"it is built for CUDA {theirs}, and torch in the same process for CUDA {ours}"
+        said = int(text.split(".")[0]) if text else None
+    return said
+
+
+def _settings() -> dict[str, str]:
+    prefix = "backend_compatibility."
+    return {key.removeprefix(prefix): value for key, value, _ in _native.config() if key.startswith(prefix)}
+
+
+def _is_set(name: str) -> bool:
+    return _settings().get(name) != "false"
 
 
 def matrix() -> list[dict[str, Any]]:
@@ -182,19 +212,31 @@ def matrix() -> list[dict[str, Any]]:
     for backend in BACKENDS:
         version = _version(backend.distribution)
         known = _STATES.get(backend.name)
+        probed = _probe.known(backend.module, version) if version else None
+        said = cuda_of(version) if version else None
         rows.append(
             {
                 "backend": backend.name,
                 "distribution": backend.distribution,
                 "written_for": f">={_dotted(backend.oldest)},<{_dotted(backend.before)}",
                 "version": version,
-                "cuda": cuda_of(version) if version else None,
+                # What the build says, else what was seen in the process that imported it.
+                "cuda": [said] if said is not None else list(probed.cuda) if probed else [],
+                "conflict": _cuda_conflict(version, probed.cuda if probed else ()) or None if version else None,
                 "state": known.state if known else "absent" if version is None else "not asked for",
                 "reason": known.reason if known else None,
                 "verified": list(backend.verified),
             }
         )
     return rows
+
+
+def _keep_matrix() -> None:
+    """Writes the matrix where the operator wants it, for whoever looks after the machine."""
+    path = _settings().get("matrix_path", "").strip('"')
+    if path:
+        about = {"python": sys.version.split()[0], "executable": sys.executable, "torch": _version("torch"), "cuda": _cuda_of_torch()}
+        _probe.write(Path(path).expanduser(), {**about, "backends": matrix()})
 
 
 def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]]:
@@ -229,13 +271,21 @@ def _stop_compiling() -> None:
 def _later(module: str, id: str) -> Callable[..., Any]:
     function: Callable[..., Any] | None = None
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
+    def found() -> Callable[..., Any]:
         nonlocal function
         if function is None:
-            found: Callable[..., Any] = import_module(module).KERNELS[id]
-            function = found
-        return function(*arguments, **keywords)
+            kernel: Callable[..., Any] = import_module(module).KERNELS[id]
+            function = kernel
+        return function
 
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        return (function or found())(*arguments, **keywords)
+
+    def plan(*arguments: Any, **keywords: Any) -> Any:
+        planner = getattr(found(), "plan", None)
+        return found() if planner is None else planner(*arguments, **keywords)
+
+    call.plan = plan  # type: ignore[attr-defined]
     return call
 
 
@@ -255,7 +305,7 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
         distribution = entry.dist.name if entry.dist is not None else entry.module
         version = entry.dist.version if entry.dist is not None else "0"
         ours = Backend(entry.name, entry.module, distribution, (), (), (), ())
-        reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again)
+        reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again).problem
         if reason:
             _disable(ours, version, reason, _repair(distribution))
             continue

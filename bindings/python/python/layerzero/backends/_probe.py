@@ -1,6 +1,6 @@
 """Whether a library can be imported, found out in a process of its own: one that raises, hangs or crashes takes nothing down.
 
-Answers are kept by version, so that each is found out once.
+Answers are kept by version, so that each is found out once. They are also what the matrix of compatibility is made of.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any, NamedTuple
 
 SECONDS = 20.0
 
@@ -25,56 +26,82 @@ def _key(module: str, version: str) -> str:
     return f"{module} {version} {sys.executable} {sys.version_info.major}.{sys.version_info.minor}"
 
 
-def _answers() -> dict[str, str]:
+def _answers() -> dict[str, dict[str, Any]]:
     try:
         kept = json.loads(answers_path().read_text(encoding="utf-8"))
-        return {str(key): str(value) for key, value in kept.items()}
+        return {str(key): value for key, value in kept.items() if isinstance(value, dict)}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
-def known(module: str, version: str) -> str | None:
-    """What was found out before: empty if it can be imported, else why not; `None` if nobody asked yet."""
-    return _answers().get(_key(module, version))
+class Found(NamedTuple):
+    """What importing a library showed."""
+
+    # Empty if it can be imported, else why not.
+    problem: str
+    # Major versions of the CUDA runtimes that were in the process then.
+    cuda: tuple[int, ...] = ()
 
 
-def probe(module: str, version: str, *, again: bool = False, check: str = "") -> str:
-    """Empty if the module can be imported and `check`, code that may raise, goes well; else why not."""
+def known(module: str, version: str) -> Found | None:
+    """What was found out before; `None` if nobody asked yet."""
+    kept = _answers().get(_key(module, version))
+    return None if kept is None else Found(str(kept.get("problem", "")), tuple(kept.get("cuda", ())))
+
+
+def probe(module: str, version: str, *, again: bool = False, check: str = "", after: str | None = None) -> Found:
+    """Whether the module can be imported, after another one if so said, and `check`, code that may raise, goes well."""
     kept = None if again else known(module, version)
     if kept is not None:
         return kept
-    answer = _try(module, check) if check else _try(module)
-    answers = {**_answers(), _key(module, version): answer}
-    path = answers_path()
+    found = _try(module, check, after)
+    write(answers_path(), {**_answers(), _key(module, version): found._asdict()})
+    return found
+
+
+def write(path: Path, what: Any) -> None:
+    """Writes JSON so that nobody reads half of it. Nowhere to write is no failure: it is found out again next time."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(answers, indent=1), encoding="utf-8")
+        beside.write_text(json.dumps(what, indent=1), encoding="utf-8")
         beside.replace(path)
     except OSError:
-        # Nowhere to write: it is found out again next time.
         pass
-    return answer
 
 
-def _try(module: str, check: str = "") -> str:
-    code = f"import importlib; importlib.import_module({module!r})\n{check}"
+_CODE = """
+import importlib, json, re, sys
+for name in {names!r}:
+    importlib.import_module(name)
+{check}
+try:
+    with open("/proc/self/maps") as file:
+        cuda = sorted({{int(one) for one in re.findall(r"/libcudart[^/]*?[.]so[.]([0-9]+)", file.read())}})
+except OSError:
+    cuda = []
+sys.stdout.write("\\n" + json.dumps(cuda))
+"""
+
+
+def _try(module: str, check: str, after: str | None) -> Found:
+    names = [name for name in (after, module) if name is not None]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code],
+            [sys.executable, "-c", _CODE.format(names=names, check=check)],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
+            capture_output=True,
             timeout=SECONDS,
             env={**os.environ, "LAYERZERO_BACKENDS": "none"},
         )
     except subprocess.TimeoutExpired:
-        return f"importing {module} takes longer than {SECONDS:g} s"
+        return Found(f"importing {module} takes longer than {SECONDS:g} s")
     except OSError as error:
-        return f"no process could be started to import {module}: {error}"
+        return Found(f"no process could be started to import {module}: {error}")
     if done.returncode == 0:
-        return ""
+        told = done.stdout.decode("utf-8", "replace").rsplit("\n", 1)[-1]
+        return Found("", tuple(json.loads(told)) if told.startswith("[") else ())
     if done.returncode < 0:
-        return f"importing {module} ends the process by {signal.Signals(-done.returncode).name}"
+        return Found(f"importing {module} ends the process by {signal.Signals(-done.returncode).name}")
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"importing {module} fails: {lines[-1] if lines else f'exit status {done.returncode}'}"
+    return Found(f"importing {module} fails: {lines[-1] if lines else f'exit status {done.returncode}'}")

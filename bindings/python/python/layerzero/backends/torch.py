@@ -1,7 +1,8 @@
 """torch's own functions as kernels: each inner backend of its attention by itself, norms, linear layers, activations.
 
 Adapters convert layouts, masks and causality; what they cannot convert is declined by the descriptors beside this file. A
-caller's own `torch.nn.attention.sdpa_kernel` is respected: a kernel that it switches off declines.
+caller's own `torch.nn.attention.sdpa_kernel` is respected: a kernel that it switches off declines; and so is
+`torch.backends.mkldnn.flags`, which is oneDNN's.
 """
 
 from __future__ import annotations
@@ -182,6 +183,29 @@ def _linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
     return _ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
+#: What oneDNN calls an activation, and which formula of it.
+_POINTWISE = {"none": ("none", ""), "relu": ("relu", ""), "silu": ("swish", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
+
+
+def _onednn_linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
+    """One primitive of oneDNN, its activation included."""
+    if not torch.backends.mkldnn.is_available():
+        raise NotImplementedError("torch was built without oneDNN")
+    if not torch.backends.mkldnn.enabled:
+        raise NotImplementedError("the caller's torch.backends.mkldnn has oneDNN switched off")
+    if x.dtype in _ONEDNN_NEEDS and not _ONEDNN_NEEDS[x.dtype]():
+        raise NotImplementedError(f"oneDNN has no {x.dtype} on this processor")
+    kind, formula = _POINTWISE[activation]
+    return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, kind, [], formula)
+
+
+#: Dtypes that oneDNN computes on some processors alone.
+_ONEDNN_NEEDS: dict[Any, Callable[[], bool]] = {
+    torch.bfloat16: lambda: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+    torch.float16: lambda: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+}
+
+
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
@@ -327,6 +351,7 @@ KERNELS: dict[str, Callable[..., Any]] = {
     for platform in ("", ".cuda")
     for name, function in _PLAIN.items()
 }
+KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 KERNELS.update({f"torch.cuda.{name}": function for name, function in _COMPOSED.items()})
 for _family in ("standard", "gqa"):
     KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _own_prefill

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from layerzero.backends.flashinfer import _attention, _rest
-from layerzero.backends.flashinfer._plans import forget
+from layerzero.backends.flashinfer._plans import forget, with_plan
 
 __all__ = ["KERNELS", "forget"]
 
@@ -39,3 +39,6 @@ for _cores, _with_tensor_cores in (("cuda_cores", False), ("tensor_cores", True)
     for _family in ("standard", "gqa"):
         KERNELS[f"flashinfer.{_cores}.{_family}.decode.paged"] = partial(_attention.paged_decode, _with_tensor_cores)
         KERNELS[f"flashinfer.{_cores}.{_family}.decode"] = partial(_attention.dense_decode, _with_tensor_cores)
+for _kernel in KERNELS.values():
+    if isinstance(_kernel, partial) and _kernel.func is not _attention.single_prefill:
+        with_plan(_kernel)

@@ -3,7 +3,8 @@
 A plan is made from the *values* of page tables and the like. It is used again only while the very same tensors come back and none of
 them was written since (torch counts writes; a tensor of inference mode is not counted, so that its plan is made anew), or for
 tables that we made ourselves from nothing but shapes. Plans belong to a thread and a stream: scratch memory of one must not be
-used by two.
+used by two. A plan handle (`lz.ops.….plan`) has its own plan and scratch memory, and uses them until it is gone: its caller says
+when values change.
 """
 
 from __future__ import annotations
@@ -40,9 +41,58 @@ class _OfThread(threading.local):
     def __init__(self) -> None:
         self.plans: OrderedDict[tuple[Any, ...], Planned] = OrderedDict()
         self.scratch: dict[tuple[int, int], Any] = {}
+        # Whose plans are made or used just now, if it is a handle's.
+        self.handle: _Handle | None = None
+
+
+class _Made(BaseException):
+    """A handle has its plan: the kernel that is underway has nothing more to do."""
+
+
+class _Handle:
+    """The plans of one handle."""
+
+    __slots__ = ("is_made", "plans")
+
+    def __init__(self) -> None:
+        self.is_made = False
+        self.plans: dict[tuple[Any, ...], Planned] = {}
+
+    def planned(self, key: tuple[Any, ...], device: Any, make: Callable[[Any], Any], plan: Callable[[Any], Any]) -> Planned:
+        found = self.plans.get(key)
+        if found is not None:
+            return found
+        if self.is_made:
+            raise RuntimeError("the call needs another plan than the handle has; make a new one")
+        wrapper = make(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device))
+        self.plans[key] = Planned(wrapper, (), None, plan(wrapper))
+        raise _Made
 
 
 _THREAD = _OfThread()
+
+
+def with_plan(kernel: Any) -> Any:
+    """Lets handles plan a kernel: its `plan` takes what the kernel takes and gives what runs in its place."""
+
+    def plan(*inputs: Any, **params: Any) -> Callable[..., Any]:
+        handle = _Handle()
+
+        def run(*inputs: Any, **params: Any) -> Any:
+            before, _THREAD.handle = _THREAD.handle, handle
+            try:
+                return kernel(*inputs, **params)
+            finally:
+                _THREAD.handle = before
+
+        try:
+            run(*inputs, **params)
+        except _Made:
+            handle.is_made = True
+        return run
+
+    kernel.plan = plan
+    return kernel
 
 
 def scratch(device: Any) -> Any:
@@ -74,6 +124,8 @@ def planned(
     `make` makes a wrapper over scratch memory, `plan` plans it and tells which rows see no key. A capture cannot plan: whoever
     captures has called with the same tensors before.
     """
+    if _THREAD.handle is not None:
+        return _THREAD.handle.planned(key, device, make, plan)
     key = (*key, device.index, _raw_stream(device.index))
     plans = _THREAD.plans
     found = plans.get(key)
