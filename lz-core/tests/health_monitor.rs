@@ -187,6 +187,25 @@ fn failures_weigh_in_the_score_until_they_are_forgiven() {
 }
 
 #[test]
+fn only_what_has_failed_is_remembered() {
+    let (_, health) = health();
+    let any = |kernel: &str, backend: &str| health.remembers(kernel, backend, None);
+    assert!(!any("k", "flashinfer"));
+    fail(&health, subject("k", &[1]), FailureKind::Kernel);
+    assert!(any("k", "flashinfer") && !any("other", "flashinfer"));
+    assert!(health.remembers("k", "flashinfer", Some(&[1])));
+    assert!(!health.remembers("k", "flashinfer", Some(&[2])), "other shapes are not concerned");
+    for _ in 0..3 {
+        health.admit(subject("k", &[1])).unwrap().succeeded();
+    }
+    assert!(!any("k", "flashinfer"), "it is forgiven");
+    fail(&health, subject("k", &[1]), FailureKind::BackendFatal);
+    assert!(any("other", "flashinfer") && !any("other", "torch"));
+    fail(&health, Subject { backend: "triton", ..subject("t", &[2]) }, FailureKind::DeviceLost);
+    assert!(any("other", "torch"), "whatever runs there");
+}
+
+#[test]
 fn the_generation_moves_with_every_visible_change_and_only_then() {
     let (clock, health) = health();
     let seen = Arc::new(Mutex::new(Vec::new()));

@@ -1,10 +1,10 @@
 //! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
-use lz_core::mode::ModeScope;
-use lz_core::run::StreamScope;
+use lz_core::run::CallStream;
 use lz_core::tensor::Place as Device;
 use lz_core::{
-    Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut, TensorView,
+    Context, Error, KernelEntry, KernelError, OperationInfo, Pin, Reason, ReasonCode, Run, TensorMut,
+    TensorView,
 };
 use pyo3::Borrowed;
 use pyo3::exceptions::PyException;
@@ -27,6 +27,20 @@ const WORTH_RELEASING: i64 = 8192;
 fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
     error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) || named()
+}
+
+/// Where a call on a device runs, for as long as it is made.
+pub struct There {
+    capture: Option<cuda::Capture>,
+    _stream: CallStream,
+}
+
+impl There {
+    /// The state in which the call is to be decided, if that is not the present one.
+    #[inline]
+    fn pin(&self) -> Option<&Pin> {
+        self.capture.as_ref().and_then(|capture| capture.pin.as_ref())
+    }
 }
 
 /// What is known of a call while it is made.
@@ -255,9 +269,9 @@ impl<'a, 'py> Frame<'a, 'py> {
         context: &Context,
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
-        let _there = self.on_its_device();
+        let there = self.on_its_device();
         let operation = self.operation;
-        let outcome = crate::engine::engine().dispatch(operation, context, &mut |entry, run| {
+        let mut run_one = |entry: &KernelEntry, run: &mut Run<'_>| {
             if self.stopped {
                 return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
             }
@@ -266,7 +280,12 @@ impl<'a, 'py> Frame<'a, 'py> {
                 self.elements = i64::MAX;
             }
             run_one(self, entry, run)
-        });
+        };
+        let engine = crate::engine::engine();
+        let outcome = match there.as_ref().and_then(There::pin) {
+            None => engine.dispatch(operation, context, &mut run_one),
+            Some(pin) => engine.dispatch_pinned(pin, operation, context, &mut run_one),
+        };
         match outcome {
             Ok(()) => Ok(()),
             Err(error) => Err(self.raise(&error)),
@@ -275,12 +294,12 @@ impl<'a, 'py> Frame<'a, 'py> {
 
     /// Kernels run on the stream that the caller's library works on, and know whether that is being captured.
     #[inline]
-    pub fn on_its_device(&self) -> Option<(StreamScope, Option<ModeScope>)> {
+    pub fn on_its_device(&self) -> Option<There> {
         if self.device.is_host() {
             return None;
         }
         let stream = torch::stream(self.py, self.device);
-        Some((lz_core::run::on_stream(stream), cuda::capture_scope(stream)))
+        Some(There { capture: cuda::capture(stream), _stream: lz_core::run::for_call(stream) })
     }
 
     /// Whether kernels run on a device and return before they are done.

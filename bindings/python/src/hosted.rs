@@ -8,6 +8,7 @@ use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::call::{Frame, Given};
@@ -15,7 +16,10 @@ use crate::output::Out;
 
 /// A kernel in Python.
 pub struct Hosted {
+    /// What was registered; it may only know where the function is (`layerzero.backends.Later`).
     function: Py<PyAny>,
+    /// The function itself, once it was called or asked for.
+    found: PyOnceLock<Py<PyAny>>,
     /// Whether it can write into places that the caller gives.
     takes_out: bool,
     /// Names of the params, then `out`.
@@ -61,7 +65,13 @@ impl Hosted {
         let without = PyTuple::new(py, &names)?.unbind();
         names.push(PyString::intern(py, "out"));
         let with = PyTuple::new(py, names)?.unbind();
-        Ok(Hosted { function: function.clone().unbind(), takes_out, names: without, names_with_out: with })
+        let found = PyOnceLock::new();
+        if !function.hasattr("find_kernel")? {
+            // It is empty, so that it takes it.
+            found.set(py, function.clone().unbind()).ok();
+        }
+        let function = function.clone().unbind();
+        Ok(Hosted { function, found, takes_out, names: without, names_with_out: with })
     }
 
     /// The Python kernel behind an entry, if it is one.
@@ -109,6 +119,11 @@ impl Hosted {
         }
     }
 
+    #[cold]
+    fn find(&self, py: Python<'_>) -> PyResult<&Py<PyAny>> {
+        self.found.get_or_try_init(py, || Ok(self.function.bind(py).call_method0("find_kernel")?.unbind()))
+    }
+
     fn call<'py>(
         &self,
         py: Python<'py>,
@@ -137,11 +152,15 @@ impl Hosted {
             arguments[inputs.len() + params.len()].write(out.as_ptr());
         }
         let names = if passes_out { &self.names_with_out } else { &self.names };
+        let function = match self.found.get(py) {
+            Some(function) => function,
+            None => self.find(py)?,
+        };
         // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; a new reference comes
         // back, or null with an exception.
         unsafe {
             let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
-            let result = PyObject_Vectorcall(self.function.as_ptr(), arguments, inputs.len(), names.as_ptr());
+            let result = PyObject_Vectorcall(function.as_ptr(), arguments, inputs.len(), names.as_ptr());
             Bound::from_owned_ptr_or_err(py, result)
         }
     }

@@ -100,7 +100,7 @@ impl Shared {
         context: &Context,
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let mut taken = Taken(local);
+        let mut taken = Taken::new(local);
         let local = taken.get();
         match self.dispatch_kept(local, operation, context, run_one) {
             Some(None) => Ok(()),
@@ -144,6 +144,9 @@ impl Shared {
             Some(entry) if !entry.is_guarded() || stands(entry, world, table, context, mode) => entry,
             _ => kept_for_long(world, table, call, context, mode)?,
         };
+        if world.must_ask(entry.kernel, table, context) {
+            return None;
+        }
         let kernel = world.registry.compiled(entry.kernel)?;
         tally.selections += 1;
         tally.executions += 1;
@@ -170,7 +173,7 @@ impl Shared {
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         let trouble = Trouble::new(kernel, error);
-        self.recover(Taken(Some(local)).get(), operation, context, trouble, run_one)
+        self.recover(Taken::new(Some(local)).get(), operation, context, trouble, run_one)
     }
 
     #[inline(never)]
@@ -246,7 +249,7 @@ impl Shared {
                 }
                 Some(error) => {
                     let kernel = world.registry.shared(choice.kernel);
-                    Trouble { kernel, error: *error, recorded: world.careful }
+                    if world.careful { Trouble::recorded(kernel, error) } else { Trouble::new(kernel, error) }
                 }
             }
         };
@@ -317,7 +320,7 @@ impl Shared {
 
     /// After a failure: remembers it, and tries the others, best first, where that is allowed.
     #[cold]
-    fn recover(
+    pub(super) fn recover(
         &self,
         local: &mut Local,
         operation: &'static OperationInfo,
@@ -426,7 +429,7 @@ fn kept_for_long<'w>(
 }
 
 /// A kernel that did not run to its end.
-struct Trouble {
+pub(super) struct Trouble {
     kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
@@ -439,14 +442,26 @@ impl Trouble {
     fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
         Trouble { kernel, error: *error, recorded: false }
     }
+
+    /// A failure that health was told of.
+    #[cold]
+    #[expect(clippy::boxed_local, reason = "as above")]
+    pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
+        Trouble { kernel, error: *error, recorded: true }
+    }
 }
 
 /// What was taken from a thread; it goes back whatever happens.
-struct Taken(Option<&'static mut Local>);
+pub(super) struct Taken(Option<&'static mut Local>);
 
 impl Taken {
+    /// To be given back.
+    pub fn new(local: Option<&'static mut Local>) -> Taken {
+        Taken(local)
+    }
+
     /// What was taken; something else if nothing was there.
-    fn get(&mut self) -> &mut Local {
+    pub fn get(&mut self) -> &mut Local {
         self.0.get_or_insert_with(|| thread::with(Thread::take_other))
     }
 }

@@ -12,6 +12,7 @@ use super::devices::Devices;
 use super::scoped::ScopedWorlds;
 use super::table::OperationTable;
 use crate::cache::DecisionTable;
+use crate::compiled::CompiledKernel;
 use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::evidence::{Evidence, KeptBlocks, MemoryProbe, Prepared, StoredEvidence, system_memory};
@@ -29,35 +30,43 @@ pub trait JitRequests: Send + Sync {
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
-type Buckets = HashSet<Box<[u64]>>;
+/// Buckets by operation slot and kernel: one id may stand for a kernel of each of several operations.
+type Known = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
 /// What is known of kernels because it was tried: which have been compiled, and for which buckets; which can be captured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
-    /// By operation slot and kernel: one id may stand for a kernel of each of several operations.
-    buckets: HashMap<u32, HashMap<String, Buckets>>,
-    /// Kernels that survived a trial capture, by operation slot.
-    captured: HashMap<u32, HashSet<String>>,
+    buckets: Known,
+    /// What survived a trial capture.
+    captured: Known,
 }
 
 impl Warm {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        let kernels = self.buckets.get(&operation.slot());
-        kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
-    }
-
-    pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str) -> bool {
-        self.captured.get(&operation.slot()).is_some_and(|kernels| kernels.contains(kernel))
-    }
-
-    pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str) -> bool {
-        self.captured.entry(operation.slot()).or_default().insert(kernel.to_owned())
+        has(&self.buckets, operation, kernel, bucket)
     }
 
     pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        let kernels = self.buckets.entry(operation.slot()).or_default();
-        kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
+        put(&mut self.buckets, operation, kernel, bucket)
     }
+
+    pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        has(&self.captured, operation, kernel, bucket)
+    }
+
+    pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        put(&mut self.captured, operation, kernel, bucket)
+    }
+}
+
+fn has(known: &Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+    let kernels = known.get(&operation.slot());
+    kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
+}
+
+fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+    let kernels = known.entry(operation.slot()).or_default();
+    kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
 }
 
 /// What a world is made of, without its decisions.
@@ -98,11 +107,13 @@ pub(crate) struct World {
     pub scoped: ScopedWorlds,
     /// How far the engine has stepped back.
     pub level: DegradationLevel,
-    /// Whether something has failed lately, so that each call must ask for leave and tell its outcome.
+    /// Whether something has failed lately, so that calls of what has failed must ask for leave and tell their outcome.
     pub careful: bool,
+    /// Which kernels that concerns, by their index; empty while nothing has failed.
+    troubled: Box<[bool]>,
     /// Whether decisions are kept.
     pub keeps: bool,
-    /// Whether they are, devices are real, and calls need no leave and are not watched: the case of nearly all calls.
+    /// Whether they are, devices are real, and calls are not watched: the case of nearly all calls.
     pub is_plain: bool,
     /// The ground of the modes of calls.
     pub mode: Mode,
@@ -157,15 +168,19 @@ impl World {
         } = parts;
         let keeps = policy.cache.value.enabled && health.level().allows_cache();
         let careful = !health.is_spotless();
+        let troubled = registry.kernels().filter(|_| careful);
+        let troubled =
+            troubled.map(|entry| health.remembers(&entry.spec.id, &entry.spec.backend, None)).collect();
         World {
             generation,
             mode: policy.mode(),
             watch: watching.watch(),
             scoped: ScopedWorlds::after(before, &policy),
             keeps,
-            is_plain: keeps && !careful && devices.are_real() && watching.watch() == Watch::default(),
+            is_plain: keeps && devices.are_real() && watching.watch() == Watch::default(),
             level: health.level(),
             careful,
+            troubled,
             born: Instant::now(),
             decisions: DecisionTable::new(room),
             registry,
@@ -182,6 +197,20 @@ impl World {
             tables,
             prepared,
         }
+    }
+
+    /// Whether a call of a kernel must ask for leave and tell its outcome, or time has something to change.
+    #[inline]
+    pub fn must_ask(&self, kernel: u32, table: &OperationTable, context: &Context) -> bool {
+        self.careful && (self.health.poll_due() || self.is_troubled(kernel, table, context))
+    }
+
+    fn is_troubled(&self, kernel: u32, table: &OperationTable, context: &Context) -> bool {
+        if self.troubled.get(kernel as usize) == Some(&false) {
+            return false;
+        }
+        let Some(spec) = self.registry.compiled(kernel).map(CompiledKernel::spec) else { return true };
+        self.health.remembers(&spec.id, &spec.backend, Some(table.bucket.of(context).words()))
     }
 
     /// What its stored measurements mean for an operation.

@@ -217,6 +217,12 @@ impl Health {
         self.view.load().standing(subject, self.clock.elapsed())
     }
 
+    /// Whether anything is remembered that could concern calls of a kernel, of one bucket or of any: if not, they need no leave,
+    /// and how they end is no news. It changes only together with the generation.
+    pub fn remembers(&self, kernel: &str, backend: &str, bucket: Option<&[u64]>) -> bool {
+        !self.is_spotless() && self.view.load().names(kernel, backend, bucket)
+    }
+
     /// What failures take away from the score of a kernel, from 0 on. It changes only together with the generation.
     pub fn reliability_penalty(&self, subject: &Subject<'_>) -> f64 {
         if self.is_spotless() {

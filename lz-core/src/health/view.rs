@@ -110,6 +110,14 @@ impl View {
         self.kernel(subject).is_some() || self.backends.contains_key(subject.backend)
     }
 
+    /// Whether anything is remembered that could concern calls of a kernel, of one bucket or of any.
+    pub fn names(&self, kernel: &str, backend: &str, bucket: Option<&[u64]>) -> bool {
+        let buckets = self.kernels.get(kernel);
+        buckets.is_some_and(|buckets| bucket.is_none_or(|bucket| buckets.contains_key(bucket)))
+            || self.backends.contains_key(backend)
+            || !self.devices.is_empty()
+    }
+
     /// What the last failure said that is held against this call; where there was none, what the kernel or its backend said
     /// when it failed on other calls.
     pub fn last_failure(&self, subject: &Subject<'_>) -> Option<String> {
