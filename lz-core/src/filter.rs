@@ -412,10 +412,10 @@ fn mode(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) 
     if asked(Ask::Capturing)
         && capturable
         && strict.value
-        && !call.world.warm.can_be_captured(call.table.info, &spec.id)
+        && !call.world.warm.can_be_captured(call.table.info, &spec.id, call.bucket.words())
         && listener.excluded(|| {
             let message = format!(
-                "{} has not survived a trial capture, which graph_strict_mode asks for ({})",
+                "{} has not survived a trial capture of such a call, which graph_strict_mode asks for ({})",
                 spec.id, strict.source
             );
             Reason::new(ReasonCode::CudaGraphUnsafe).message(message)

@@ -55,7 +55,7 @@ pub use lz_schema::expr;
 
 pub use args::{Arg, Handle, OutArg};
 pub use context::Context;
-pub use engine::{Engine, EngineBuilder};
+pub use engine::{Engine, EngineBuilder, Moment, Pinned};
 pub use error::Error;
 pub use explain::Explanation;
 pub use kernel::{FusedKernel, FusedPart, Judge, Kernel, KernelEntry, KernelError};

@@ -6,7 +6,7 @@ use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Tensor;
 use lz_schema::DType;
 
-pub use crate::thread_scope::{StreamScope, on_stream};
+pub use crate::thread_scope::{CallStream, StreamScope, for_call, on_stream};
 
 /// Handed to a kernel for the time of one call.
 #[derive(Debug)]

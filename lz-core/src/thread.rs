@@ -15,6 +15,8 @@ pub(crate) struct Thread {
     pub change: Cell<ModeChange>,
     /// The stream that its calls run on; 0 is the device's own.
     pub stream: Cell<usize>,
+    /// The stream of the call that is being made, which goes before the above.
+    pub stream_of_call: Cell<Option<usize>>,
     /// Whether it is deciding: whoever is asked for evidence must not wait for itself.
     pub deciding: Cell<bool>,
     /// What it remembers; taken away while a call runs.
@@ -28,6 +30,7 @@ thread_local! {
         Thread {
             change: Cell::new(ModeChange::NONE),
             stream: Cell::new(0),
+            stream_of_call: Cell::new(None),
             deciding: Cell::new(false),
             local: Cell::new(None),
             spare: Cell::new(None),

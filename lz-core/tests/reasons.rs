@@ -174,7 +174,7 @@ fn a_kernel_that_says_nothing_about_captures_is_taken_as_the_setting_says() {
     engine.set_policy(Policy { graph_strict_mode: Sourced::new(true, "test"), ..policy });
     let error = run(&engine, &Shape::default()).unwrap_err();
     assert!(error.to_string().contains("trial capture"), "what is assumed has still to be tried: {error}");
-    engine.mark_captured("silent.x", attend());
+    engine.mark_captured("silent.x", attend(), &Shape::default().context());
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "silent.x");
 }
 

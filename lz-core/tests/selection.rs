@@ -13,7 +13,7 @@ use lz_core::mode::{self, Ask, KvStrategy, ModeChange};
 use lz_core::plan::TransformKind;
 use lz_core::policy::{Action, JitPolicy, Listed, Lock, Pattern, Policy, Provenance, Rule, Sourced};
 use lz_core::spec::StrideNeeds;
-use lz_core::{DType, Engine, Error, KernelEntry, KernelError, KernelSpec, Reason, ReasonCode};
+use lz_core::{DType, Engine, Error, KernelEntry, KernelError, KernelSpec, Moment, Reason, ReasonCode, Run};
 
 fn codes(error: &Error) -> Vec<ReasonCode> {
     error.reasons().iter().map(|reason| reason.code).collect()
@@ -601,8 +601,51 @@ fn strict_graphs_need_a_trial_capture() {
     let error = run(&engine, &shape).unwrap_err();
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }), "{error}");
     assert!(error.to_string().contains("has not survived a trial capture"), "{error}");
-    engine.mark_captured("safe.x", attend());
+    engine.mark_captured("safe.x", attend(), &shape.context());
     assert_eq!(run(&engine, &shape).unwrap(), "safe.x");
+    // What one shape has shown says nothing about others.
+    let other = Shape { dtype: DType::F16, ..Shape::default() };
+    assert!(matches!(run(&engine, &other), Err(Error::CudaGraphUnsafe { .. })));
+}
+
+#[test]
+fn calls_are_decided_as_they_were_at_a_moment() {
+    let engine = engine([spec("first.x").priority(60), spec("second.x").priority(50)]);
+    let shape = Shape::default();
+    let pinned = |moment: &Moment| {
+        let mut who = String::new();
+        let mut run_one = |entry: &KernelEntry, run: &mut Run<'_>| {
+            who.clone_from(&entry.spec.id);
+            entry.kernel.run(&mut [], &mut [], run)
+        };
+        engine.dispatch_at(moment, attend(), &shape.context(), &mut run_one).map(|()| who)
+    };
+    let before = engine.moment();
+    assert_eq!(pinned(&before).unwrap(), "first.x");
+    engine.register([entry(spec("third.x").priority(90))]).unwrap();
+    assert_eq!(run(&engine, &shape).unwrap(), "third.x");
+    assert_eq!(pinned(&before).unwrap(), "first.x", "it was not there at that moment");
+    assert_eq!(pinned(&engine.moment()).unwrap(), "third.x");
+    // Modes are the thread's own: a moment does not make a call safe that is not.
+    let _capturing = mode::scope(ModeChange::NONE.set(Ask::Capturing, true));
+    assert!(matches!(pinned(&before), Err(Error::CudaGraphUnsafe { .. })));
+}
+
+#[test]
+fn a_kernel_of_a_moment_that_fails_gives_way() {
+    let engine = engine([spec("second.x").priority(50)]);
+    let fails = || Err(KernelError::failed("no").before_writing());
+    engine.register([failing(spec("first.x").priority(60), fails)]).unwrap();
+    let moment = engine.moment();
+    for _ in 0..2 {
+        let mut tried = Vec::new();
+        let mut run_one = |entry: &KernelEntry, run: &mut Run<'_>| {
+            tried.push(entry.spec.id.clone());
+            entry.kernel.run(&mut [], &mut [], run)
+        };
+        engine.dispatch_at(&moment, attend(), &Shape::default().context(), &mut run_one).unwrap();
+        assert_eq!(tried, ["first.x", "second.x"]);
+    }
 }
 
 #[test]

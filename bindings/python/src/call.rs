@@ -1,10 +1,10 @@
 //! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
 
-use lz_core::mode::ModeScope;
-use lz_core::run::{Scratch, StreamScope};
+use lz_core::run::{CallStream, Scratch};
 use lz_core::tensor::Place as Device;
 use lz_core::{
-    Context, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run, TensorMut, TensorView,
+    Context, Error, KernelEntry, KernelError, Moment, OperationInfo, Reason, ReasonCode, Run, TensorMut,
+    TensorView,
 };
 use pyo3::Borrowed;
 use pyo3::exceptions::PyException;
@@ -30,6 +30,20 @@ const WORTH_RELEASING: i64 = 8192;
 fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
     error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) || named()
+}
+
+/// Where a call on a device runs, for as long as it is made.
+pub struct There {
+    capture: Option<cuda::Capture>,
+    _stream: CallStream,
+}
+
+impl There {
+    /// The state in which the call is to be decided, if that is not the present one.
+    #[inline]
+    fn moment(&self) -> Option<&Moment> {
+        self.capture.as_ref().and_then(|capture| capture.moment.as_ref())
+    }
 }
 
 /// What is known of a call while it is made.
@@ -261,7 +275,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         context: &Context,
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
-        let _there = self.on_its_device();
+        let there = self.on_its_device();
         let (operation, way) = (self.operation, self.way);
         let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
             if self.stopped {
@@ -273,10 +287,11 @@ impl<'a, 'py> Frame<'a, 'py> {
             }
             run_one(self, entry, run)
         };
-        let outcome = match way {
-            Way::Decide => engine().dispatch(operation, context, &mut one),
-            Way::Along(planned) => engine().run_pinned(&planned.pinned, context, &mut one),
-            Way::Plan(kept) => engine()
+        let outcome = match (way, there.as_ref().and_then(There::moment)) {
+            (Way::Decide, None) => engine().dispatch(operation, context, &mut one),
+            (Way::Decide, Some(moment)) => engine().dispatch_at(moment, operation, context, &mut one),
+            (Way::Along(planned), _) => engine().run_pinned(&planned.pinned, context, &mut one),
+            (Way::Plan(kept), _) => engine()
                 .pin(operation, context, &mut |entry| match Hosted::of(entry) {
                     // A kernel in Python that is called while something is planned plans.
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
@@ -295,12 +310,12 @@ impl<'a, 'py> Frame<'a, 'py> {
 
     /// Kernels run on the stream that the caller's library works on, and know whether that is being captured.
     #[inline]
-    pub fn on_its_device(&self) -> Option<(StreamScope, Option<ModeScope>)> {
+    pub fn on_its_device(&self) -> Option<There> {
         if self.device.is_host() {
             return None;
         }
         let stream = torch::stream(self.py, self.device);
-        Some((lz_core::run::on_stream(stream), cuda::capture_scope(stream)))
+        Some(There { capture: cuda::capture(stream), _stream: lz_core::run::for_call(stream) })
     }
 
     /// Whether kernels run on a device and return before they are done.

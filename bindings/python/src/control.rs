@@ -71,17 +71,19 @@ fn unlock(py: Python<'_>, operation: &str) -> PyResult<()> {
 pub struct PyScope {
     prefer: Vec<String>,
     disabled: bool,
+    /// How the cache of keys and values is kept that calls work on.
+    kv_strategy: Option<String>,
     /// Guards that end what they laid when they are dropped, the last first.
     active: Vec<Box<dyn std::any::Any>>,
 }
 
 #[pymethods]
 impl PyScope {
-    /// Prefers these kernels or backends, or runs references only.
+    /// Prefers these kernels or backends, runs references only, or says how keys and values are kept.
     #[new]
-    #[pyo3(signature = (prefer = Vec::new(), disabled = false))]
-    fn new(prefer: Vec<String>, disabled: bool) -> PyScope {
-        PyScope { prefer, disabled, active: Vec::new() }
+    #[pyo3(signature = (prefer = Vec::new(), disabled = false, kv_strategy = None))]
+    fn new(prefer: Vec<String>, disabled: bool, kv_strategy: Option<String>) -> PyScope {
+        PyScope { prefer, disabled, kv_strategy, active: Vec::new() }
     }
 
     fn __enter__(mut slf: PyRefMut<'_, Self>) -> PyResult<PyRefMut<'_, Self>> {
@@ -91,6 +93,10 @@ impl PyScope {
         }
         if slf.disabled {
             overlay = overlay.disabled();
+        }
+        if let Some(strategy) = &slf.kv_strategy {
+            let set = overlay.set("kv_cache.strategy", Given::Text(strategy.clone()));
+            overlay = set.map_err(|error| raise(slf.py(), &error.into()))?;
         }
         let scope = engine().scope(overlay).map_err(|error| raise(slf.py(), &error))?;
         slf.active.push(Box::new(scope));

@@ -1,6 +1,8 @@
-//! What has to be asked of the CUDA driver itself: whether a stream is being captured, to wait for one, how much memory is free. The driver is looked
-//! for when the first tensor on a device comes; without one nothing is captured and nothing is waited for.
+//! What has to be asked of the CUDA driver itself: whether a stream is being captured and by which capture, to wait for one, how
+//! much memory is free. The driver is looked for when the first tensor on a device comes; without one nothing is captured and
+//! nothing is waited for.
 
+use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -10,18 +12,24 @@ use lz_core::device::{DeviceSpec, Platform};
 use lz_core::evidence::MemoryProbe;
 use lz_core::mode::{self, Ask, ModeChange, ModeScope};
 use lz_core::telemetry::Synchronise;
-use lz_core::{KernelError, OperationInfo};
+use lz_core::{KernelError, Moment};
 use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::engine::engine;
-use crate::inspect::operation;
+use crate::inspect::{context, operation};
 
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
+/// The status and the number of a capture; the places behind them are for what nobody here asks.
+type CaptureInfo =
+    unsafe extern "C" fn(*mut c_void, *mut c_int, *mut u64, *mut c_void, *mut c_void, *mut c_void) -> c_int;
 type Wait = unsafe extern "C" fn(*mut c_void) -> c_int;
 type MemoryInfo = unsafe extern "C" fn(*mut usize, *mut usize) -> c_int;
 
 struct Driver {
     is_capturing: IsCapturing,
+    /// Where the driver has it (from CUDA 11.3 on).
+    capture_info: Option<CaptureInfo>,
     wait: Wait,
     memory_info: MemoryInfo,
     // What the functions belong to; it stays loaded as long as the process lives.
@@ -37,23 +45,66 @@ fn driver() -> Option<&'static Driver> {
             unsafe {
                 let library = Library::new("libcuda.so.1").ok()?;
                 let is_capturing = *library.get::<IsCapturing>(b"cuStreamIsCapturing\0").ok()?;
+                let capture_info = library.get::<CaptureInfo>(b"cuStreamGetCaptureInfo_v2\0").ok();
+                let capture_info = capture_info.map(|function| *function);
                 let wait = *library.get::<Wait>(b"cuStreamSynchronize\0").ok()?;
                 let memory_info = *library.get::<MemoryInfo>(b"cuMemGetInfo_v2\0").ok()?;
-                Some(Driver { is_capturing, wait, memory_info, _library: library })
+                Some(Driver { is_capturing, capture_info, wait, memory_info, _library: library })
             }
         })
         .as_ref()
 }
 
-/// Has calls of this thread know that they are being captured, if the stream is.
-pub fn capture_scope(stream: usize) -> Option<ModeScope> {
+/// A capture that a call is part of.
+pub struct Capture {
+    /// Has the call know.
+    _mode: ModeScope,
+    /// The state in which every call of the capture is decided.
+    pub moment: Option<Moment>,
+}
+
+/// The capture that calls on a stream are part of.
+#[inline]
+pub fn capture(stream: usize) -> Option<Capture> {
     let driver = driver()?;
     let mut state: c_int = 0;
     // SAFETY: a stream of the caller's framework, which is alive; the place is ours. A stream of another context answers with
     // an error, and is not captured by this thread then.
     let failed = unsafe { (driver.is_capturing)(stream as *mut c_void, &raw mut state) } != 0;
     // A capture that broke (2) is one still: nothing may be waited for before it ends.
-    (!failed && state != 0).then(|| mode::scope(ModeChange::NONE.set(Ask::Capturing, true)))
+    (!failed && state != 0).then(|| driver.captured(stream))
+}
+
+impl Driver {
+    #[cold]
+    fn captured(&self, stream: usize) -> Capture {
+        let (mut state, mut number) = (0, 0_u64);
+        let none = std::ptr::null_mut();
+        // SAFETY: as above; what is not asked for is null, as the driver allows.
+        let known = self.capture_info.is_some_and(|ask| unsafe {
+            ask(stream as *mut c_void, &raw mut state, &raw mut number, none, none, none) == 0 && state == 1
+        });
+        Capture {
+            _mode: mode::scope(ModeChange::NONE.set(Ask::Capturing, true)),
+            moment: known.then(|| first_seen(number)),
+        }
+    }
+}
+
+/// Captures that may be under way at once; the driver never uses a number again.
+const CAPTURES: usize = 16;
+
+/// The state of everything when the first call of a capture came.
+fn first_seen(number: u64) -> Moment {
+    static KNOWN: Mutex<VecDeque<(u64, Moment)>> = Mutex::new(VecDeque::new());
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, moment)) = known.iter().find(|(one, _)| *one == number) {
+        return moment.clone();
+    }
+    let moment = engine().moment();
+    known.truncate(CAPTURES - 1);
+    known.push_front((number, moment.clone()));
+    moment
 }
 
 /// Waits for streams, so that runs are timed and not launches.
@@ -115,11 +166,18 @@ pub fn watch_memory() {
     ONCE.call_once(|| engine().set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) }))));
 }
 
-/// Says that a kernel survived a trial capture; with `graph_strict_mode` only such kernels are captured.
+/// Says that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such calls of it are captured.
 #[pyfunction]
-fn mark_captured(kernel: &str, operation_name: &str) -> PyResult<()> {
-    let info: &'static OperationInfo = operation(operation_name)?;
-    engine().mark_captured(kernel, info);
+fn mark_captured<'py>(
+    py: Python<'py>,
+    kernel: &str,
+    operation_name: &str,
+    arguments: &Bound<'py, PyTuple>,
+    keywords: &Bound<'py, PyDict>,
+) -> PyResult<()> {
+    let info = operation(operation_name)?;
+    let context = context(py, info, arguments, Some(keywords))?;
+    engine().mark_captured(kernel, info, &context);
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use pyo3::Borrowed;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::call::{Frame, Given};
@@ -16,7 +17,10 @@ use crate::plan::Way;
 
 /// A kernel in Python.
 pub struct Hosted {
+    /// What was registered; it may only know where the function is (`layerzero.backends.Later`).
     function: Py<PyAny>,
+    /// The function itself, once it was called or asked for.
+    found: PyOnceLock<Py<PyAny>>,
     /// Whether it can write into places that the caller gives.
     takes_out: bool,
     /// Names of the params, then `out`.
@@ -62,7 +66,13 @@ impl Hosted {
         let without = PyTuple::new(py, &names)?.unbind();
         names.push(PyString::intern(py, "out"));
         let with = PyTuple::new(py, names)?.unbind();
-        Ok(Hosted { function: function.clone().unbind(), takes_out, names: without, names_with_out: with })
+        let found = PyOnceLock::new();
+        if !function.hasattr("find_kernel")? {
+            // It is empty, so that it takes it.
+            found.set(py, function.clone().unbind()).ok();
+        }
+        let function = function.clone().unbind();
+        Ok(Hosted { function, found, takes_out, names: without, names_with_out: with })
     }
 
     /// The Python kernel behind an entry, if it is one.
@@ -95,8 +105,7 @@ impl Hosted {
             Way::Along(planned) => planned.run.as_ref(),
             Way::Plan(_) => return self.plan(frame, inputs, params),
         };
-        let function = planned.unwrap_or(&self.function);
-        match self.call(frame.py, function, inputs, params, out) {
+        match self.call(frame.py, planned, inputs, params, out) {
             Ok(result) => {
                 match out {
                     None => frame.keep_result(result),
@@ -126,8 +135,9 @@ impl Hosted {
         params: &[(Given<'_, 'py>, Param)],
     ) -> Result<(), KernelError> {
         let py = frame.py;
-        let planned = self.function.bind(py).getattr_opt("plan").and_then(|plan| match plan {
-            Some(plan) => self.call(py, &plan.unbind(), inputs, params, None).map(Some),
+        let planner = self.find(py).and_then(|function| function.bind(py).getattr_opt("plan"));
+        let planned = planner.and_then(|plan| match plan {
+            Some(plan) => self.call(py, Some(&plan.unbind()), inputs, params, None).map(Some),
             None => Ok(None),
         });
         match planned {
@@ -140,10 +150,16 @@ impl Hosted {
         }
     }
 
+    #[cold]
+    fn find(&self, py: Python<'_>) -> PyResult<&Py<PyAny>> {
+        self.found.get_or_try_init(py, || Ok(self.function.bind(py).call_method0("find_kernel")?.unbind()))
+    }
+
+    /// Calls the function, or what takes its place.
     fn call<'py>(
         &self,
         py: Python<'py>,
-        function: &Py<PyAny>,
+        instead: Option<&Py<PyAny>>,
         inputs: &[Given<'_, 'py>],
         params: &[(Given<'_, 'py>, Param)],
         out: Given<'_, 'py>,
@@ -169,6 +185,10 @@ impl Hosted {
             arguments[inputs.len() + params.len()].write(out.as_ptr());
         }
         let names = if passes_out { &self.names_with_out } else { &self.names };
+        let function = match instead.or_else(|| self.found.get(py)) {
+            Some(function) => function,
+            None => self.find(py)?,
+        };
         // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; a new reference comes
         // back, or null with an exception.
         unsafe {

@@ -49,7 +49,7 @@ pub fn call<'py>(
             places.push(place);
             continue;
         }
-        let (mut place, mut memory) = (Place::EMPTY, TensorMut::EMPTY);
+        let (mut place, mut memory) = (Place::EMPTY, TensorMut::empty());
         place
             .allocate(&mut frame, Some((sizes, dtype)), &mut memory)
             .map_err(|error| raise_kernel(py, info, error))?;

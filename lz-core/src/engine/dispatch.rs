@@ -107,7 +107,7 @@ impl Shared {
         (context, weight): (&Context, u64),
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
-        let mut taken = Taken(Some(local));
+        let mut taken = Taken::new(Some(local));
         let local = taken.get();
         let settled = self.look_up(local, operation, context, weight);
         let (Some(settled), Local { world: Some(world), scratch, .. }) = (settled, &mut *local) else {
@@ -185,7 +185,7 @@ impl Shared {
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         let trouble = Trouble::new(kernel, error);
-        self.recover(Taken(Some(local)).get(), operation, context, trouble, run_one)
+        self.recover(Taken::new(Some(local)).get(), operation, context, trouble, run_one)
     }
 
     /// Runs a call whatever is asked for.
@@ -267,7 +267,7 @@ impl Shared {
                 }
                 Some(error) => {
                     let kernel = world.registry.shared(index);
-                    Trouble { kernel, error: *error, recorded: is_careful }
+                    if is_careful { Trouble::recorded(kernel, error) } else { Trouble::new(kernel, error) }
                 }
             }
         };
@@ -336,7 +336,7 @@ impl Shared {
 
     /// After a failure: remembers it, and tries the others, best first, where that is allowed.
     #[cold]
-    fn recover(
+    pub(super) fn recover(
         &self,
         local: &mut Local,
         operation: &'static OperationInfo,
@@ -457,7 +457,7 @@ fn learn(
 }
 
 /// A kernel that did not run to its end.
-struct Trouble {
+pub(super) struct Trouble {
     kernel: Option<Arc<CompiledKernel>>,
     error: KernelError,
     recorded: bool,
@@ -470,12 +470,24 @@ impl Trouble {
     fn new(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
         Trouble { kernel, error: *error, recorded: false }
     }
+
+    /// A failure that health was told of.
+    #[cold]
+    #[expect(clippy::boxed_local, reason = "as above")]
+    pub fn recorded(kernel: Option<Arc<CompiledKernel>>, error: Box<KernelError>) -> Trouble {
+        Trouble { kernel, error: *error, recorded: true }
+    }
 }
 
 /// What was taken from a thread; it goes back whatever happens.
-pub(super) struct Taken(pub Option<&'static mut Local>);
+pub(super) struct Taken(Option<&'static mut Local>);
 
 impl Taken {
+    /// To be given back.
+    pub fn new(local: Option<&'static mut Local>) -> Taken {
+        Taken(local)
+    }
+
     /// What was taken; something else if nothing was there.
     pub fn get(&mut self) -> &mut Local {
         self.0.get_or_insert_with(|| thread::with(Thread::take_other))

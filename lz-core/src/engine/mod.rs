@@ -13,6 +13,7 @@ pub(crate) mod guard;
 mod inline;
 mod keep;
 pub(crate) mod measure;
+mod moment;
 mod observe;
 mod open;
 mod pinned;
@@ -53,6 +54,7 @@ use call::Call;
 use devices::Devices;
 pub(crate) use devices::place_of;
 pub(crate) use inline::Local;
+pub use moment::Moment;
 pub use open::EngineBuilder;
 pub use pinned::Pinned;
 use publish::{Numbered, Published};
@@ -228,11 +230,14 @@ impl Engine {
         self.shared.mark_warm(kernel, operation, context);
     }
 
-    /// Says that a kernel survived a trial capture; with `graph_strict_mode` only such kernels are captured.
-    pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo) {
+    /// Says that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such calls of it are
+    /// captured.
+    pub fn mark_captured(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
+        let bucket = Bucket::of(operation, context);
         let change = |parts: Parts| {
             let mut warm = (*parts.warm).clone();
-            Ok(warm.add_captured(operation, kernel).then(|| Parts { warm: Arc::new(warm), ..parts }))
+            let news = warm.add_captured(operation, kernel, bucket.words());
+            Ok(news.then(|| Parts { warm: Arc::new(warm), ..parts }))
         };
         self.shared.change(change).ok();
     }

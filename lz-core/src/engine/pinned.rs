@@ -107,7 +107,7 @@ impl Engine {
                         transforms: filter::transforms(&call, &kernel.facts, || Some(&*kernel)),
                         kernel,
                         change,
-                        seen: AtomicU64::new(if world.is_plain { world.generation } else { 0 }),
+                        seen: AtomicU64::new(if world.is_quick(operation) { world.generation } else { 0 }),
                     });
                 }
                 Err(error) => {
@@ -132,7 +132,7 @@ impl Engine {
         run_one: &mut RunOne<'_>,
     ) -> Result<(), Error> {
         let (local, change) = thread::with(|thread| (thread.take(), thread.change.get()));
-        let mut taken = Taken(local);
+        let mut taken = Taken::new(local);
         let local = taken.get();
         let known = pinned.seen.load(Ordering::Relaxed) == self.shared.published.number();
         if !known || change != pinned.change || *context != pinned.context {
@@ -178,7 +178,7 @@ impl Engine {
             let candidates = vec![(id.clone(), reasons)];
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates });
         }
-        if world.is_plain && change == pinned.change && *context == pinned.context {
+        if world.is_quick(operation) && change == pinned.change && *context == pinned.context {
             pinned.seen.store(world.generation, Ordering::Relaxed);
         }
         let metrics = &world.watching.telemetry.metrics;

@@ -30,35 +30,43 @@ pub trait JitRequests: Send + Sync {
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context);
 }
 
-type Buckets = HashSet<Box<[u64]>>;
+/// Buckets by operation slot and kernel: one id may stand for a kernel of each of several operations.
+type Known = HashMap<u32, HashMap<String, HashSet<Box<[u64]>>>>;
 
 /// What is known of kernels because it was tried: which have been compiled, and for which buckets; which can be captured.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Warm {
-    /// By operation slot and kernel: one id may stand for a kernel of each of several operations.
-    buckets: HashMap<u32, HashMap<String, Buckets>>,
-    /// Kernels that survived a trial capture, by operation slot.
-    captured: HashMap<u32, HashSet<String>>,
+    buckets: Known,
+    /// What survived a trial capture.
+    captured: Known,
 }
 
 impl Warm {
     pub fn contains(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        let kernels = self.buckets.get(&operation.slot());
-        kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
-    }
-
-    pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str) -> bool {
-        self.captured.get(&operation.slot()).is_some_and(|kernels| kernels.contains(kernel))
-    }
-
-    pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str) -> bool {
-        self.captured.entry(operation.slot()).or_default().insert(kernel.to_owned())
+        has(&self.buckets, operation, kernel, bucket)
     }
 
     pub fn add(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
-        let kernels = self.buckets.entry(operation.slot()).or_default();
-        kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
+        put(&mut self.buckets, operation, kernel, bucket)
     }
+
+    pub fn can_be_captured(&self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        has(&self.captured, operation, kernel, bucket)
+    }
+
+    pub fn add_captured(&mut self, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+        put(&mut self.captured, operation, kernel, bucket)
+    }
+}
+
+fn has(known: &Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+    let kernels = known.get(&operation.slot());
+    kernels.and_then(|kernels| kernels.get(kernel)).is_some_and(|buckets| buckets.contains(bucket))
+}
+
+fn put(known: &mut Known, operation: &OperationInfo, kernel: &str, bucket: &[u64]) -> bool {
+    let kernels = known.entry(operation.slot()).or_default();
+    kernels.entry(kernel.to_owned()).or_default().insert(bucket.into())
 }
 
 /// What a world is made of, without its decisions.
@@ -258,6 +266,11 @@ impl World {
     /// that others take and give back.
     pub fn lasts(&self, entry: &Entry) -> bool {
         !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
+    }
+
+    /// Whether calls of an operation need no leave, are not watched, and run on devices that are there.
+    pub fn is_quick(&self, operation: &OperationInfo) -> bool {
+        self.is_plain && !self.is_careful(operation.slot())
     }
 
     /// Whether anything has failed lately.

@@ -16,6 +16,7 @@ from layerzero._functions import (
     sample_topk,
     sample_topp,
 )
+from layerzero._graphs import prepare_capture, verify_capture
 from layerzero._inspect import (
     Explanation,
     Plan,
@@ -29,6 +30,7 @@ from layerzero._inspect import (
     which,
 )
 from layerzero._isolation import Plugin, Worker, load_plugin, workers
+from layerzero._kv import KvCache, kv_cache
 from layerzero._native import (
     ConfigurationError,
     CudaGraphUnsafeError,
@@ -52,6 +54,7 @@ __all__ = [
     "CudaGraphUnsafeError",
     "Explanation",
     "KernelExecutionError",
+    "KvCache",
     "LayerZeroError",
     "NoKernelFoundError",
     "Operation",
@@ -74,6 +77,7 @@ __all__ = [
     "dry_run",
     "explain",
     "freeze",
+    "kv_cache",
     "layer_norm",
     "list_kernels",
     "list_operations",
@@ -85,6 +89,7 @@ __all__ = [
     "ops",
     "paged_attention",
     "prefer",
+    "prepare_capture",
     "quantize",
     "readiness_check",
     "record_decisions",
@@ -102,6 +107,7 @@ __all__ = [
     "unlock",
     "unregister_backend",
     "validate",
+    "verify_capture",
     "verify_lockfile",
     "warmup",
     "which",

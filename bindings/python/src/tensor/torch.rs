@@ -28,6 +28,9 @@ use plain::Plain;
 use stable::Stable;
 pub use stable::library;
 
+/// DLPack's number of devices of CUDA.
+const DL_CUDA: i32 = 2;
+
 /// What was learned of the torch of this process.
 struct Torch {
     exchange: Option<&'static DLPackExchangeAPI>,
@@ -120,6 +123,11 @@ fn read_any(
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
             return Err(not_lent(object));
         }
+        if tensor.device.device_type == DL_CUDA
+            && let Some(plain) = &torch.plain
+        {
+            plain.learn_cuda(object.py(), tensor.device.device_id, borrow);
+        }
         capsule::describe(&tensor, view)
     }
 }
@@ -203,7 +211,7 @@ fn not_lent(object: Borrowed<'_, '_, PyAny>) -> Problem {
 /// The stream that torch works on, as the driver's handle.
 pub fn stream(py: Python<'_>, place: Place) -> usize {
     let device = match place.platform {
-        Platform::Cuda => 2,
+        Platform::Cuda => DL_CUDA,
         Platform::Rocm => 10,
         _ => return 0,
     };

@@ -5,6 +5,7 @@ What comes out is JSON, in ``--output``: what each kernel was held to, what each
 leaves what it found, and the next one runs.
 
     python run_gpu.py --output out [--parts conform bench ...] [--seconds 600]
+    python run_gpu.py --output out --parts short --seconds 115
 """
 
 import argparse
@@ -43,6 +44,9 @@ MODULES = [
         ["prefill", "fa2", "float16", 128, 128, *PLAIN], ["prefill", "fa2", "bfloat16", 128, 128, False, True],
     ],
 ]  # fmt: skip
+
+#: Those that two minutes are enough for, with everything else that runs then.
+SHORT = [["norm"], ["decode", "bfloat16", 128, 128, *PLAIN], ["single", "fa2", "bfloat16", 128, 128, *PLAIN], ["single", "fa3", "bfloat16", 128, 128, *PLAIN]]
 
 _GROUP = """
 import json, os, sys
@@ -125,7 +129,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--seeds", default="12")
     parser.add_argument("--backends", nargs="*", default=["torch", "triton", "liger", "flashinfer"], help="for conform")
-    parser.add_argument("--only", nargs="*", default=[], help="for scenarios")
+    parser.add_argument("--only", nargs="*", default=[], help="for scenarios and short")
     options = parser.parse_args()
     site, output = Path(options.site), Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -146,6 +150,14 @@ def main():
         threading.Thread(target=work, daemon=True).start()
     python, tests = [sys.executable], HERE / "cuda"
     codes = []
+    if "short" in options.parts:
+        # Each by itself, so that one that is not ready in time does not keep the others from being used.
+        few = {**environment, "MAX_JOBS": "3"}
+        compiling = [subprocess.Popen([*python, "-c", _GROUP, json.dumps([one])], env=few, stderr=subprocess.DEVNULL) for one in SHORT]
+        command = [*python, str(tests / "short.py"), "--output", str(output), "--seconds", str(left() - 4)]
+        codes.append(part("short", [*command, *(["--only", *options.only] if options.only else [])], environment, left()))
+        for process in compiling:
+            process.kill()
     if "conform" in options.parts:
         run = [*python, str(tests / "conform.py"), "--output", str(output), "--seeds", options.seeds, "--workers", "12"]
         if "compile" in options.parts:

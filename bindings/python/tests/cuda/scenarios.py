@@ -161,6 +161,11 @@ if sys.argv[1] == "inline":
     preference.__enter__()
 x, w = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16), torch.randn(4096, device="cuda", dtype=torch.bfloat16)
 r = torch.zeros_like(x)
+if sys.argv[1] == "warmup":
+    start = time.perf_counter()
+    lz.warmup([("norm.rms.add", {"x": x, "residual": r, "weight": w})], progress=False)
+    torch.cuda.synchronize()
+    print(json.dumps({"warmup_ms": round((time.perf_counter() - start) * 1e3, 1)}), flush=True)
 lz.lock("norm.rms.add", "torch.cuda.norm.rms.add"); lz.ops.norm_rms_add(x, r, w); lz.unlock("norm.rms.add"); torch.cuda.synchronize()
 began, trace, last = time.perf_counter(), [], None
 while time.perf_counter() - began < float(sys.argv[2]):
@@ -237,14 +242,30 @@ def plan_handles():
     return found
 
 
+def cold_process(mode, seconds):
+    """A process that makes calls for a while, with nothing compiled before it began."""
+    environment = {**os.environ, "TRITON_CACHE_DIR": f"/tmp/cold-{mode}-{os.getpid()}"}
+    command = [sys.executable, "-c", _COLD, mode, str(seconds)]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def cold_trace(process, seconds):
+    """What it says of its calls."""
+    try:
+        said, errors = process.communicate(timeout=max(seconds, 0.1))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return "it took too long"
+    if process.returncode != 0:
+        return errors[-600:]
+    *before, trace = [json.loads(line) for line in said.strip().splitlines()]
+    return [*before, *trace]
+
+
 def cold_start():
-    """The first calls of a process whose kernels are cold: with a queue in the background, and compiling inside of calls."""
-    found = {}
-    for mode in ("background", "inline"):
-        environment = {**os.environ, "TRITON_CACHE_DIR": f"/tmp/cold-{mode}-{os.getpid()}"}
-        done = subprocess.run([sys.executable, "-c", _COLD, mode, "3"], env=environment, capture_output=True, text=True, timeout=90)
-        found[mode] = json.loads(done.stdout.strip().splitlines()[-1]) if done.returncode == 0 else done.stderr[-600:]
-    return found
+    """The first calls of a process whose kernels are cold: with a queue in the background, compiling inside of calls, and after a
+    warm-up."""
+    return {mode: cold_trace(cold_process(mode, 3), 90) for mode in ("background", "inline", "warmup")}
 
 
 def out_of_memory():
@@ -362,7 +383,8 @@ def decode_step():
             return residual
 
         variants["FlashInfer by hand"] = by_hand
-    except ImportError:
+    except (ImportError, RuntimeError):
+        # It is not there, or not compiled for this.
         pass
     y = weight(batch, hidden)
     q, k = weight(batch, 1, heads, head_dim), weight(batch, 1, kv_heads, head_dim)

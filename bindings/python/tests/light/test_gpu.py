@@ -207,3 +207,22 @@ def test_who_is_called_verified_was_run_on_a_card_with_nothing_bad(name):
     ran = {line["kernel"] for line in record["runs"] if "off" in line}
     assert record["bad"] == 0 and ran == set(ids(name))
     assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)
+
+
+def test_priorities_alone_choose_well_among_what_was_measured():
+    """By the table of a card that is checked in: what the highest priority takes, over what the best one took."""
+    table = json.loads((RECORDS / "bench-h200.json").read_text())
+    priorities = {
+        kernel["kernel_id"]: kernel["priority"]
+        for name in OURS
+        for kernels in json.loads((FOLDER / f"{name}.cuda.json").read_text())["ops"].values()
+        for kernel in kernels
+    }
+    over = {}
+    for row in table["results"]:
+        took = row["kernels_us"]
+        chosen = max(took, key=lambda kernel: (priorities[kernel], kernel))
+        over.setdefault(row["family"], []).append(took[chosen] / min(took.values()))
+    everything = [one for several in over.values() for one in several]
+    assert sum(everything) / len(everything) < 1.03
+    assert {family: sum(several) / len(several) for family, several in over.items() if sum(several) / len(several) > 1.1} == {}

@@ -189,3 +189,34 @@ def test_nothing_is_leaked(kernels):
     for _ in range(1000):
         lz.ops.norm_rms(x, eps=1e-3)
     assert sys.getrefcount(x) == before
+
+
+def test_a_kernel_that_is_found_later_is_found_once(kernels):
+    class Later:
+        found = 0
+
+        def find_kernel(self):
+            Later.found += 1
+            return lambda x: x * 0 + 3
+
+        def __call__(self, x):
+            raise AssertionError("the function itself is called")
+
+    later = Later()
+    kernels(operation="activation.relu", id="test.later")(later)
+    assert Later.found == 0
+    for _ in range(3):
+        assert lz.ops.activation_relu(np.ones(2, np.float32)).tolist() == [3, 3]
+    assert Later.found == 1
+
+
+def test_a_kernel_that_cannot_be_found_gives_way(kernels):
+    class Lost:
+        def find_kernel(self):
+            raise ImportError("its library is gone")
+
+        def __call__(self, x):
+            raise AssertionError
+
+    kernels(operation="activation.relu", id="test.lost")(Lost())
+    assert lz.ops.activation_relu(np.array([-1, 2], np.float32)).tolist() == [0, 2]

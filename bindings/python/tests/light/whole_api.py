@@ -55,6 +55,11 @@ def control() -> None:
 def preparation(x: Array) -> None:
     best: lz.Report = lz.tune("norm.rms", x, samples=5, progress=False)
     lz.warmup([("norm.rms", {"x": x})], manifest="warm.json")
+    lz.verify_capture([("norm.rms", {"x": x})], seconds=60.0)
+    lz.prepare_capture([("norm.rms", {"x": x})])
+    cache: lz.KvCache = lz.kv_cache("paged", batch=1, kv_heads=1, head_dim=8, capacity=64, dtype=None, device="cpu")
+    cache.append(x, x)
+    print(cache.attend(x), cache.nbytes)
     print(best.to_dict(), lz.dry_run([("norm.rms", {"x": x})]), lz.load_dispatch_table("table.json"))
     print(lz.solve([("norm.rms", {"x": x})], operations=["norm.layer"], path="table.json", ranges={"rows": (1, 8)}))
     lz.record_decisions()

@@ -125,6 +125,39 @@ def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+def test_flash_attention_by_itself_is_given_heads_first(monkeypatch, as_kernel, layout):
+    """torch's function for GPUs, in whose place one computes on the host what it is documented to."""
+    asked = []
+
+    def flash(q, k, v, dropout, is_causal, *, scale):
+        asked.append((q.shape, k.shape, dropout))
+        keys, values = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
+        scores = q @ keys.transpose(-1, -2) * scale
+        if is_causal:
+            late = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1 + k.shape[2] - q.shape[2])
+            scores = scores.masked_fill(late, -torch.inf)
+        return torch.softmax(scores, -1) @ values, torch.logsumexp(scores, -1), None, None, 0, 0, None, None, None
+
+    monkeypatch.setattr(torch, "_scaled_dot_product_flash_attention", flash)
+    q, k, v = torch.randn(2, 5, 6, 16), torch.randn(2, 9, 2, 16), torch.randn(2, 9, 2, 16)
+    calls = {
+        "attention.gqa.prefill": {"q": q, "k": k, "v": v, "causal": True, "return_lse": True},
+        "attention.gqa.decode": {"q": q[:, 0], "k": k, "v": v, "return_lse": True},
+    }
+    for operation, call in calls.items():
+        if layout == "BHSD":
+            call = {name: one.transpose(1, 2).contiguous() if getattr(one, "ndim", 0) == 4 else one for name, one in call.items()}
+        kernel = as_kernel(operation, torch_backend.KERNELS[f"torch.cuda.sdpa.flash.{operation.removeprefix('attention.')}"])
+        found = run(operation, kernel, {**call, "layout": layout})
+        expected = run(operation, f"reference.{operation}", {**call, "layout": layout})
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other)
+    assert asked == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="switched off"):
+        torch_backend._flash(q, k, v, False, 1.0)
+
+
 @pytest.fixture
 def plans(monkeypatch):
     """The module without the library that the package beside it needs."""
@@ -132,7 +165,7 @@ def plans(monkeypatch):
     spec = importlib.util.spec_from_file_location("plans_alone", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "scratch", lambda device: None)
+    monkeypatch.setattr(module, "scratch", lambda like: None)
     monkeypatch.setattr(module, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     return module
@@ -142,8 +175,11 @@ def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
     table = torch.arange(4)
     made = []
 
+    def recipe(facts):
+        return plans.Recipe(facts, lambda memory: object(), lambda wrapper: made.append(1))
+
     def ask(*watched):
-        return plans.planned(("kernel",), torch.device("cpu"), watched, lambda memory: object(), lambda wrapper: made.append(1))
+        return plans.planned(("kernel",), watched[0], watched, recipe)
 
     first = ask(table)
     assert ask(table) is first and len(made) == 1
@@ -200,10 +236,14 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
 def test_plans_are_bounded_and_keep_their_wrappers(plans):
     wrappers = []
 
-    def ask(number, watched):
-        return plans.planned((number,), torch.device("cpu"), watched, lambda memory: wrappers.append(number) or number, lambda wrapper: None)
+    def recipe(facts):
+        return plans.Recipe(facts, lambda memory: wrappers.append(facts[0]) or facts[0], lambda wrapper: None)
 
     table = torch.arange(4)
+
+    def ask(number, watched):
+        return plans.planned((number,), table, watched, recipe)
+
     for _ in range(3):
         table.add_(1)
         ask(0, (table,))
@@ -211,6 +251,28 @@ def test_plans_are_bounded_and_keep_their_wrappers(plans):
     for number in range(1, plans.MOST + 5):
         ask(number, ())
     assert len(plans._THREAD.plans) == plans.MOST
+
+
+def test_what_a_plan_is_made_from_is_worked_out_only_when_none_is_found(plans):
+    asked = []
+
+    def recipe(facts, table):
+        asked.append(facts[0])
+        return plans.Recipe(("kernel",), lambda memory: "wrapper", lambda wrapper: facts[0])
+
+    def ask(number, table):
+        return plans.planned((number,), table, (table,), recipe, table)
+
+    one, other = torch.arange(4), torch.arange(4)
+    first = ask(1, one)
+    assert ask(1, one) is first and asked == [1]
+    # Other facts that come to the same plan: it is found after all, and at once from then on.
+    assert ask(2, one) is first and ask(2, one) is first and asked == [1, 2]
+    # The wrapper is planned for another table: the first plan does not stand any more, by whatever it is looked for.
+    second = ask(1, other)
+    assert second.wrapper == "wrapper" and first.versions is None and not first.watched
+    assert ask(1, one) is not first and ask(2, one).empty == 1
+    assert asked == [1, 2, 1, 1, 2]
 
 
 def test_modules_are_named_by_what_calls_need():

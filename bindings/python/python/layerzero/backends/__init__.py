@@ -245,7 +245,7 @@ def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]
     if backend.module in sys.modules and (backend.after is None or backend.after in sys.modules):
         kernels: dict[str, Callable[..., Any]] = import_module(module).KERNELS
         return kernels
-    return {id: _later(module, id) for id in ids}
+    return {id: Later(module, id) for id in ids}
 
 
 def _compiler(module: str) -> Callable[[str, str, Mapping[str, str]], list[str]]:
@@ -268,25 +268,21 @@ def _stop_compiling() -> None:
     _native.stop_compiling()
 
 
-def _later(module: str, id: str) -> Callable[..., Any]:
-    function: Callable[..., Any] | None = None
+class Later:
+    """A kernel whose library is imported by its first call. Calls of the engine find the function once and go to it directly."""
 
-    def found() -> Callable[..., Any]:
-        nonlocal function
-        if function is None:
-            kernel: Callable[..., Any] = import_module(module).KERNELS[id]
-            function = kernel
-        return function
+    __slots__ = ("id", "module")
 
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        return (function or found())(*arguments, **keywords)
+    def __init__(self, module: str, id: str) -> None:
+        self.module, self.id = module, id
 
-    def plan(*arguments: Any, **keywords: Any) -> Any:
-        planner = getattr(found(), "plan", None)
-        return found() if planner is None else planner(*arguments, **keywords)
+    def find_kernel(self) -> Callable[..., Any]:
+        """The function itself."""
+        found: Callable[..., Any] = import_module(self.module).KERNELS[self.id]
+        return found
 
-    call.plan = plan  # type: ignore[attr-defined]
-    return call
+    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
+        return self.find_kernel()(*arguments, **keywords)
 
 
 def _first_lines(error: Exception) -> str:

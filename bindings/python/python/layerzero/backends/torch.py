@@ -17,24 +17,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerzero.backends import _composed
 
+_flash_is_enabled = torch.backends.cuda.flash_sdp_enabled
 _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
-    SDPBackend.FLASH_ATTENTION: torch.backends.cuda.flash_sdp_enabled,
+    SDPBackend.FLASH_ATTENTION: _flash_is_enabled,
     SDPBackend.EFFICIENT_ATTENTION: torch.backends.cuda.mem_efficient_sdp_enabled,
     SDPBackend.CUDNN_ATTENTION: torch.backends.cuda.cudnn_sdp_enabled,
     SDPBackend.MATH: torch.backends.cuda.math_sdp_enabled,
 }
 
 
-def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
-    return torch.ops.aten._scaled_dot_product_flash_attention.default(q, k, v, 0.0, is_causal, scale=sm_scale)
-
-
 def _cudnn(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
-    return torch.ops.aten._scaled_dot_product_cudnn_attention.default(q, k, v, None, False, 0.0, is_causal, scale=sm_scale)
-
-
-#: Inner backends that can be called by themselves; each gives a tuple whose first entries are the output and its lse.
-_DIRECT: dict[SDPBackend, Callable[..., Any]] = {SDPBackend.FLASH_ATTENTION: _flash, SDPBackend.CUDNN_ATTENTION: _cudnn}
+    return torch._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, is_causal, scale=sm_scale)[0]
 
 
 def _attend(
@@ -43,9 +36,9 @@ def _attend(
     """Attention over ``[batch, heads, length, features]``."""
     if not _ENABLED[inner]():
         raise NotImplementedError(f"the caller's sdpa_kernel has {inner.name} switched off")
-    if q.is_cuda and mask is None and inner in _DIRECT:
+    if mask is None and inner is SDPBackend.CUDNN_ATTENTION and q.is_cuda:
         # Choosing one by a context takes longer than most calls of it.
-        return _DIRECT[inner](q, k, v, is_causal, sm_scale)[0]
+        return _cudnn(q, k, v, is_causal, sm_scale)
     with sdpa_kernel(inner):
         return F.scaled_dot_product_attention(
             q, k, v, mask, is_causal=is_causal, scale=sm_scale, enable_gqa=q.shape[1] != k.shape[1]
@@ -87,14 +80,6 @@ def _prefill(
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    if q.is_cuda and inner is SDPBackend.FLASH_ATTENTION:
-        # By itself it aligns causality at the last key, as operations do; the descriptor lets nothing else through.
-        if not _ENABLED[inner]():
-            raise NotImplementedError("the caller's sdpa_kernel has FLASH_ATTENTION switched off")
-        output, lse, *_ = _flash(q, k, v, causal, sm_scale)
-        if layout == "BSHD":
-            output, lse = output.transpose(1, 2), lse.transpose(1, 2)
-        return (output, lse) if return_lse else output
     # torch aligns causality at the first key; anything else becomes a mask.
     plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0
     is_causal = causal and plain and causal_offset == 0
@@ -113,36 +98,61 @@ def _decode(
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-    if q.is_cuda and inner is SDPBackend.FLASH_ATTENTION and return_lse:
-        output, lse, *_ = _flash(q[:, :, None], k, v, False, sm_scale)
-        return output[:, :, 0], lse[:, :, 0]
     mask = None
     if kv_lens is not None:
         mask = (torch.arange(k.shape[2], device=k.device) < kv_lens[:, None])[:, None, None]
-    return _attend(inner, q[:, :, None], k, v, mask, is_causal=False, sm_scale=sm_scale)[:, :, 0]
+    return _attend(inner, q.unsqueeze(2), k, v, mask, is_causal=False, sm_scale=sm_scale).squeeze(2)
 
 
-def _own_prefill(
+def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
+    """Output and lse. By itself it aligns causality at the last key, as operations do; descriptors let nothing else through."""
+    if not _flash_is_enabled():
+        raise NotImplementedError("the caller's sdpa_kernel has FLASH_ATTENTION switched off")
+    return torch._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=sm_scale)[:2]
+
+
+def _flash_prefill(
     q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
-    """Whatever torch chooses by itself, which takes less of the host than being told."""
     if layout == "BHSD":
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=q.shape[1] != k.shape[1])
-    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped).transpose(1, 2)
+        output, lse = _flash(q, k, v, causal, sm_scale)
+        return (output, lse) if return_lse else output
+    output, lse = _flash(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), causal, sm_scale)
+    output = output.transpose(1, 2)
+    return (output, lse.transpose(1, 2)) if return_lse else output
 
 
-def _own_decode(
+def _flash_decode(
     q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
     window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-    grouped = q.shape[1] != k.shape[1]
-    return F.scaled_dot_product_attention(q[:, :, None], k, v, scale=sm_scale, enable_gqa=grouped)[:, :, 0]
+    output, lse = _flash(q.unsqueeze(2), k, v, False, sm_scale)
+    return (output.squeeze(2), lse.squeeze(2)) if return_lse else output.squeeze(2)
+
+
+def _own_prefill(
+    grouped: bool, q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+    layout: str,
+) -> Any:  # fmt: skip
+    """Whatever torch chooses by itself, which takes less of the host than being told."""
+    if layout == "BHSD":
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped)
+    q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped).transpose(1, 2)
+
+
+def _own_decode(
+    grouped: bool, q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BSHD":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    return F.scaled_dot_product_attention(q.unsqueeze(2), k, v, scale=sm_scale, enable_gqa=grouped).squeeze(2)
 
 
 def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
@@ -345,19 +355,18 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
     "dequantize": _composed.dequantize,
 }
 
-#: Kernels by id; those of the host and those of a GPU are the same functions.
-KERNELS: dict[str, Callable[..., Any]] = {
-    f"torch{platform}.{name}": _takes_arrays(function)
-    for platform in ("", ".cuda")
-    for name, function in _PLAIN.items()
-}
+#: Kernels by id; those of the host and those of a GPU are the same functions, but for attention by one of torch's inner backends.
+KERNELS: dict[str, Callable[..., Any]] = {f"torch.{name}": _takes_arrays(function) for name, function in _PLAIN.items()}
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
-KERNELS.update({f"torch.cuda.{name}": function for name, function in _COMPOSED.items()})
+# No array of numpy's is on a GPU.
+KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
 for _family in ("standard", "gqa"):
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _own_prefill
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _own_decode
-for _platform in ("", ".cuda"):
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = partial(_own_prefill, _family == "gqa")
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = partial(_own_decode, _family == "gqa")
     for _name, _backend in _INNER.items():
-        for _family in ("standard", "gqa"):
-            KERNELS[f"torch{_platform}.sdpa.{_name}.{_family}.prefill"] = _takes_arrays(partial(_prefill, _backend))
-            KERNELS[f"torch{_platform}.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))
+        KERNELS[f"torch.sdpa.{_name}.{_family}.prefill"] = _takes_arrays(partial(_prefill, _backend))
+        KERNELS[f"torch.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))
+        KERNELS[f"torch.cuda.sdpa.{_name}.{_family}.prefill"] = partial(_prefill, _backend)
+        KERNELS[f"torch.cuda.sdpa.{_name}.{_family}.decode"] = partial(_decode, _backend)
+    KERNELS[f"torch.cuda.sdpa.flash.{_family}.prefill"] = _flash_prefill
+    KERNELS[f"torch.cuda.sdpa.flash.{_family}.decode"] = _flash_decode

@@ -11,6 +11,8 @@ use pyo3::types::PyDict;
 
 /// Where the two facts are.
 pub struct Peek {
+    /// How many words a tensor's record has, as far as it is looked through.
+    pub(super) words: usize,
     /// Word of a tensor's record that is 0 if nothing of autograd is known of it.
     pub(super) autograd: usize,
     /// Word of the record that holds its dispatch keys.
@@ -19,23 +21,35 @@ pub struct Peek {
     negative: u64,
 }
 
-/// Words of a tensor's record that are looked through; the record has not been smaller in any torch 2.
-pub(super) const WORDS: usize = 22;
+/// Words of a tensor's record: it has not been smaller in any torch 2, and up to 2.11 at least it had one more.
+const LENGTHS: [usize; 2] = [WORDS - 1, WORDS];
+/// The most words of a record.
+pub(super) const WORDS: usize = 23;
 
-/// The words of a tensor's record. The first field of the object behind its head points there, which is checked.
-pub(super) fn record(tensor: &Bound<'_, PyAny>) -> Option<[u64; WORDS]> {
+/// So many words of a tensor's record, and 0 behind them. The first field of the object behind its head points there, which is
+/// checked.
+pub(super) fn record(tensor: &Bound<'_, PyAny>, words: usize) -> Option<[u64; WORDS]> {
     let told: usize = tensor.getattr("_cdata").ok()?.extract().ok()?;
     // SAFETY: a tensor object is larger than its head and one pointer; torch itself tells what the pointer must be; the record
-    // behind it has at least this many words.
+    // behind it has at least as many words as are asked for.
     unsafe {
         let found = *tensor.as_ptr().byte_add(size_of::<ffi::PyObject>()).cast::<usize>();
-        (found == told && told != 0).then(|| *std::ptr::with_exposed_provenance::<[u64; WORDS]>(told))
+        if found != told || told == 0 {
+            return None;
+        }
+        let first = std::ptr::with_exposed_provenance::<u64>(told);
+        Some(std::array::from_fn(|at| if at < words { *first.add(at) } else { 0 }))
     }
 }
 
 impl Peek {
-    /// Learns from tensors where to look.
+    /// Learns from tensors where to look. A longer record is taken for one only where the shorter one lacks what must be there,
+    /// so that nothing behind a record is read.
     pub fn learn(torch: &Bound<'_, PyAny>) -> Option<Peek> {
+        LENGTHS.into_iter().find_map(|words| Peek::learn_from(torch, words))
+    }
+
+    fn learn_from(torch: &Bound<'_, PyAny>, words: usize) -> Option<Peek> {
         let py = torch.py();
         let make = |sizes: (i64, i64), dtype: &str, wants: bool| -> PyResult<Bound<'_, PyAny>> {
             let keywords = PyDict::new(py);
@@ -50,10 +64,10 @@ impl Peek {
             let wanting_tensor = make(sizes, dtype, true).ok()?;
             let negated_tensor = torch.call_method1("_neg_view", (&plain_tensor,)).ok()?;
             let detached_tensor = wanting_tensor.call_method0("detach").ok()?;
-            let plain = record(&plain_tensor)?;
-            let wanting = record(&wanting_tensor)?;
-            let negated = record(&negated_tensor)?;
-            let detached = record(&detached_tensor)?;
+            let plain = record(&plain_tensor, words)?;
+            let wanting = record(&wanting_tensor, words)?;
+            let negated = record(&negated_tensor, words)?;
+            let detached = record(&detached_tensor, words)?;
             autograd.retain(|&word| plain[word] == 0 && detached[word] == 0 && wanting[word] != 0);
             let differs = |word: usize| (word, plain[word] ^ negated[word]);
             // One bit that only the negated one has, in a word that is otherwise the same for all four.
@@ -74,7 +88,7 @@ impl Peek {
             }
         }
         match (autograd.as_slice(), keys.as_slice()) {
-            (&[autograd], &[(keys, negative)]) => Some(Peek { autograd, keys, negative }),
+            (&[autograd], &[(keys, negative)]) => Some(Peek { words, autograd, keys, negative }),
             _ => None,
         }
     }

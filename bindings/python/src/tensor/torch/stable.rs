@@ -10,13 +10,15 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 
 type Handle = *mut c_void;
+type ToObject = unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int;
 type Number = unsafe extern "C" fn() -> i32;
 
-/// The functions; all of them or none.
+/// The functions; all of them or none, but for one.
 pub struct Stable {
     empty_strided: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> c_int,
     data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> c_int,
-    to_object: unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int,
+    /// From torch 2.14 on; without a way to a Python object nothing is allocated here.
+    to_object: Option<ToObject>,
     delete: unsafe extern "C" fn(Handle) -> c_int,
     grad_enabled: unsafe extern "C" fn() -> bool,
     /// torch's numbers of our dtypes; -1 where it has none.
@@ -26,7 +28,7 @@ pub struct Stable {
 }
 
 impl Stable {
-    /// From torch 2.14 on; earlier ones lack the way to a Python object.
+    /// Looks them up.
     pub fn find(torch: &Bound<'_, PyAny>) -> Option<Stable> {
         let library = library(torch)?;
         // SAFETY: the names and types are those of torch's stable header; the library stays loaded.
@@ -40,7 +42,7 @@ impl Stable {
             let found = Stable {
                 empty_strided: *library.get(b"aoti_torch_empty_strided").ok()?,
                 data: *library.get(b"aoti_torch_get_data_ptr").ok()?,
-                to_object: *library.get(b"torch_tensor_to_pyobject").ok()?,
+                to_object: library.get(b"torch_tensor_to_pyobject").ok().map(|function| *function),
                 delete: *library.get(b"aoti_torch_delete_tensor_object").ok()?,
                 grad_enabled: *library.get(b"aoti_torch_grad_mode_is_enabled").ok()?,
                 dtypes,
@@ -75,6 +77,7 @@ impl Stable {
         dtype: DType,
         place: Place,
     ) -> Option<(Bound<'py, PyAny>, *mut u8)> {
+        let to_object = self.to_object?;
         let number = self.dtypes[dtype as usize];
         let (device, index) = match place.platform {
             Platform::Cpu => (self.cpu, -1),
@@ -103,7 +106,7 @@ impl Stable {
                 return None;
             }
             let made = (self.data)(handle, &raw mut data) == 0
-                && (self.to_object)(handle, ptr::null_mut(), &raw mut object) == 0;
+                && to_object(handle, ptr::null_mut(), &raw mut object) == 0;
             (self.delete)(handle);
             if !made {
                 ffi::PyErr_Clear();

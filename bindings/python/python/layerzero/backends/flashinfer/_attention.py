@@ -15,7 +15,7 @@ import torch
 from flashinfer.mla import BatchMLAPagedAttentionWrapper
 from flashinfer.prefill import get_single_prefill_module
 
-from layerzero.backends.flashinfer._plans import Planned, planned, scratch
+from layerzero.backends.flashinfer._plans import Recipe, planned, scratch
 
 _LN2 = log(2.0)
 #: Compiled modules' functions, by what they were compiled for.
@@ -39,6 +39,7 @@ def single_prefill(
 ) -> Any:  # fmt: skip
     """One request over contiguous keys; it needs no plan. Heads that lie before places are looked at in the other order: told of
     that layout, FlashAttention 3's kernel ended the process by SIGFPE on a card."""
+    whole = q
     q, k, v = q[0], k[0], v[0]
     if layout == "BHSD":
         q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
@@ -51,19 +52,23 @@ def single_prefill(
             backend, q.dtype, k.dtype, q.dtype, head_dim, value_dim, 0, window_left >= 0, soft_cap > 0, False
         ).run
         _SINGLE[key] = run
-    output = torch.empty((tokens, heads, value_dim), dtype=q.dtype, device=q.device)
+    # The library takes rows of results for dense, whatever those of queries are.
+    if value_dim == head_dim and layout == "BSHD" and whole.is_contiguous():
+        output = torch.empty_like(whole)
+        rows = output[0]
+    else:
+        rows = q.new_empty((tokens, heads, value_dim))
+        output = (rows.transpose(0, 1) if layout == "BHSD" else rows)[None]
     lse = torch.empty((tokens, heads), dtype=torch.float32, device=q.device) if return_lse else None
     # Its own scratch memory would be shared by all streams. 0 and 1 are the library's numbers for no mask and for causality.
     run(
-        q, k, v, scratch(q.device), output, lse, 1 if causal else 0, 0, window_left, None, None, soft_cap, sm_scale,
+        q, k, v, scratch(q), rows, lse, 1 if causal else 0, 0, window_left, None, None, soft_cap, sm_scale,
         None, None, None, 1.0, 1e4,
     )  # fmt: skip
-    if layout == "BHSD":
-        output = output.transpose(0, 1)
     if lse is None:
-        return output[None]
+        return output
     lse.mul_(_LN2)
-    return output[None], (lse.transpose(0, 1) if layout == "BHSD" else lse)[None]
+    return output, (lse.transpose(0, 1) if layout == "BHSD" else lse)[None]
 
 
 def _steps(count: int, size: int) -> Any:
@@ -76,22 +81,27 @@ def dense_prefill(
     sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
     """A batch of equally long requests; its plan depends on nothing but shapes."""
-    batch, seq_q, heads, head_dim = q.shape
-    seq_k, kv_heads, head_dim_v = k.shape[1], k.shape[2], v.shape[3]
-    key = ("dense", backend, batch, seq_q, seq_k, heads, kv_heads, head_dim, head_dim_v, q.dtype, causal, window_left, soft_cap, sm_scale)
+    facts = ("dense", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
+    made = planned(facts, q, (), _dense_recipe, k)
+    result = made.wrapper.run(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), return_lse=return_lse)
+    result = _finish(result, return_lse)
+    batch, seq_q, heads, _ = q.shape
+    if return_lse:
+        return result[0].view(batch, seq_q, heads, -1), result[1].view(batch, seq_q, heads)
+    return result.view(batch, seq_q, heads, -1)
+
+
+def _dense_recipe(facts: tuple[Any, ...], k: Any) -> Recipe:
+    _, backend, queries, keys, values, dtype, causal, window_left, soft_cap, sm_scale = facts
+    batch, seq_q, heads, head_dim = queries
 
     def plan(wrapper: Any) -> None:
         wrapper.plan(
-            _steps(batch, seq_q), _steps(batch, seq_k), heads, kv_heads, head_dim, head_dim_v, causal=causal,
-            window_left=window_left, logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
+            _steps(batch, seq_q), _steps(batch, keys[1]), heads, keys[2], head_dim, values[3], causal=causal,
+            window_left=window_left, logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
 
-    made = planned(key, q.device, (), lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan)
-    result = made.wrapper.run(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), return_lse=return_lse)
-    result = _finish(result, return_lse)
-    if return_lse:
-        return result[0].unflatten(0, (batch, seq_q)), result[1].unflatten(0, (batch, seq_q))
-    return result.unflatten(0, (batch, seq_q))
+    return Recipe(facts, lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan)
 
 
 def _late(queries: Any, lengths: Any, causal: bool, backend: str) -> None:
@@ -115,23 +125,25 @@ def ragged_prefill(
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """Requests of different lengths, one after the other."""
-    heads, head_dim, kv_heads, head_dim_v = q.shape[1], q.shape[2], k.shape[1], v.shape[2]
-    key = ("ragged", backend, heads, kv_heads, head_dim, head_dim_v, q.dtype, causal, window_left, soft_cap, sm_scale)
+    facts = ("ragged", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
+    made = planned(facts, q, (qo_indptr, kv_indptr), _ragged_recipe, k, qo_indptr, kv_indptr)
+    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+
+
+def _ragged_recipe(facts: tuple[Any, ...], k: Any, qo_indptr: Any, kv_indptr: Any) -> Recipe:
+    kind, backend, (_, heads, head_dim), keys, values, dtype, causal, window_left, soft_cap, sm_scale = facts
+    key = (kind, backend, heads, keys[1], head_dim, values[2], dtype, causal, window_left, soft_cap, sm_scale)
 
     def plan(wrapper: Any) -> Any:
-        queries, keys = qo_indptr.cpu(), kv_indptr.cpu()
-        _late(queries.diff(), keys.diff(), causal, backend)
+        queries, lengths = qo_indptr.cpu(), kv_indptr.cpu()
+        _late(queries.diff(), lengths.diff(), causal, backend)
         wrapper.plan(
-            queries, keys, heads, kv_heads, head_dim, head_dim_v, causal=causal, window_left=window_left,
-            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
+            queries, lengths, heads, keys[1], head_dim, values[2], causal=causal, window_left=window_left,
+            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
-        return _rows_without_keys(queries.diff(), keys.diff(), causal, q.device)
+        return _rows_without_keys(queries.diff(), lengths.diff(), causal, k.device)
 
-    made = planned(
-        key, q.device, (qo_indptr, kv_indptr),
-        lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan,
-    )  # fmt: skip
-    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+    return Recipe(key, lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan)
 
 
 def _lengths(indptr: Any, last: Any, page_size: int) -> Any:
@@ -145,9 +157,22 @@ def paged_prefill(
     return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """Requests of different lengths over pages."""
-    heads, head_dim = q.shape[1], q.shape[2]
-    page_size, kv_heads = (k_cache.shape[1], k_cache.shape[2]) if layout == "NHD" else (k_cache.shape[2], k_cache.shape[1])
-    key = ("paged", backend, heads, kv_heads, head_dim, page_size, q.dtype, causal, window_left, soft_cap, sm_scale, layout)
+    facts = ("paged", backend, q.shape, k_cache.shape, q.dtype, causal, window_left, soft_cap, sm_scale, layout)
+    tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
+    made = planned(facts, q, tables, _paged_recipe, k_cache, tables)
+    return _finish(made.wrapper.run(q, (k_cache, v_cache), return_lse=return_lse), return_lse, made.empty)
+
+
+def _page(cache: Any, layout: str) -> tuple[int, int]:
+    """Places of a page, and heads."""
+    return (cache[1], cache[2]) if layout == "NHD" else (cache[2], cache[1])
+
+
+def _paged_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, backend, (_, heads, head_dim), cache, dtype, causal, window_left, soft_cap, sm_scale, layout = facts
+    page_size, kv_heads = _page(cache, layout)
+    key = (kind, backend, heads, kv_heads, head_dim, page_size, dtype, causal, window_left, soft_cap, sm_scale, layout)
+    qo_indptr, kv_indptr, kv_indices, kv_last_page_len = tables
 
     def plan(wrapper: Any) -> Any:
         queries, pages, last = qo_indptr.cpu(), kv_indptr.cpu(), kv_last_page_len.cpu()
@@ -155,39 +180,11 @@ def paged_prefill(
         _late(queries.diff(), lengths, causal, backend)
         wrapper.plan(
             queries, pages, kv_indices, last, heads, kv_heads, head_dim, page_size, causal=causal, window_left=window_left,
-            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k_cache.dtype,
+            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
-        return _rows_without_keys(queries.diff(), lengths, causal, q.device)
+        return _rows_without_keys(queries.diff(), lengths, causal, k.device)
 
-    made = planned(
-        key, q.device, (qo_indptr, kv_indptr, kv_indices, kv_last_page_len),
-        lambda memory: flashinfer.BatchPrefillWithPagedKVCacheWrapper(memory, layout, backend=backend), plan,
-    )  # fmt: skip
-    return _finish(made.wrapper.run(q, (k_cache, v_cache), return_lse=return_lse), return_lse, made.empty)
-
-
-def plan_paged_decode(
-    tensor_cores: bool, q: Any, k_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, *,
-    window_left: int, soft_cap: float, sm_scale: float, layout: str,
-) -> Planned:  # fmt: skip
-    """The plan of a decode step for these pages."""
-    heads, head_dim = q.shape[1], q.shape[2]
-    page_size, kv_heads = (k_cache.shape[1], k_cache.shape[2]) if layout == "NHD" else (k_cache.shape[2], k_cache.shape[1])
-    key = ("decode", tensor_cores, heads, kv_heads, head_dim, page_size, q.dtype, window_left, soft_cap, sm_scale, layout)
-
-    def plan(wrapper: Any) -> Any:
-        pages, last = kv_indptr.cpu(), kv_last_page_len.cpu()
-        wrapper.plan(
-            pages, kv_indices, last, heads, kv_heads, head_dim, page_size, window_left=window_left, logits_soft_cap=soft_cap,
-            sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k_cache.dtype,
-        )  # fmt: skip
-        empty = _lengths(pages, last, page_size) == 0
-        return empty.to(q.device) if bool(empty.any()) else None
-
-    return planned(
-        key, q.device, (kv_indptr, kv_indices, kv_last_page_len),
-        lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, layout, use_tensor_cores=tensor_cores), plan,
-    )  # fmt: skip
+    return Recipe(key, lambda memory: flashinfer.BatchPrefillWithPagedKVCacheWrapper(memory, layout, backend=backend), plan)
 
 
 def paged_decode(
@@ -195,11 +192,28 @@ def paged_decode(
     alibi_slopes: Any = None, *, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """One query a request over pages."""
-    made = plan_paged_decode(
-        tensor_cores, q, k_cache, kv_indptr, kv_indices, kv_last_page_len,
-        window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, layout=layout,
-    )  # fmt: skip
+    facts = ("decode", tensor_cores, q.shape, k_cache.shape, q.dtype, window_left, soft_cap, sm_scale, layout)
+    tables = (kv_indptr, kv_indices, kv_last_page_len)
+    made = planned(facts, q, tables, _decode_recipe, k_cache, tables)
     return _finish(made.wrapper.run(q, (k_cache, v_cache), return_lse=return_lse), return_lse, made.empty)
+
+
+def _decode_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, tensor_cores, (_, heads, head_dim), cache, dtype, window_left, soft_cap, sm_scale, layout = facts
+    page_size, kv_heads = _page(cache, layout)
+    key = (kind, tensor_cores, heads, kv_heads, head_dim, page_size, dtype, window_left, soft_cap, sm_scale, layout)
+    kv_indptr, kv_indices, kv_last_page_len = tables
+
+    def plan(wrapper: Any) -> Any:
+        pages, last = kv_indptr.cpu(), kv_last_page_len.cpu()
+        wrapper.plan(
+            pages, kv_indices, last, heads, kv_heads, head_dim, page_size, window_left=window_left, logits_soft_cap=soft_cap,
+            sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
+        )  # fmt: skip
+        empty = _lengths(pages, last, page_size) == 0
+        return empty.to(k.device) if bool(empty.any()) else None
+
+    return Recipe(key, lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, layout, use_tensor_cores=tensor_cores), plan)
 
 
 def dense_decode(
@@ -207,10 +221,21 @@ def dense_decode(
     window_left: int = -1, soft_cap: float = 0.0, sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
     """One query a row over contiguous keys, which are looked at as pages: their table is our own, made from shapes and lengths."""
-    batch, seq_k, kv_heads, head_dim = k.shape
-    heads = q.shape[1]
-    page_size = next(size for size in (16, 8, 4, 2, 1) if seq_k % size == 0)
-    key = ("rows", tensor_cores, batch, seq_k, heads, kv_heads, head_dim, q.dtype, window_left, soft_cap, sm_scale, kv_lens is None)
+    facts = ("rows", tensor_cores, q.shape, k.shape, q.dtype, window_left, soft_cap, sm_scale, kv_lens is None)
+    made = planned(facts, q, () if kv_lens is None else (kv_lens,), _rows_recipe, k, kv_lens)
+    _, seq_k, kv_heads, head_dim = k.shape
+    paged = (-1, _largest_page(seq_k), kv_heads, head_dim)
+    return _finish(made.wrapper.run(q, (k.view(paged), v.view(paged)), return_lse=return_lse), return_lse, made.empty)
+
+
+def _largest_page(length: int) -> int:
+    """The largest power of two, at most 16, that divides a length."""
+    return min(length & -length, 16) or 16
+
+
+def _rows_recipe(facts: tuple[Any, ...], k: Any, kv_lens: Any) -> Recipe:
+    _, tensor_cores, (batch, heads, _), (_, seq_k, kv_heads, head_dim), dtype, window_left, soft_cap, sm_scale, _ = facts
+    page_size = _largest_page(seq_k)
 
     def plan(wrapper: Any) -> Any:
         lengths = torch.full((batch,), seq_k, dtype=torch.int32) if kv_lens is None else kv_lens.cpu()
@@ -221,17 +246,12 @@ def dense_decode(
         indices = torch.arange(int(indptr[-1]), dtype=torch.int32) + shift
         last = torch.where(pages > 0, lengths - (pages - 1) * page_size, torch.zeros_like(lengths))
         wrapper.plan(
-            indptr, indices.to(q.device), last, heads, kv_heads, head_dim, page_size, window_left=window_left,
-            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=q.dtype, kv_data_type=k.dtype,
+            indptr, indices.to(k.device), last, heads, kv_heads, head_dim, page_size, window_left=window_left,
+            logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
-        return (lengths == 0).to(q.device) if bool((lengths == 0).any()) else None
+        return (lengths == 0).to(k.device) if bool((lengths == 0).any()) else None
 
-    made = planned(
-        key, q.device, () if kv_lens is None else (kv_lens,),
-        lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=tensor_cores), plan,
-    )  # fmt: skip
-    paged = (-1, page_size, kv_heads, head_dim)
-    return _finish(made.wrapper.run(q, (k.view(paged), v.view(paged)), return_lse=return_lse), return_lse, made.empty)
+    return Recipe(facts, lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=tensor_cores), plan)
 
 
 def paged_latent(
@@ -239,26 +259,30 @@ def paged_latent(
     *, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """One query a request over pages of latents."""
-    heads, page_size = q_nope.shape[1], ckv_cache.shape[1]
-    key = ("latent", backend, heads, page_size, q_nope.dtype, sm_scale)
+    facts = ("latent", backend, q_nope.shape, q_pe.shape, ckv_cache.shape, q_nope.dtype, sm_scale)
+    tables = (kv_indptr, kv_indices, kv_last_page_len)
+    made = planned(facts, q_nope, tables, _latent_pages_recipe, ckv_cache, tables)
+    result = made.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, return_lse=return_lse)
+    if made.empty is not None:
+        (result[0] if return_lse else result).masked_fill_(made.empty[:, None, None], 0)
+    return _finish(result, return_lse, made.empty)
+
+
+def _latent_pages_recipe(facts: tuple[Any, ...], ckv: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, backend, (_, heads, dim_ckv), (_, _, dim_kpe), (_, page_size, _), dtype, sm_scale = facts
+    kv_indptr, kv_indices, kv_last_page_len = tables
 
     def plan(wrapper: Any) -> Any:
         pages = kv_indptr.cpu()
         lengths = _lengths(pages, kv_last_page_len.cpu(), page_size)
         wrapper.plan(
-            torch.arange(len(pages), dtype=torch.int32), pages, kv_indices, lengths, heads, q_nope.shape[2], q_pe.shape[2],
-            page_size, False, sm_scale, q_nope.dtype, ckv_cache.dtype,
+            torch.arange(len(pages), dtype=torch.int32), pages, kv_indices, lengths, heads, dim_ckv, dim_kpe,
+            page_size, False, sm_scale, dtype, ckv.dtype,
         )  # fmt: skip
-        return (lengths == 0).to(q_nope.device) if bool((lengths == 0).any()) else None
+        return (lengths == 0).to(ckv.device) if bool((lengths == 0).any()) else None
 
-    made = planned(
-        key, q_nope.device, (kv_indptr, kv_indices, kv_last_page_len),
-        lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan,
-    )  # fmt: skip
-    result = made.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, return_lse=return_lse)
-    if made.empty is not None:
-        (result[0] if return_lse else result).masked_fill_(made.empty[:, None, None], 0)
-    return _finish(result, return_lse, made.empty)
+    key = (kind, backend, heads, page_size, dtype, sm_scale)
+    return Recipe(key, lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan)
 
 
 def latent(
@@ -266,18 +290,22 @@ def latent(
     sm_scale: float, return_lse: bool, causal: bool = False, causal_offset: int = 0,
 ) -> Any:  # fmt: skip
     """Queries of one request over contiguous latents: pages of one token each, whose table is our own."""
-    tokens, heads, kv_len = q_nope.shape[0], q_nope.shape[1], ckv.shape[0]
-    key = ("latents", backend, tokens, heads, kv_len, q_nope.dtype, sm_scale, causal)
+    facts = ("latents", backend, q_nope.shape, q_pe.shape, ckv.shape, q_nope.dtype, sm_scale, causal)
+    made = planned(facts, q_nope, (), _latents_recipe, ckv)
+    return _finish(made.wrapper.run(q_nope, q_pe, ckv, kpe, return_lse=return_lse), return_lse)
+
+
+def _latents_recipe(facts: tuple[Any, ...], ckv: Any) -> Recipe:
+    _, backend, (tokens, heads, dim_ckv), (_, _, dim_kpe), (kv_len, _), dtype, sm_scale, causal = facts
 
     def plan(wrapper: Any) -> None:
         wrapper.plan(
             torch.tensor([0, tokens], dtype=torch.int32), torch.tensor([0, kv_len], dtype=torch.int32),
-            torch.arange(kv_len, dtype=torch.int32, device=q_nope.device), torch.tensor([kv_len], dtype=torch.int32),
-            heads, q_nope.shape[2], q_pe.shape[2], 1, causal, sm_scale, q_nope.dtype, ckv.dtype,
+            torch.arange(kv_len, dtype=torch.int32, device=ckv.device), torch.tensor([kv_len], dtype=torch.int32),
+            heads, dim_ckv, dim_kpe, 1, causal, sm_scale, dtype, ckv.dtype,
         )  # fmt: skip
 
-    made = planned(key, q_nope.device, (), lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan)
-    return _finish(made.wrapper.run(q_nope, q_pe, ckv, kpe, return_lse=return_lse), return_lse)
+    return Recipe(facts, lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan)
 
 
 def block_sparse(
@@ -285,22 +313,23 @@ def block_sparse(
     block_rows: int, block_cols: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """Blocks of keys for blocks of queries."""
-    m, heads, head_dim = q.shape
-    n, kv_heads = k.shape[:2]
-    key = ("sparse", backend, m, n, heads, kv_heads, head_dim, block_rows, block_cols, q.dtype, soft_cap, sm_scale)
+    facts = ("sparse", backend, q.shape, k.shape, block_rows, block_cols, q.dtype, soft_cap, sm_scale)
+    made = planned(facts, q, (indptr, indices), _sparse_recipe, k, indptr, indices)
+    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+
+
+def _sparse_recipe(facts: tuple[Any, ...], k: Any, indptr: Any, indices: Any) -> Recipe:
+    _, backend, (m, heads, head_dim), (n, kv_heads, _), block_rows, block_cols, dtype, soft_cap, sm_scale = facts
 
     def plan(wrapper: Any) -> Any:
         wrapper.plan(
             indptr, indices, m, n, block_rows, block_cols, heads, kv_heads, head_dim, logits_soft_cap=soft_cap, sm_scale=sm_scale,
-            q_data_type=q.dtype, kv_data_type=k.dtype, o_data_type=q.dtype,
+            q_data_type=dtype, kv_data_type=k.dtype, o_data_type=dtype,
         )  # fmt: skip
         blind = indptr.diff() == 0
         return blind.repeat_interleave(block_rows)[:m] if bool(blind.any()) else None
 
-    made = planned(
-        key, q.device, (indptr, indices), lambda memory: flashinfer.BlockSparseAttentionWrapper(memory, backend=backend), plan
-    )
-    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+    return Recipe(facts, lambda memory: flashinfer.BlockSparseAttentionWrapper(memory, backend=backend), plan)
 
 
 def variable_block_sparse(
@@ -308,25 +337,9 @@ def variable_block_sparse(
     soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
     """Blocks of different sizes, other ones for each head of the keys."""
-    heads, m, head_dim = q.shape
-    kv_heads = k.shape[0]
-    key = ("variable", backend, m, k.shape[1], heads, kv_heads, head_dim, q.dtype, soft_cap, sm_scale, tuple(block_mask.shape))
-
-    def plan(wrapper: Any) -> Any:
-        lengths = (block_mask * block_col_sizes[:, None, :]).sum(-1)
-        if not bool(lengths.any()):
-            raise NotImplementedError("FlashInfer cannot plan a pattern in which no query sees a key")
-        wrapper.plan(
-            block_mask, block_row_sizes, block_col_sizes, heads, kv_heads, head_dim, logits_soft_cap=soft_cap, sm_scale=sm_scale,
-            q_data_type=q.dtype, kv_data_type=k.dtype,
-        )  # fmt: skip
-        blind = torch.repeat_interleave((lengths == 0).flatten(), block_row_sizes.flatten()).view(kv_heads, m)
-        return blind.repeat_interleave(heads // kv_heads, 0) if bool(blind.any()) else None
-
-    made = planned(
-        key, q.device, (block_mask, block_row_sizes, block_col_sizes),
-        lambda memory: flashinfer.VariableBlockSparseAttentionWrapper(memory, backend=backend), plan,
-    )  # fmt: skip
+    facts = ("variable", backend, q.shape, k.shape, q.dtype, soft_cap, sm_scale, block_mask.shape)
+    watched = (block_mask, block_row_sizes, block_col_sizes)
+    made = planned(facts, q, watched, _variable_recipe, k, watched)
     result = made.wrapper.run(q, k, v, return_lse=return_lse)
     if not return_lse:
         return result
@@ -335,3 +348,21 @@ def variable_block_sparse(
     if made.empty is not None:
         lse.masked_fill_(made.empty, float("-inf"))
     return output, lse
+
+
+def _variable_recipe(facts: tuple[Any, ...], k: Any, watched: tuple[Any, ...]) -> Recipe:
+    _, backend, (heads, m, head_dim), (kv_heads, _, _), dtype, soft_cap, sm_scale, _ = facts
+    block_mask, block_row_sizes, block_col_sizes = watched
+
+    def plan(wrapper: Any) -> Any:
+        lengths = (block_mask * block_col_sizes[:, None, :]).sum(-1)
+        if not bool(lengths.any()):
+            raise NotImplementedError("FlashInfer cannot plan a pattern in which no query sees a key")
+        wrapper.plan(
+            block_mask, block_row_sizes, block_col_sizes, heads, kv_heads, head_dim, logits_soft_cap=soft_cap, sm_scale=sm_scale,
+            q_data_type=dtype, kv_data_type=k.dtype,
+        )  # fmt: skip
+        blind = torch.repeat_interleave((lengths == 0).flatten(), block_row_sizes.flatten()).view(kv_heads, m)
+        return blind.repeat_interleave(heads // kv_heads, 0) if bool(blind.any()) else None
+
+    return Recipe(facts, lambda memory: flashinfer.VariableBlockSparseAttentionWrapper(memory, backend=backend), plan)

@@ -28,7 +28,7 @@ def _launch(
 ) -> None:
     """Runs a kernel. Triton looks at every argument on each launch, which takes longer than most kernels: what it found for a key is
     launched directly from then on."""
-    device = arguments[0].device.index
+    device = arguments[0].get_device()
     key = (*key, device)
     ready = _READY.get(key)
     if ready is None:

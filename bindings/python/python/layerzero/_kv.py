@@ -1,0 +1,321 @@
+"""Keys and values of a batch of sequences, kept in one of four ways behind one interface. Whoever uses a cache appends and attends; how
+it is kept decides what a longer sequence costs.
+
+| strategy | a sequence | growing |
+|---|---|---|
+| `contiguous` | one row of one tensor | copies everything when the room doubles |
+| `paged` | pages of a pool, by a table | takes a page |
+| `virtual` | one row of reserved addresses | gives memory to a piece of them; nothing moves, and the tensors stay the same |
+| `unified` | one row of memory that host and device share | nothing: memory moves to who touches it |
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from layerzero import _native, ops
+from layerzero._control import config
+from layerzero._functions import attention, paged_attention
+
+STRATEGIES = ("contiguous", "paged", "virtual", "unified")
+
+
+class KvCache:
+    """What every strategy does. Lengths are known on the host, so that nothing waits for a device."""
+
+    strategy: str
+
+    def __init__(self, batch: int, kv_heads: int, head_dim: int, capacity: int, dtype: Any, device: Any) -> None:
+        self.batch, self.kv_heads, self.head_dim, self.capacity = batch, kv_heads, head_dim, capacity
+        self.dtype, self.device = dtype, device
+        self.lengths = [0] * batch
+
+    def extend(self, sequence: int, k: Any, v: Any) -> None:
+        """Appends tokens to one sequence: ``[tokens, kv_heads, head_dim]``."""
+        tokens = k.shape[0]
+        first = self.lengths[sequence]
+        self._grow([first + tokens if row == sequence else length for row, length in enumerate(self.lengths)])
+        self._write([sequence] * tokens, range(first, first + tokens), k, v)
+
+    def append(self, k: Any, v: Any) -> None:
+        """Appends one token to every sequence: ``[batch, kv_heads, head_dim]``."""
+        places = list(self.lengths)
+        self._grow([length + 1 for length in self.lengths])
+        self._write(range(self.batch), places, k, v)
+
+    def attend(self, q: Any, **params: Any) -> Any:
+        """One decode step, ``q [batch, heads, head_dim]``, over everything that was appended."""
+        with _native.Scope(kv_strategy=self.strategy):
+            return self._attend(q, params)
+
+    def release(self, sequence: int) -> None:
+        """Forgets a sequence; another one may take its place."""
+        self.lengths[sequence] = 0
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes now."""
+        raise NotImplementedError
+
+    def _grow(self, lengths: list[int]) -> None:
+        if max(lengths) > self.capacity:
+            raise ValueError(f"a sequence would have {max(lengths)} tokens, and the cache was made for {self.capacity}")
+        self._make_room(lengths)
+        self.lengths = lengths
+
+    def _make_room(self, lengths: list[int]) -> None:
+        raise NotImplementedError
+
+    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+        raise NotImplementedError
+
+    def _attend(self, q: Any, params: dict[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class _Rows(KvCache):
+    """A row of one tensor for each sequence: ``k`` and ``v`` are ``[batch, room, kv_heads, head_dim]``."""
+
+    k: Any
+    v: Any
+
+    @property
+    def _room(self) -> int:
+        room: int = self.k.shape[1]
+        return room
+
+    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+        import torch
+
+        if len(set(rows)) == 1 and len(places):
+            row, first = rows[0], places[0]
+            self.k[row, first : first + len(places)] = k
+            self.v[row, first : first + len(places)] = v
+            return
+        where = torch.tensor([list(rows), list(places)], device=self.device)
+        self.k[where[0], where[1]] = k
+        self.v[where[0], where[1]] = v
+
+    def _attend(self, q: Any, params: dict[str, Any]) -> Any:
+        import torch
+
+        room = max(self.lengths)
+        lengths = None
+        if any(length != room for length in self.lengths):
+            lengths = torch.tensor(self.lengths, dtype=torch.int32, device=self.device)
+        return attention(q, self.k[:, :room], self.v[:, :room], kv_lens=lengths, **params)
+
+
+class Contiguous(_Rows):
+    """One block of memory, which is copied into a larger one."""
+
+    strategy = "contiguous"
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.k, self.v = (self._empty(0) for _ in range(2))
+
+    def _empty(self, room: int) -> Any:
+        import torch
+
+        # Kernels may look at what lies behind the end of a sequence, where a NaN would not stay unseen.
+        return torch.zeros((self.batch, room, self.kv_heads, self.head_dim), dtype=self.dtype, device=self.device)
+
+    def _make_room(self, lengths: list[int]) -> None:
+        if max(lengths) <= self._room:
+            return
+        room = min(max(max(lengths), 2 * self._room, 16), self.capacity)
+        for name in ("k", "v"):
+            old, new = getattr(self, name), self._empty(room)
+            new[:, : old.shape[1]] = old
+            setattr(self, name, new)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes now."""
+        return int(self.k.nbytes + self.v.nbytes)
+
+
+class Virtual(_Rows):
+    """Addresses for the longest sequences, and memory for those that there are. Every row has memory as far as the longest one: kernels
+    read whole tiles."""
+
+    strategy = "virtual"
+
+    def __init__(self, *arguments: Any, piece: int) -> None:
+        from layerzero import _memory
+
+        super().__init__(*arguments)
+        least = _memory.smallest_piece(self.device)
+        piece = -(-piece // least) * least
+        self._token = self.kv_heads * self.head_dim * self.dtype.itemsize
+        # Rows begin with a piece, and grow by as many pieces as hold whole tokens.
+        self._step = math.lcm(piece, self._token)
+        self._row = -(-self.capacity * self._token // self._step) * self._step
+        size = self.batch * self._row
+        if self.device.type == "cpu":
+            self._ranges: list[_memory.Range] = [_memory.HostRange(size, piece) for _ in range(2)]
+        else:
+            self._ranges = [_memory.CudaRange(size, piece, self.device.index or 0) for _ in range(2)]
+        # The first piece tells torch where the memory is.
+        for one in self._ranges:
+            one.map(0, piece)
+        self.k, self.v = (self._rows(one.tensor()) for one in self._ranges)
+        self._mapped = 0
+        self._make_room([1])
+
+    def _rows(self, memory: Any) -> Any:
+        shape = (self.batch, self._row // self._token, self.kv_heads, self.head_dim)
+        size = self.dtype.itemsize
+        strides = (self._row // size, self._token // size, self.head_dim, 1)
+        return memory.view(self.dtype).as_strided(shape, strides)
+
+    def _make_room(self, lengths: list[int]) -> None:
+        end = -(-max(lengths) * self._token // self._step) * self._step
+        if end <= self._mapped:
+            return
+        for one in self._ranges:
+            for row in range(self.batch):
+                one.map(row * self._row + self._mapped, row * self._row + end)
+        for tensor in (self.k, self.v):
+            tensor[:, self._mapped // self._token : end // self._token] = 0
+        self._mapped = end
+
+    def release(self, sequence: int) -> None:
+        """Forgets a sequence; memory that no other one reaches goes back."""
+        super().release(sequence)
+        end = max(-(-max(self.lengths) * self._token // self._step), 1) * self._step
+        for one in self._ranges:
+            for row in range(self.batch):
+                one.unmap(row * self._row + end, row * self._row + self._mapped)
+        self._mapped = min(self._mapped, end)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes now; addresses cost nothing."""
+        return sum(one.mapped for one in self._ranges)
+
+
+class Unified(_Rows):
+    """Memory for the longest sequences that host and device share."""
+
+    strategy = "unified"
+
+    def __init__(self, *arguments: Any) -> None:
+        import torch
+
+        super().__init__(*arguments)
+        shape = (self.batch, self.capacity, self.kv_heads, self.head_dim)
+        if self.device.type == "cpu":
+            self.k, self.v = (torch.zeros(shape, dtype=self.dtype) for _ in range(2))
+            self.host_k, self.host_v = self.k, self.v
+            return
+        from layerzero import _memory
+
+        size = math.prod(shape) * self.dtype.itemsize
+        ranges = [_memory.ManagedRange(size, self.device.index or 0) for _ in range(2)]
+        self.k, self.v = (one.tensor().zero_().view(self.dtype).view(shape) for one in ranges)
+        # The same memory for the host, once the device is done.
+        self.host_k, self.host_v = (one.host().view(self.dtype).view(shape) for one in ranges)
+
+    def _make_room(self, lengths: list[int]) -> None:
+        pass
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes, wherever they are."""
+        return int(self.k.nbytes + self.v.nbytes)
+
+
+class Paged(KvCache):
+    """A pool of pages, and a table for each sequence. The pool doubles when it is empty; pages keep their numbers."""
+
+    strategy = "paged"
+
+    def __init__(self, *arguments: Any, page_size: int) -> None:
+        super().__init__(*arguments)
+        self.page_size = page_size
+        self.tables: list[list[int]] = [[] for _ in range(self.batch)]
+        self._free: list[int] = []
+        self._csr: tuple[Any, Any, Any] | None = None
+        self.k, self.v = (self._empty(0) for _ in range(2))
+
+    def _empty(self, pages: int) -> Any:
+        import torch
+
+        return torch.zeros((pages, self.page_size, self.kv_heads, self.head_dim), dtype=self.dtype, device=self.device)
+
+    def _make_room(self, lengths: list[int]) -> None:
+        for table, length in zip(self.tables, lengths, strict=True):
+            while len(table) * self.page_size < length:
+                if not self._free:
+                    self._double()
+                table.append(self._free.pop())
+        self._csr = None
+
+    def _double(self) -> None:
+        have = self.k.shape[0]
+        more = max(have, self.batch)
+        for name in ("k", "v"):
+            old, new = getattr(self, name), self._empty(have + more)
+            new[:have] = old
+            setattr(self, name, new)
+        self._free = list(range(have + more - 1, have - 1, -1))
+
+    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+        import torch
+
+        size = self.page_size
+        slots = [self.tables[row][place // size] * size + place % size for row, place in zip(rows, places, strict=True)]
+        ops.kv_append(k, v, self.k, self.v, torch.tensor(slots, dtype=torch.int64, device=self.device))
+
+    def table(self) -> tuple[Any, Any, Any]:
+        """Pages of all sequences as `kv_indptr`, `kv_indices`, `kv_last_page_len`: the same tensors until a token comes."""
+        import torch
+
+        if self._csr is None:
+            pages = [len(table) for table in self.tables]
+            starts = [sum(pages[:row]) for row in range(self.batch + 1)]
+            last = [length - (count - 1) * self.page_size if count else 0 for length, count in zip(self.lengths, pages, strict=True)]
+            numbers = (starts, [page for table in self.tables for page in table], last)
+            indptr, indices, last_len = (torch.tensor(one, dtype=torch.int32, device=self.device) for one in numbers)
+            self._csr = (indptr, indices, last_len)
+        return self._csr
+
+    def _attend(self, q: Any, params: dict[str, Any]) -> Any:
+        indptr, indices, last = self.table()
+        return paged_attention(q, self.k, self.v, kv_indptr=indptr, kv_indices=indices, kv_last_page_len=last, **params)
+
+    def release(self, sequence: int) -> None:
+        """Forgets a sequence; its pages serve others."""
+        super().release(sequence)
+        self._free += self.tables[sequence]
+        self.tables[sequence] = []
+        self._csr = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory that it takes now."""
+        return int(self.k.nbytes + self.v.nbytes)
+
+
+def kv_cache(
+    strategy: str | None = None, *, batch: int, kv_heads: int, head_dim: int, capacity: int, dtype: Any, device: Any, page_size: int = 16
+) -> KvCache:
+    """A cache of keys and values for `batch` sequences of up to `capacity` tokens. Without `strategy` it is kept as ``kv_cache.strategy``
+    says; pieces of `virtual` have ``kv_cache.physical_chunk_size_mb``.
+    """
+    import torch
+
+    settings = config()
+    strategy = strategy or settings["kv_cache.strategy"].value
+    if strategy not in STRATEGIES:
+        raise ValueError(f"{strategy!r} is no way to keep keys and values; there are {', '.join(STRATEGIES)}")
+    common = (batch, kv_heads, head_dim, capacity, dtype, torch.device(device))
+    if strategy == "paged":
+        return Paged(*common, page_size=page_size)
+    if strategy == "virtual":
+        return Virtual(*common, piece=int(float(settings["kv_cache.physical_chunk_size_mb"].value) * 2**20))
+    return {"contiguous": Contiguous, "unified": Unified}[strategy](*common)

@@ -1,0 +1,105 @@
+"""Trials of captures, as far as a host can hold them: what is sent to the process that tries, what is found there, what becomes of it."""
+
+import json
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from layerzero import _graphs, _native  # noqa: E402
+
+
+def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
+    cache = torch.randn(4, 8, 2, 16).transpose(1, 2)
+    call = {"k_cache": cache, "kv_indices": torch.tensor([3, 1], dtype=torch.int32), "layout": "HND", "out": None}
+    _graphs.pack([("attention.gqa.decode.paged", call)], tmp_path / "calls")
+    [(operation, arrived)] = _graphs.unpack(tmp_path / "calls")
+    assert operation == "attention.gqa.decode.paged"
+    assert (arrived["layout"], arrived["out"]) == ("HND", None)
+    assert torch.equal(arrived["kv_indices"], call["kv_indices"]) and arrived["kv_indices"].dtype == torch.int32
+    made = arrived["k_cache"]
+    assert (made.shape, made.stride(), made.dtype) == (cache.shape, cache.stride(), cache.dtype)
+    assert made.std() > 0.5 and not torch.equal(made, cache)
+    # Values of floats do not travel, however many there are.
+    assert (tmp_path / "calls").stat().st_size < 4096
+
+
+@pytest.mark.parametrize(
+    ("found", "why"),
+    [
+        ({"kept": 0, "grown": 0, "off": 0.001}, None),
+        ({"kept": 512, "grown": 0, "off": 0.0}, "keeps 512 bytes"),
+        ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays took 2097152"),
+        ({"kept": 0, "grown": 0, "off": 0.5}, "off by 0.5"),
+        ({"kept": 0, "grown": 0, "off": float("nan")}, "off by nan"),
+        # Memory that comes back, or results that were there before, are nobody's fault.
+        ({"kept": -512, "grown": -512, "off": 0.0}, None),
+    ],
+)
+def test_a_verdict_names_what_is_wrong(found, why):
+    said = _graphs.verdict(**found)
+    assert said is None if why is None else why in said
+
+
+def test_only_memory_of_its_own_counts_as_a_result():
+    given = torch.zeros(1000)
+    fresh, view = torch.zeros(300), given[:10]
+    assert _graphs.new_bytes([fresh, view, fresh[5:]], [given, 3, None]) == 1536
+
+
+def test_differences_are_of_the_largest_value_and_know_nan():
+    one = torch.tensor([1.0, torch.nan, torch.inf, 8.0])
+    assert _graphs.difference([one], [one.clone()]) == 0
+    assert _graphs.difference([torch.tensor([8.0, 4.0])], [torch.tensor([8.0, 6.0])]) == 0.25
+    assert _graphs.difference([torch.tensor([1.0])], [torch.tensor([torch.nan])]) == float("inf")
+
+
+@pytest.fixture
+def kernels():
+    """Three kernels of a GPU that need none, of which one says nothing about captures."""
+    for name, safe in (("good", True), ("leaky", True), ("silent", False), ("fatal", True)):
+        lz.register_kernel(
+            operation="activation.relu", id=f"trial.{name}", backend="trial", platform="cpu", priority=90, cuda_graph_safe=safe
+        )(lambda x: x)
+    yield
+    lz.unregister_backend("trial")
+
+
+def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kernels, monkeypatch):
+    marked, asked = [], []
+    monkeypatch.setattr(_native, "mark_captured", lambda kernel, operation, arguments, keywords: marked.append((kernel, operation)))
+    real = _native.kernels
+    monkeypatch.setattr(_native, "kernels", lambda operation: [{**one, "platform": "cuda"} for one in real(operation)])
+    verdicts = {"trial.good": None, "trial.leaky": "it keeps 512 bytes"}
+
+    def child(command, stdout, **_):
+        trials = json.loads(command[4])
+        asked.append([kernel for _, kernel in trials])
+        for number, kernel in trials:
+            if kernel == "trial.fatal":
+                return subprocess.CompletedProcess(command, -11)
+            stdout.write(json.dumps({"call": number, "kernel": kernel, "why": verdicts.get(kernel, "unexpected")}) + "\n")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(subprocess, "run", child)
+    report = lz.verify_capture([("activation.relu", {"x": torch.ones(8)})])
+    found = {one["kernel"]: one["why"] for one in report.to_dict()["trials"]}
+    assert "trial.silent" not in found, "trials only shorten the list of those that say they can"
+    assert found["trial.good"] is None and found["trial.leaky"] == "it keeps 512 bytes"
+    assert found["trial.fatal"] == "the process that tried it ended with -11"
+    assert marked == [("trial.good", "activation.relu")]
+    # After the fatal one the rest is tried by another process.
+    assert len(asked) == 2 and "trial.fatal" not in asked[1] and len(asked[0]) > len(asked[1])
+
+
+def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
+    """On a machine without a GPU every trial fails, by name and not by silence."""
+    if torch.cuda.is_available():
+        pytest.skip("trials succeed here")
+    _graphs.pack([("activation.relu", {"x": torch.ones(8)})], tmp_path / "calls")
+    lines, code = _graphs._child(tmp_path / "calls", [(0, "reference.activation.relu")], 120.0)
+    assert code == 0
+    assert [(one["call"], one["kernel"]) for one in lines] == [(0, "reference.activation.relu")]
+    assert lines[0]["why"] is not None

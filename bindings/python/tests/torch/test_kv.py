@@ -1,0 +1,156 @@
+"""Keys and values kept in four ways: the same answers, and what growing costs."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import layerzero as lz  # noqa: E402
+from layerzero import _kv, _memory  # noqa: E402
+
+SHAPE = {"batch": 3, "kv_heads": 2, "head_dim": 16, "capacity": 400, "dtype": torch.float32, "device": "cpu"}
+
+
+@pytest.fixture(autouse=True)
+def small_pieces():
+    before = lz.config()["kv_cache.physical_chunk_size_mb"].value
+    lz.configure({"kv_cache.physical_chunk_size_mb": 0.01})
+    yield
+    lz.configure({"kv_cache.physical_chunk_size_mb": float(before)})
+
+
+def tokens(count, generator):
+    return torch.randn(count, 2, 16, generator=generator), torch.randn(count, 2, 16, generator=generator)
+
+
+def expected(q, rows):
+    """By the definition, one sequence after the other."""
+    results = []
+    for query, (k, v) in zip(q, rows, strict=True):
+        keys, values = (one.repeat_interleave(q.shape[1] // 2, 1).transpose(0, 1) for one in (k, v))
+        scores = torch.softmax((keys @ query[:, :, None])[..., 0] * 16**-0.5, -1)
+        results.append((scores[:, None] @ values)[:, 0])
+    return torch.stack(results)
+
+
+@pytest.mark.parametrize("strategy", _kv.STRATEGIES)
+@pytest.mark.parametrize("heads", [2, 6])
+def test_every_strategy_attends_to_what_was_appended(strategy, heads):
+    generator = torch.Generator().manual_seed(3)
+    cache = lz.kv_cache(strategy, **SHAPE)
+    assert cache.strategy == strategy
+    rows = [(torch.empty(0, 2, 16), torch.empty(0, 2, 16)) for _ in range(3)]
+
+    def put(row, k, v):
+        rows[row] = (torch.cat((rows[row][0], k)), torch.cat((rows[row][1], v)))
+
+    for row, count in ((0, 5), (2, 130), (1, 17)):
+        k, v = tokens(count, generator)
+        cache.extend(row, k, v)
+        put(row, k, v)
+    for _ in range(40):
+        k, v = tokens(3, generator)
+        cache.append(k, v)
+        for row in range(3):
+            put(row, k[row : row + 1], v[row : row + 1])
+    assert cache.lengths == [45, 57, 170]
+    q = torch.randn(3, heads, 16, generator=generator)
+    torch.testing.assert_close(cache.attend(q), expected(q, rows))
+    # Another sequence in the place of one.
+    cache.release(2)
+    k, v = tokens(9, generator)
+    cache.extend(2, k, v)
+    rows[2] = (k, v)
+    torch.testing.assert_close(cache.attend(q), expected(q, rows))
+
+
+def test_virtual_memory_grows_without_moving_and_goes_back():
+    generator = torch.Generator().manual_seed(4)
+    cache = lz.kv_cache("virtual", **SHAPE)
+    addresses, small = (cache.k.data_ptr(), cache.v.data_ptr()), cache.nbytes
+    k, v = tokens(300, generator)
+    cache.extend(1, k, v)
+    assert (cache.k.data_ptr(), cache.v.data_ptr()) == addresses
+    assert cache.nbytes > small
+    assert torch.equal(cache.k[1, :300], k)
+    cache.release(1)
+    assert cache.nbytes == small
+
+
+def test_other_strategies_copy_or_take_pages():
+    generator = torch.Generator().manual_seed(5)
+    contiguous = lz.kv_cache("contiguous", **SHAPE)
+    contiguous.extend(0, *tokens(16, generator))
+    before = contiguous.k
+    contiguous.extend(0, *tokens(1, generator))
+    assert contiguous.k is not before and torch.equal(contiguous.k[0, :16], before[0, :16])
+    paged = lz.kv_cache("paged", page_size=4, **SHAPE)
+    paged.extend(0, *tokens(9, generator))
+    table = paged.table()
+    assert [one.tolist() for one in table] == [[0, 3, 3, 3], paged.tables[0], [1, 0, 0]]
+    assert paged.table() is table
+    paged.append(*tokens(3, generator))
+    assert paged.table() is not table
+
+
+def test_what_cannot_be_kept_is_refused():
+    cache = lz.kv_cache("paged", **SHAPE)
+    with pytest.raises(ValueError, match="made for 400"):
+        cache.extend(0, *tokens(401, torch.Generator()))
+    assert cache.lengths == [0, 0, 0]
+    with pytest.raises(ValueError, match="contiguous, paged, virtual, unified"):
+        lz.kv_cache("elsewhere", **SHAPE)
+
+
+def test_the_setting_says_how_where_nobody_does():
+    assert lz.kv_cache(**SHAPE).strategy == "virtual"
+    lz.configure({"kv_cache.strategy": "contiguous"})
+    try:
+        assert lz.kv_cache(**SHAPE).strategy == "contiguous"
+    finally:
+        lz.configure({"kv_cache.strategy": "virtual"})
+
+
+class FakeDriver:
+    """What the driver is told, and a heap in its place."""
+
+    def __init__(self, granularity, memory):
+        self.granularity, self.memory, self.mapped, self.calls = granularity, memory, {}, []
+
+    def __call__(self, name, *arguments):
+        self.calls.append(name)
+        if name == "cuMemGetAllocationGranularity":
+            arguments[0]._obj.value = self.granularity
+        elif name == "cuMemAddressReserve":
+            assert arguments[1] % self.granularity == 0
+            arguments[0]._obj.value = 1 << 40
+        elif name == "cuMemCreate":
+            if sum(self.mapped.values()) + arguments[1] > self.memory:
+                raise MemoryError("the device has no memory left (cuMemCreate)")
+            arguments[0]._obj.value = 7
+        elif name == "cuMemMap":
+            assert arguments[0] not in self.mapped and arguments[1] % self.granularity == 0
+            self.mapped[arguments[0]] = arguments[1]
+        elif name == "cuMemUnmap":
+            assert self.mapped.pop(arguments[0]) == arguments[1]
+
+
+def test_pieces_of_a_device_are_mapped_once_and_given_back(monkeypatch):
+    driver = FakeDriver(1 << 21, 5 << 21)
+    monkeypatch.setattr(_memory, "_cuda", lambda: driver)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda index: driver.calls.append("synchronise"))
+    assert _memory.smallest_piece(torch.device("cuda:0")) == 1 << 21
+    piece = 1 << 21
+    memory = _memory.CudaRange(16 * piece, piece, 0)
+    memory.map(0, 2 * piece)
+    memory.map(piece, 3 * piece)
+    assert memory.mapped == 3 * piece and sorted(driver.mapped) == [(1 << 40) + number * piece for number in range(3)]
+    assert driver.calls.count("cuMemCreate") == driver.calls.count("cuMemRelease") == driver.calls.count("cuMemSetAccess") == 3
+    with pytest.raises(MemoryError):
+        memory.map(3 * piece, 9 * piece)
+    # What was mapped before memory ran out stays, and a smaller wish is fulfilled.
+    assert memory.mapped == 5 * piece
+    driver.calls.clear()
+    memory.unmap(2 * piece, 5 * piece)
+    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * piece
+    del memory
+    assert not driver.mapped and driver.calls[-1] == "cuMemAddressFree"
