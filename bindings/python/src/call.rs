@@ -297,9 +297,16 @@ impl<'a, 'py> Frame<'a, 'py> {
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
                     None => Ok(()),
                 })
-                .map(|pinned| {
+                .and_then(|pinned| {
+                    if self.stopped {
+                        // Another kernel may have accepted since; the exception is raised all the same.
+                        let (operation, kernel) =
+                            (operation.name.to_string(), pinned.entry().spec.id.clone());
+                        return Err(Error::KernelExecution { operation, kernel, reasons: Vec::new() });
+                    }
                     let run = self.result.take().map(Bound::unbind);
                     kept.get_or_init(|| Planned { pinned, run });
+                    Ok(())
                 }),
         };
         match outcome {
