@@ -52,6 +52,7 @@ class Tokenizer:
     @property
     def digest(self) -> str: ...
 
+@final
 class PlanHandle:
     """One kernel for calls that look alike; `lz.ops.<operation>.plan(...)` makes it, `run(...)` takes the same arguments."""
 

@@ -112,7 +112,7 @@ def test_which_and_explain_name_the_kernel():
     ours = [one for one in explanation.to_dict()["candidates"] if one["backend"] == "cpu"]
     assert ours and all(one["reasons"] for one in ours)
     assert "STRIDE_LAST_DIM" in str(explanation)
-    assert explanation.to_dict()["plan"]["kernel"] == "reference.norm.rms"
+    assert not explanation.to_dict()["plan"]["kernel"].startswith("cpu.")
     with pytest.raises(KeyError, match='did you mean "norm.rms"'):
         lz.which("norm.rm", x)
     with pytest.raises(lz.ValidationError, match="UNKNOWN_ARGUMENT"):
