@@ -5,6 +5,8 @@ from collections.abc import Callable
 from types import ModuleType, TracebackType
 from typing import Any, Self, final
 
+from typing_extensions import disjoint_base
+
 __version__: str
 ops: ModuleType
 
@@ -52,7 +54,7 @@ class Tokenizer:
     @property
     def digest(self) -> str: ...
 
-@final
+@disjoint_base
 class PlanHandle:
     """One kernel for calls that look alike; `lz.ops.<operation>.plan(...)` makes it, `run(...)` takes the same arguments."""
 
