@@ -38,6 +38,8 @@ struct Function {
     object: ffi::PyObject,
     vectorcall: ffi::vectorcallfunc,
     entry: &'static Entry,
+    /// Weak references to it, which Dynamo keeps of what its guards look at.
+    weak: *mut ffi::PyObject,
 }
 
 /// Parts of the limited interface from Python 3.12 on, which mean the same before.
@@ -126,6 +128,17 @@ fn attribute(name: &'static CStr, get: ffi::getter) -> ffi::PyGetSetDef {
     ffi::PyGetSetDef { name: name.as_ptr(), get: Some(get), ..Default::default() }
 }
 
+/// Where the interpreter finds something in each object.
+fn place(name: &'static CStr, offset: usize) -> ffi::PyMemberDef {
+    ffi::PyMemberDef {
+        name: name.as_ptr(),
+        type_code: ffi::Py_T_PYSSIZET,
+        offset: offset as ffi::Py_ssize_t,
+        flags: ffi::Py_READONLY,
+        doc: ptr::null::<c_char>(),
+    }
+}
+
 fn slot<T>(slot: c_int, what: *const T) -> ffi::PyType_Slot {
     ffi::PyType_Slot { slot, pfunc: what.cast_mut().cast() }
 }
@@ -156,13 +169,8 @@ fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ffi::PyMethodDef::zeroed(),
     ];
     let members = [
-        ffi::PyMemberDef {
-            name: c"__vectorcalloffset__".as_ptr(),
-            type_code: ffi::Py_T_PYSSIZET,
-            offset: offset_of!(Function, vectorcall) as ffi::Py_ssize_t,
-            flags: ffi::Py_READONLY,
-            doc: ptr::null::<c_char>(),
-        },
+        place(c"__vectorcalloffset__", offset_of!(Function, vectorcall)),
+        place(c"__weaklistoffset__", offset_of!(Function, weak)),
         ffi::PyMemberDef::default(),
     ];
     let mut slots = [
@@ -200,6 +208,7 @@ pub fn add(module: &Bound<'_, PyModule>, entries: &[&'static Entry]) -> PyResult
             if let Some(function) = object.cast::<Function>().as_mut() {
                 ptr::write(&raw mut function.vectorcall, entry.call);
                 ptr::write(&raw mut function.entry, *entry);
+                ptr::write(&raw mut function.weak, ptr::null_mut());
             }
             Bound::from_owned_ptr_or_err(py, object)?
         };

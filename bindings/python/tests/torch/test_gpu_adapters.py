@@ -205,12 +205,12 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
         def __init__(self, memory):
             self.memory = memory
 
+    def recipe(facts, table):
+        return plans.Recipe(facts, Wrapper, lambda wrapper: made.append(table.tolist()))
+
     @plans.with_plan
     def kernel(x, table, *, scale):
-        def plan(wrapper):
-            made.append(table.tolist())
-
-        planned = plans.planned(("kernel", scale), x.device, (table,), Wrapper, plan)
+        planned = plans.planned(("kernel", scale), x, (table,), recipe, table)
         ran.append(planned.wrapper)
         return x * scale
 
