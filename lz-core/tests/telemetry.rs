@@ -246,3 +246,19 @@ fn numbers_that_nobody_looks_at_tell_no_calls_apart() {
     engine.register([entry(spec("b.x").limit("scale < 3", ReasonCode::SeqTooLong))]).expect("it fits");
     assert!(remembered(&engine, attend(), &contexts) < 10);
 }
+
+#[test]
+fn a_kernel_that_failed_does_not_slow_the_one_that_runs_in_its_place() {
+    let engine = engine([spec("good.x").priority(10)]);
+    let fails = || Err(KernelError::failed("no").before_writing());
+    engine.register([failing(spec("bad.x").priority(90), fails)]).expect("it fits");
+    while run(&engine, &Shape::default()).is_ok_and(|_| engine.health().all_closed()) {}
+    let before = engine.metrics();
+    for _ in 0..300 {
+        assert_eq!(run(&engine, &Shape::default()).unwrap(), "good.x");
+    }
+    let after = engine.metrics();
+    assert_eq!(after.selections - before.selections, 300);
+    assert_eq!(after.failures, before.failures, "nobody asks the open circuit");
+    assert_eq!(after.remembered_hits, before.remembered_hits, "what a thread remembers is not looked at for health");
+}

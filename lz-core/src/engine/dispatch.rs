@@ -140,7 +140,8 @@ impl Shared {
         let change = mode::of_thread();
         let mode = change.apply(world.mode);
         let (slot, generation) = (operation.slot(), world.generation);
-        if !world.is_plain || world.is_careful(slot) || mode.laid() != 0 {
+        let is_careful = world.is_careful(slot);
+        if !world.is_plain || mode.laid() != 0 || is_careful && world.health.poll_due() {
             return None;
         }
         let head = cache::head(slot, mode);
@@ -155,19 +156,24 @@ impl Shared {
             Some(settled) => settled,
             None => match learn(world, world.table(operation)?, number, context, mode)? {
                 (settled, true) => settled,
-                (settled, false) => {
+                (settled, false) if !is_careful => {
                     tally.selections += 1;
                     tally.executions += 1;
                     return Some(settled);
                 }
+                (_, false) => return None,
             },
         };
+        if is_careful && world.must_ask(settled.kernel) {
+            return None;
+        }
         tally.selections += 1;
         tally.executions += 1;
         if tally.is_due() {
             tally.tell(*hits, &world.watching.telemetry);
         }
-        if ways.is_none_or(|ways| ways.wants(number)) {
+        // What a thread remembers is found without a look at health.
+        if !is_careful && ways.is_none_or(|ways| ways.wants(number)) {
             recent.remember(world, world.table(operation)?, (number, context, change), settled);
         }
         Some(settled)

@@ -107,9 +107,8 @@ pub(crate) struct World {
     pub scoped: ScopedWorlds,
     /// How far the engine has stepped back.
     pub level: DegradationLevel,
-    /// By the slots of operations: whether something of their kernels has failed lately, so that each call must ask for leave
-    /// and tell its outcome. Empty when nothing has.
-    careful: Box<[bool]>,
+    /// Which kernels have failed lately, or their backends, and which operations have such a kernel; nothing when nothing has.
+    trouble: Option<Box<Troubles>>,
     /// Whether decisions are kept.
     pub keeps: bool,
     /// Whether they are, devices are real, and calls are not watched: the case of nearly all calls.
@@ -166,7 +165,7 @@ impl World {
             watching,
         } = parts;
         let keeps = policy.cache.value.enabled && health.level().allows_cache();
-        let careful = careful_slots(&registry, &health);
+        let trouble = Troubles::of(&registry, &health).map(Box::new);
         World {
             generation,
             mode: policy.mode(),
@@ -175,7 +174,7 @@ impl World {
             keeps,
             is_plain: keeps && devices.are_real() && watching.watch() == Watch::default(),
             level: health.level(),
-            careful,
+            trouble,
             born: Instant::now(),
             decisions: DecisionTable::new(room),
             registry,
@@ -268,38 +267,59 @@ impl World {
         !(self.memory_changes() && entry.guards().any(|guard| matches!(guard, Guard::Memory { .. })))
     }
 
-    /// Whether calls of an operation need no leave, are not watched, and run on devices that are there.
+    /// Whether calls of an operation depend on nothing that may change: they need no leave, are not watched, and run on devices
+    /// that are there.
     pub fn is_quick(&self, operation: &OperationInfo) -> bool {
         self.is_plain && !self.is_careful(operation.slot())
     }
 
     /// Whether anything has failed lately.
+    #[inline]
     pub fn is_troubled(&self) -> bool {
-        !self.careful.is_empty()
+        self.trouble.is_some()
     }
 
-    /// Whether calls of an operation must ask for leave and tell their outcome.
+    /// Whether a kernel of an operation has failed lately, so that its calls depend on how time passes.
     #[inline]
     pub fn is_careful(&self, slot: u32) -> bool {
-        self.is_troubled() && self.careful.get(slot as usize).copied().unwrap_or(true)
+        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.operations, slot))
+    }
+
+    /// Whether calls of a kernel must ask for leave and tell their outcome.
+    #[inline]
+    pub fn must_ask(&self, kernel: u32) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| is_so(&trouble.kernels, kernel))
     }
 }
 
-/// Which operations have a kernel of which health remembers something.
-fn careful_slots(registry: &Registry, health: &Health) -> Box<[bool]> {
-    if health.is_spotless() {
-        return Box::default();
-    }
-    let concerned = |operation: &&'static OperationInfo| {
-        registry.kernels_of(operation).any(|kernel| health.concerns(&kernel.spec.id, &kernel.spec.backend))
-    };
-    let mut careful = vec![false; registry.slots()];
-    for operation in registry.operations().filter(concerned) {
-        if let Some(place) = careful.get_mut(operation.slot() as usize) {
-            *place = true;
+/// What health remembers, by kernel and by operation.
+struct Troubles {
+    /// By their indices.
+    kernels: Box<[bool]>,
+    /// By their slots.
+    operations: Box<[bool]>,
+}
+
+impl Troubles {
+    fn of(registry: &Registry, health: &Health) -> Option<Troubles> {
+        if health.is_spotless() {
+            return None;
         }
+        let kernels: Box<[bool]> =
+            registry.kernels().map(|entry| health.concerns(&entry.spec.id, &entry.spec.backend)).collect();
+        let mut operations: Box<[bool]> = vec![false; registry.slots()].into();
+        for operation in registry.operations() {
+            if let Some(place) = operations.get_mut(operation.slot() as usize) {
+                *place = registry.compiled_of(operation).iter().any(|kernel| is_so(&kernels, *kernel));
+            }
+        }
+        Some(Troubles { kernels, operations })
     }
-    careful.into()
+}
+
+/// What is not known is so.
+fn is_so(flags: &[bool], number: u32) -> bool {
+    flags.get(number as usize).copied().unwrap_or(true)
 }
 
 impl fmt::Debug for World {

@@ -246,8 +246,9 @@ def try_all(file: str, trials: str, loaded: str) -> None:
     """What the process does that tries: a line of JSON for each trial, as soon as it is over."""
     from layerzero._register import load_backends
 
-    load_backends(*json.loads(loaded))
+    # torch comes with the calls, and its kernels come with it.
     calls = unpack(Path(file))
+    load_backends(*json.loads(loaded))
     for number, kernel in json.loads(trials):
         operation, arguments = calls[number]
         # It is compiled where it lies by now, or by its first call, which nobody waits for here.

@@ -1,7 +1,9 @@
 """Trials of captures, as far as a host can hold them: what is sent to the process that tries, what is found there, what becomes of it."""
 
 import json
+import os
 import subprocess
+import sys
 
 import pytest
 
@@ -103,3 +105,14 @@ def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
     assert code == 0
     assert [(one["call"], one["kernel"]) for one in lines] == [(0, "reference.activation.relu")]
     assert lines[0]["why"] is not None
+
+
+def test_the_process_that_tries_has_the_kernels_of_torch(tmp_path):
+    _graphs.pack([], tmp_path / "calls")
+    code = (
+        "import sys, layerzero as lz; from layerzero._graphs import try_all; try_all(*sys.argv[1:]);"
+        "print(sum(one['id'].startswith('torch.cuda.') for one in lz.list_kernels()))"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "calls"), "[]", '["torch"]']
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
+    assert int(said.stdout) > 10
