@@ -73,7 +73,7 @@ fn a_call_that_looks_different_is_refused_with_all_that_differs() {
 
 #[test]
 fn memory_that_the_kernel_cannot_take_is_refused() {
-    let mut needy = spec("a.x");
+    let mut needy = spec("a.x").priority(90);
     needy.strides = StrideNeeds::Contiguous;
     let engine = engine([needy, spec("b.x").priority(1)]);
     let pinned = pin(&engine, &Shape::default());
