@@ -260,5 +260,8 @@ fn a_kernel_that_failed_does_not_slow_the_one_that_runs_in_its_place() {
     let after = engine.metrics();
     assert_eq!(after.selections - before.selections, 300);
     assert_eq!(after.failures, before.failures, "nobody asks the open circuit");
-    assert_eq!(after.remembered_hits, before.remembered_hits, "what a thread remembers is not looked at for health");
+    assert_eq!(
+        after.remembered_hits, before.remembered_hits,
+        "what a thread remembers is not looked at for health"
+    );
 }
