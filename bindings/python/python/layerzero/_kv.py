@@ -12,6 +12,7 @@ it is kept decides what a longer sequence costs.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from layerzero._functions import attention, paged_attention
 STRATEGIES = ("contiguous", "paged", "virtual", "unified")
 
 
-class KvCache:
+class KvCache(ABC):
     """What every strategy does. Lengths are known on the host, so that nothing waits for a device."""
 
     strategy: str
@@ -34,16 +35,17 @@ class KvCache:
 
     def extend(self, sequence: int, k: Any, v: Any) -> None:
         """Appends tokens to one sequence: ``[tokens, kv_heads, head_dim]``."""
+        self._check_sequence(sequence)
         tokens = k.shape[0]
+        self._check(tokens, k, v)
         first = self.lengths[sequence]
-        self._grow([first + tokens if row == sequence else length for row, length in enumerate(self.lengths)])
-        self._write([sequence] * tokens, range(first, first + tokens), k, v)
+        lengths = [first + tokens if row == sequence else length for row, length in enumerate(self.lengths)]
+        self._add(lengths, [sequence] * tokens, range(first, first + tokens), k, v)
 
     def append(self, k: Any, v: Any) -> None:
         """Appends one token to every sequence: ``[batch, kv_heads, head_dim]``."""
-        places = list(self.lengths)
-        self._grow([length + 1 for length in self.lengths])
-        self._write(range(self.batch), places, k, v)
+        self._check(self.batch, k, v)
+        self._add([length + 1 for length in self.lengths], range(self.batch), list(self.lengths), k, v)
 
     def attend(self, q: Any, **params: Any) -> Any:
         """One decode step, ``q [batch, heads, head_dim]``, over everything that was appended."""
@@ -52,27 +54,41 @@ class KvCache:
 
     def release(self, sequence: int) -> None:
         """Forgets a sequence; another one may take its place."""
+        self._check_sequence(sequence)
         self.lengths[sequence] = 0
 
     @property
+    @abstractmethod
     def nbytes(self) -> int:
         """Bytes of memory that it takes now."""
-        raise NotImplementedError
 
-    def _grow(self, lengths: list[int]) -> None:
+    def _check_sequence(self, sequence: int) -> None:
+        if not 0 <= sequence < self.batch:
+            raise ValueError(f"there is no sequence {sequence}: the cache was made for {self.batch}, from 0 on")
+
+    def _check(self, tokens: int, k: Any, v: Any) -> None:
+        for name, given in (("k", k), ("v", v)):
+            wanted = (tokens, self.kv_heads, self.head_dim)
+            if tuple(given.shape) != wanted or given.dtype != self.dtype:
+                found = f"{list(given.shape)} of {given.dtype}"
+                raise ValueError(f"{name} is {found}, and the cache takes {list(wanted)} of {self.dtype}")
+
+    def _add(self, lengths: list[int], rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
         if max(lengths) > self.capacity:
             raise ValueError(f"a sequence would have {max(lengths)} tokens, and the cache was made for {self.capacity}")
         self._make_room(lengths)
+        self._write(rows, places, k, v)
+        # What could not be written is not there.
         self.lengths = lengths
 
-    def _make_room(self, lengths: list[int]) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_room(self, lengths: list[int]) -> None: ...
 
-    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None: ...
 
-    def _attend(self, q: Any, params: dict[str, Any]) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def _attend(self, q: Any, params: dict[str, Any]) -> Any: ...
 
 
 class _Rows(KvCache):
@@ -276,10 +292,12 @@ class Paged(KvCache):
         import torch
 
         if self._csr is None:
-            pages = [len(table) for table in self.tables]
+            # A sequence may have a page more than it needs, after a write that failed.
+            pages = [-(-length // self.page_size) for length in self.lengths]
             starts = [sum(pages[:row]) for row in range(self.batch + 1)]
             last = [length - (count - 1) * self.page_size if count else 0 for length, count in zip(self.lengths, pages, strict=True)]
-            numbers = (starts, [page for table in self.tables for page in table], last)
+            used = [page for table, count in zip(self.tables, pages, strict=True) for page in table[:count]]
+            numbers = (starts, used, last)
             indptr, indices, last_len = (torch.tensor(one, dtype=torch.int32, device=self.device) for one in numbers)
             self._csr = (indptr, indices, last_len)
         return self._csr

@@ -7,6 +7,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
+from abc import ABC, abstractmethod
 from typing import Any
 
 #: The driver's numbers.
@@ -73,7 +74,7 @@ def _cuda() -> _Driver:
     return _driver
 
 
-class Range:
+class Range(ABC):
     """Addresses of a device, and the memory behind some of them, in pieces. Tensors over it keep it alive."""
 
     #: Bytes of a piece.
@@ -81,17 +82,17 @@ class Range:
     #: Bytes that have memory.
     mapped: int
 
+    @abstractmethod
     def tensor(self) -> Any:
         """All of it as bytes; only those that have memory may be touched."""
-        raise NotImplementedError
 
+    @abstractmethod
     def map(self, begin: int, end: int) -> None:
         """Gives memory to a stretch, whose ends are multiples of a piece; what has some keeps it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unmap(self, begin: int, end: int) -> None:
         """Takes the memory of a stretch away; nothing may be using it."""
-        raise NotImplementedError
 
 
 def smallest_piece(device: Any) -> int:

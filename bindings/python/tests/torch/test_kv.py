@@ -154,3 +154,44 @@ def test_pieces_of_a_device_are_mapped_once_and_given_back(monkeypatch):
     assert driver.calls[0] == "synchronise" and memory.mapped == 2 * piece
     del memory
     assert not driver.mapped and driver.calls[-1] == "cuMemAddressFree"
+
+
+@pytest.mark.parametrize("strategy", _kv.STRATEGIES)
+def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
+    cache = lz.kv_cache(strategy, batch=2, kv_heads=2, head_dim=4, capacity=8, dtype=torch.float32, device="cpu")
+    one = torch.randn(3, 2, 4)
+    cache.extend(0, one, one)
+    q = torch.randn(2, 2, 4)
+    cache.extend(1, one[:1], one[:1])
+    before = cache.attend(q)
+    for sequence in (-1, 2):
+        with pytest.raises(ValueError, match=f"no sequence {sequence}"):
+            cache.extend(sequence, one, one)
+        with pytest.raises(ValueError, match=f"no sequence {sequence}"):
+            cache.release(sequence)
+    for k, v in [(one, one[:2]), (one[:, :1], one), (one.double(), one), (one[..., :2], one)]:
+        with pytest.raises(ValueError, match="the cache takes"):
+            cache.extend(0, k, v)
+    with pytest.raises(ValueError, match="the cache takes"):
+        cache.append(one, one)
+    with pytest.raises(ValueError, match="was made for 8"):
+        cache.extend(0, torch.randn(6, 2, 4), torch.randn(6, 2, 4))
+    assert cache.lengths == [3, 1]
+    torch.testing.assert_close(cache.attend(q), before)
+
+
+def test_a_write_that_fails_leaves_the_pages_as_they_were(monkeypatch):
+    cache = lz.kv_cache("paged", batch=1, kv_heads=2, head_dim=4, capacity=64, dtype=torch.float32, device="cpu", page_size=4)
+    one, q = torch.randn(4, 2, 4), torch.randn(1, 2, 4)
+    cache.extend(0, one, one)
+    before = cache.attend(q)
+
+    def fails(*arguments):
+        raise RuntimeError("no kernel")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(_kv.ops, "kv_append", fails)
+        with pytest.raises(RuntimeError, match="no kernel"):
+            cache.extend(0, one, one)
+    assert cache.lengths == [4] and [part.tolist() for part in cache.table()] == [[0, 1], [cache.tables[0][0]], [4]]
+    torch.testing.assert_close(cache.attend(q), before)
