@@ -152,17 +152,9 @@ impl Shared {
             *hits += 1;
             return Some(way.settled);
         }
-        let settled = match world.decisions.known.find(number, head, context.words()) {
-            Some(settled) => settled,
-            None => match learn(world, world.table(operation)?, number, context, mode)? {
-                (settled, true) => settled,
-                (settled, false) if !is_careful => {
-                    tally.selections += 1;
-                    tally.executions += 1;
-                    return Some(settled);
-                }
-                (_, false) => return None,
-            },
+        let (settled, lasts) = match world.decisions.known.find(number, head, context.words()) {
+            Some(settled) => (settled, true),
+            None => learn(world, world.table(operation)?, number, context, mode)?,
         };
         if is_careful && world.must_ask(settled.kernel) {
             return None;
@@ -173,7 +165,7 @@ impl Shared {
             tally.tell(*hits, &world.watching.telemetry);
         }
         // What a thread remembers is found without a look at health.
-        if !is_careful && ways.is_none_or(|ways| ways.wants(number)) {
+        if lasts && !is_careful && ways.is_none_or(|ways| ways.wants(number)) {
             recent.remember(world, world.table(operation)?, (number, context, change), settled);
         }
         Some(settled)
