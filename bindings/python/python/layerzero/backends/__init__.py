@@ -127,8 +127,7 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
     if _disable_in_conflict(backend, version, ()):
         return
     if backend.module not in sys.modules or backend.check:
-        after = backend.after if backend.after and _exists(backend.after) else None
-        found = _probe.probe(backend.module, version, again=probe_again, check=backend.check, after=after)
+        found = _probe.probe(backend.module, version, again=probe_again, check=backend.check, after=backend.after)
         if found.problem:
             _disable(backend, version, found.problem, _repair(backend.distribution))
             return

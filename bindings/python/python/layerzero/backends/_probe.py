@@ -50,7 +50,7 @@ def known(module: str, version: str) -> Found | None:
 
 
 def probe(module: str, version: str, *, again: bool = False, check: str = "", after: str | None = None) -> Found:
-    """Whether the module can be imported, after another one if so said, and `check`, code that may raise, goes well."""
+    """Whether the module can be imported, after another one if so said and that is there, and `check`, code that may raise, goes well."""
     kept = None if again else known(module, version)
     if kept is not None:
         return kept
@@ -71,9 +71,11 @@ def write(path: Path, what: Any) -> None:
 
 
 _CODE = """
-import importlib, json, re, sys
-for name in {names!r}:
-    importlib.import_module(name)
+import importlib, importlib.util, json, re, sys
+after = {after!r}
+if after and importlib.util.find_spec(after):
+    importlib.import_module(after)
+importlib.import_module({module!r})
 {check}
 try:
     with open("/proc/self/maps") as file:
@@ -85,10 +87,9 @@ sys.stdout.write("\\n" + json.dumps(cuda))
 
 
 def _try(module: str, check: str, after: str | None) -> Found:
-    names = [name for name in (after, module) if name is not None]
     try:
         done = subprocess.run(
-            [sys.executable, "-c", _CODE.format(names=names, check=check)],
+            [sys.executable, "-c", _CODE.format(module=module, check=check, after=after)],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=SECONDS,
