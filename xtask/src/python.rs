@@ -41,6 +41,10 @@ const REAL_WEIGHTS: Group =
 const ORACLES: Group =
     Group { name: "oracles", packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "gguf>=0.17,<0.20"] };
 
+/// torchao, for its small formats; the torch that is there is the one it uses.
+const ORACLES_ALONE: Group =
+    Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
+
 /// A backend as somebody else would write it, which is to be found by its entry point.
 const SAMPLE_BACKEND: Group =
     Group { name: "sample-backend", packages: &["--no-deps", "--editable", "tests/plugins/python"] };
@@ -138,6 +142,7 @@ pub fn test_oracles(root: &Path) -> Result<()> {
     let python = install(root)?;
     ensure(root, &TORCH)?;
     ensure(root, &ORACLES)?;
+    ensure(root, &ORACLES_ALONE)?;
     let references = FLASHINFER_REFERENCES.ensure(root)?;
     command::run_with(
         &root.join("bindings/python"),
