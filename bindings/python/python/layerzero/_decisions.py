@@ -26,7 +26,7 @@ def solve(
     *,
     operations: Sequence[str] = (),
     path: str | os.PathLike[str] | None = None,
-    model: str = "",
+    model: str = "any",
     ranges: Mapping[str, tuple[int, int]] | None = None,
     outside_is_error: bool = False,
     compile_jit: bool = False,
@@ -35,9 +35,9 @@ def solve(
     """Decides beforehand, and writes the decisions to `path` as a dispatch table that `load_dispatch_table` reads.
 
     Calls like `calls` are decided, at every size of their bucketed axes, and the workloads of `operations` as their schemas
-    name them. `ranges` widens axes: ``{"seq_k": (1, 4096)}``. Outside of what was decided calls are decided when they come, or
-    are refused with `outside_is_error`. Ctrl-C keeps what was decided until then. With `compile_jit`, kernels that compile are
-    compiled for `calls` first, several at a time, so that they can be decided for.
+    name them. `model` says whose table it is. `ranges` widens axes: ``{"seq_k": (1, 4096)}``. Outside of what was decided
+    calls are decided when they come, or are refused with `outside_is_error`. Ctrl-C keeps what was decided until then. With
+    `compile_jit`, kernels that compile are compiled for `calls` first, several at a time, so that they can be decided for.
     """
     calls = list(calls)
     if compile_jit:

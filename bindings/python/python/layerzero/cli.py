@@ -6,7 +6,7 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     if isinstance(result, str):
-        print(result)
+        print(json.dumps({"text": result}) if options.json else result)
     elif result is not None:
         print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
         if result.to_dict().get("ready") is False:
@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
     one = add("solve", _solve, "decide beforehand, and write a dispatch table")
     one.add_argument("operation", nargs="*", help="whose workloads are decided; all if none is named")
     one.add_argument("--output", "-o", default="dispatch.json")
-    one.add_argument("--model", default="", help="what the table is for")
+    one.add_argument("--model", default="any", help="whose table it is")
     one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="sizes of an axis")
     one = add("freeze", _freeze, "write the decision for a call to a lockfile")
     one.add_argument("operation")
@@ -295,37 +295,32 @@ def _new_op(options: argparse.Namespace) -> Report:
 def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
     """A completion script, made from the parser so that the two cannot differ."""
     action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
-    flags = {
-        name: [option for one in sub._actions for option in one.option_strings]
-        for name, sub in action.choices.items()
-    }
-    words = " ".join(flags)
-    names = "$(lz ops --json 2>/dev/null | python3 -c 'import json,sys; print(*(o[\"name\"] for o in json.load(sys.stdin)[\"operations\"]))')"
-    takes = "|".join(name for name in flags if name in ("ops", "kernels", "explain", "bench"))
-    cases = "\n".join(f"    {name}) options=\"{' '.join(options)}\" ;;" for name, options in flags.items())
+    commands = " ".join(action.choices)
+    words = {name: " ".join(_words(sub)) for name, sub in action.choices.items()}
     if shell == "fish":
-        lines = [f"complete -c lz -n __fish_use_subcommand -f -a '{words}'"]
-        for name, options in flags.items():
-            for option in options:
-                if option.startswith("--"):
-                    lines.append(f"complete -c lz -n '__fish_seen_subcommand_from {name}' -l {option[2:]}")
+        lines = [f"complete -c lz -n __fish_use_subcommand -f -a '{commands}'"]
+        lines += [f"complete -c lz -n '__fish_seen_subcommand_from {name}' -a '{one}'" for name, one in words.items()]
         return "\n".join(lines)
+    cases = "\n".join(f'    {name}) words="{one}" ;;' for name, one in words.items())
     body = f"""_lz() {{
-  local current="${{COMP_WORDS[COMP_CWORD]}}" options=""
-  if [ "$COMP_CWORD" -eq 1 ]; then
-    COMPREPLY=($(compgen -W "{words}" -- "$current"))
-    return
-  fi
-  case "${{COMP_WORDS[1]}}" in
+  local words="{commands}"
+  [ "$COMP_CWORD" -gt 1 ] && case "${{COMP_WORDS[1]}}" in
 {cases}
+    *) words="" ;;
   esac
-  case "${{COMP_WORDS[1]}}" in
-    {takes}) [ "$COMP_CWORD" -eq 2 ] && options="$options {names}" ;;
-  esac
-  COMPREPLY=($(compgen -W "$options" -- "$current"))
+  COMPREPLY=($(compgen -W "$words" -- "${{COMP_WORDS[COMP_CWORD]}}"))
 }}
-complete -F _lz lz"""
+complete -o default -F _lz lz"""
     return f"autoload -U +X bashcompinit && bashcompinit\n{body}" if shell == "zsh" else body
+
+
+def _words(command: argparse.ArgumentParser) -> Iterator[str]:
+    """What may follow a command: its flags, what they and its arguments choose from, and operations where one is named."""
+    for action in command._actions:
+        yield from action.option_strings
+        yield from action.choices or ()
+        if action.dest == "operation":
+            yield from lz.list_operations()
 
 
 if __name__ == "__main__":

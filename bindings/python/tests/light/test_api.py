@@ -1,6 +1,8 @@
 """The everyday functions, inspection, configuration and the command line."""
 
 import json
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -229,3 +231,24 @@ def test_completion_knows_every_command(capsys):
     for shell in ("bash", "zsh", "fish"):
         code, printed = run(capsys, "completion", shell)
         assert code == 0 and all(word in printed.out for word in ("doctor", "explain", "new-op"))
+        code, as_json = run(capsys, "completion", shell, "--json")
+        assert code == 0 and json.loads(as_json.out)["text"] == printed.out.rstrip("\n")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="completes for bash")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("lz do", {"doctor"}),
+        ("lz tune norm.", {"norm.layer", "norm.rms", "norm.rms.add"}),
+        ("lz freeze -", {"-h", "--help", "--json", "--output", "-o"}),
+        ("lz perfdb ex", {"export"}),
+        ("lz nothing --", set()),
+    ],
+)
+def test_completion_offers_what_may_follow(capsys, line, offered):
+    _, printed = run(capsys, "completion", "bash")
+    words = line.split(" ")
+    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    found = subprocess.run(["bash", "-c", f"{printed.out}\n{asked}"], capture_output=True, text=True, check=True)
+    assert set(found.stdout.split()) == offered

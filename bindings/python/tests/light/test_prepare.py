@@ -124,6 +124,12 @@ def test_a_solved_table_decides(tmp_path):
     lz.ops.norm_rms(np.ones((4, 64), np.float32))
 
 
+def test_a_table_for_no_model_in_particular_can_be_loaded(tmp_path):
+    path = tmp_path / "table.json"
+    lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path)
+    lz.load_dispatch_table(path)
+
+
 def test_workloads_of_schemas_can_be_solved():
     told = []
     report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: told.append((done, total, name)))
