@@ -9,7 +9,7 @@
 
 use crate::definition::Definition;
 use crate::dtype::DType;
-use crate::expr::Typed;
+use crate::expr::{Program, Typed, Value};
 
 /// One operation.
 #[derive(Debug, Clone)]
@@ -364,6 +364,53 @@ pub struct Workload {
     pub params: Vec<Option<Constant>>,
     /// One entry an input: whether it is passed.
     pub given: Vec<bool>,
+}
+
+impl Workload {
+    /// One value an expression slot, defaults filled in; what only an absent input binds is 0. `None` if something is left open.
+    pub fn values(&self, operation: &Operation) -> Option<Vec<Value>> {
+        let mut values: Vec<Value> = Vec::new();
+        for sizes in &self.axes {
+            let product = sizes.as_ref().map_or(Some(0), |sizes| {
+                sizes.iter().try_fold(1i64, |product, size| product.checked_mul(*size))
+            })?;
+            values.push(Value::Int(product));
+        }
+        let first = values.len();
+        for param in &operation.params {
+            // Holds the place until it is known; a default may look at any axis and at what comes before it.
+            values.push(match param.ty {
+                ParamType::Int => Value::Int(0),
+                ParamType::F32 | ParamType::F64 => Value::Float(0.0),
+                ParamType::Bool => Value::Bool(false),
+                ParamType::Enum(_) => Value::Enum(0),
+            });
+        }
+        for (input, given) in operation.inputs.iter().zip(&self.given) {
+            if input.optional.is_some() {
+                values.push(Value::Bool(*given));
+            }
+        }
+        for (position, param) in operation.params.iter().enumerate() {
+            let stated = self.params.get(position).and_then(Option::as_ref);
+            let value = match (stated, &param.default) {
+                (Some(Constant::Int(value)), _) => Value::Int(*value),
+                (Some(Constant::Float(value)), _) => Value::Float(*value),
+                (Some(Constant::Bool(value)), _) => Value::Bool(*value),
+                (Some(Constant::Enum(case)), _) => Value::Enum(*case),
+                (None, Some(default)) => Program::compile(default).eval(&values).ok()?,
+                (None, None) => return None,
+            };
+            let value = match (&param.ty, value) {
+                (ParamType::F32, Value::Int(value)) => Value::Float(f64::from(value as f32)),
+                (ParamType::F32, Value::Float(value)) => Value::Float(f64::from(value as f32)),
+                (ParamType::F64, Value::Int(value)) => Value::Float(value as f64),
+                (_, value) => value,
+            };
+            *values.get_mut(first + position)? = value;
+        }
+        Some(values)
+    }
 }
 
 /// What a slot of an expression stands for.

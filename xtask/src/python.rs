@@ -42,8 +42,7 @@ const ORACLES: Group =
     Group { name: "oracles", packages: &["onnx==1.23.2", "onnxruntime>=1.31,<1.32", "gguf>=0.17,<0.20"] };
 
 /// torchao, for its small formats; the torch that is there is the one it uses.
-const ORACLES_ALONE: Group =
-    Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
+const ORACLES_ALONE: Group = Group { name: "oracles-alone", packages: &["--no-deps", "torchao>=0.18,<0.19"] };
 
 /// A backend as somebody else would write it, which is to be found by its entry point.
 const SAMPLE_BACKEND: Group =

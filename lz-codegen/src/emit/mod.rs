@@ -10,6 +10,7 @@ pub mod cpp_checks;
 pub mod cpp_docs;
 pub mod cpp_header;
 pub mod docs;
+pub mod docstring;
 pub mod expressions;
 pub mod index;
 pub mod kernel;

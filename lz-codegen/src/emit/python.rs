@@ -8,6 +8,7 @@ use lz_schema::model::{Cases, DTypeRef, Kind, Operation, Param, ParamType};
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
+use super::docstring;
 use super::stub::text_signature;
 use crate::names::{OperationNames, ident};
 
@@ -116,8 +117,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
 /// The static that says what the function takes.
 fn signature(operation: &Operation) -> TokenStream {
     let function = Literal::c_string(&c_string(&operation.flat_name()));
-    let text =
-        format!("{}\n--\n\n{}\n\n{}", text_signature(operation), operation.summary, operation.doc.trim_end());
+    let text = format!("{}\n--\n\n{}", text_signature(operation), docstring::text(operation).trim_end());
     let doc = Literal::c_string(&c_string(&text));
     let mut parameters: Vec<&str> = signature_order(operation).map(|input| input.name.as_str()).collect();
     let positional = parameters.len();

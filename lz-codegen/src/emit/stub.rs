@@ -1,10 +1,10 @@
-//! The Python stub: every operation with full types and a docstring (mathematics, shapes, errors), and its plans.
+//! The Python stub: every operation with full types and a docstring (mathematics, shapes, an example), and its plans.
 
 use std::fmt::Write as _;
 
 use lz_schema::model::{Kind, Operation, ParamType};
 
-use super::docs::{dtype_cases, shape_cases};
+use super::docstring;
 use super::python::{signature_order, takes_out};
 use crate::names::OperationNames;
 
@@ -129,32 +129,10 @@ fn parameters(operation: &Operation) -> (Vec<String>, bool) {
 }
 
 fn doc(text: &mut String, operation: &Operation) {
-    let _ = writeln!(text, "        r\"\"\"{}\n", operation.summary);
-    for line in operation.doc.trim_end().lines() {
-        let _ = writeln!(text, "{}", format!("        {line}").trim_end());
-    }
-    let _ = writeln!(text, "\n        Args:");
-    for input in signature_order(operation) {
-        let what = match input.kind {
-            Kind::Tensor => {
-                format!("{} {}", shape_cases(operation, &input.shape), dtype_cases(operation, &input.dtype))
-            }
-            Kind::Text => "strings".to_owned(),
-            Kind::Tokenizer => "a tokenizer".to_owned(),
-        };
-        let _ = writeln!(text, "            {}: {what}. {}", input.name, input.doc.trim());
-    }
-    for param in &operation.params {
-        let default = param
-            .default
-            .as_ref()
-            .map_or("required".to_owned(), |default| format!("default `{}`", default.text));
-        let _ = writeln!(
-            text,
-            "            {}: {} ({default}).",
-            param.name,
-            param.doc.trim().trim_end_matches('.')
-        );
+    let doc = docstring::text(operation);
+    for (number, line) in doc.trim_end().lines().enumerate() {
+        let start = if number == 0 { "r\"\"\"" } else { "" };
+        let _ = writeln!(text, "{}", format!("        {start}{line}").trim_end());
     }
     let _ = writeln!(text, "        \"\"\"");
 }

@@ -1,7 +1,7 @@
 //! The workloads of a schema as contexts: what selection would see of a dense call with these sizes.
 
-use lz_schema::expr::{Program, Value};
-use lz_schema::model::{Constant, Operation, ParamType, Workload};
+use lz_schema::expr::Value;
+use lz_schema::model::{Operation, Workload};
 
 use crate::context::{Context, FRESH_OUTPUT, Field, FieldKind, place_bits};
 use crate::error::Error;
@@ -31,7 +31,7 @@ fn context(
     workload: &Workload,
     place: Place,
 ) -> Option<Context> {
-    let values = values(schema, workload)?;
+    let values = workload.values(schema)?;
     let mut context = Context::of(&operation.fields);
     for (index, field) in operation.fields.iter().enumerate() {
         let raw = match (values.get(index), &field.kind) {
@@ -49,51 +49,6 @@ fn context(
         }
     }
     Some(context)
-}
-
-/// One value an expression slot: axes, params with defaults filled in, `given`.
-fn values(schema: &Operation, workload: &Workload) -> Option<Vec<Value>> {
-    let mut values: Vec<Value> = Vec::new();
-    for sizes in &workload.axes {
-        let product = sizes.as_ref().map_or(Some(0), |sizes| {
-            sizes.iter().try_fold(1i64, |product, size| product.checked_mul(*size))
-        })?;
-        values.push(Value::Int(product));
-    }
-    let first = values.len();
-    for param in &schema.params {
-        // Holds the place until it is known; a default may look at any axis and at what comes before it.
-        values.push(match param.ty {
-            ParamType::Int => Value::Int(0),
-            ParamType::F32 | ParamType::F64 => Value::Float(0.0),
-            ParamType::Bool => Value::Bool(false),
-            ParamType::Enum(_) => Value::Enum(0),
-        });
-    }
-    for (input, given) in schema.inputs.iter().zip(&workload.given) {
-        if input.optional.is_some() {
-            values.push(Value::Bool(*given));
-        }
-    }
-    for (position, param) in schema.params.iter().enumerate() {
-        let stated = workload.params.get(position).and_then(Option::as_ref);
-        let value = match (stated, &param.default) {
-            (Some(Constant::Int(value)), _) => Value::Int(*value),
-            (Some(Constant::Float(value)), _) => Value::Float(*value),
-            (Some(Constant::Bool(value)), _) => Value::Bool(*value),
-            (Some(Constant::Enum(case)), _) => Value::Enum(*case),
-            (None, Some(default)) => Program::compile(default).eval(&values).ok()?,
-            (None, None) => return None,
-        };
-        let value = match (&param.ty, value) {
-            (ParamType::F32, Value::Int(value)) => Value::Float(f64::from(value as f32)),
-            (ParamType::F32, Value::Float(value)) => Value::Float(f64::from(value as f32)),
-            (ParamType::F64, Value::Int(value)) => Value::Float(value as f64),
-            (_, value) => value,
-        };
-        *values.get_mut(first + position)? = value;
-    }
-    Some(values)
 }
 
 fn dtype(schema: &Operation, workload: &Workload, field: &Field) -> u64 {

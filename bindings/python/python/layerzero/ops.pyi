@@ -89,6 +89,13 @@ class _ActivationGelu:
         Args:
             x: `[dims...]` `T`. The input.
             approximate: Which of the two formulas is meant (default `none`).
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            x = torch.randn((8, 6400), dtype=torch.float16)
+            output = lz.ops.activation_gelu(x, approximate="tanh")
         """
 
     def plan(
@@ -134,6 +141,14 @@ class _ActivationGeluMul:
             gate: `[dims...]` `T`. What goes through the activation.
             up: `[dims...]` `T`. What the activated gate is multiplied with.
             approximate: Which of the two formulas is meant (default `none`).
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            gate = torch.randn((16, 14336), dtype=torch.bfloat16)
+            up = torch.randn((16, 14336), dtype=torch.bfloat16)
+            output = lz.ops.activation_gelu_mul(gate, up, approximate="tanh")
         """
 
     def plan(
@@ -172,6 +187,13 @@ class _ActivationRelu:
 
         Args:
             x: `[dims...]` `T`. The input.
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            x = torch.randn((16, 16384), dtype=torch.float16)
+            output = lz.ops.activation_relu(x)
         """
 
     def plan(
@@ -208,6 +230,13 @@ class _ActivationReluSquared:
 
         Args:
             x: `[dims...]` `T`. The input.
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            x = torch.randn((16, 24576), dtype=torch.bfloat16)
+            output = lz.ops.activation_relu_squared(x)
         """
 
     def plan(
@@ -248,6 +277,13 @@ class _ActivationSilu:
         Args:
             x: `[dims...]` `T`. The input.
             alpha: Steepness of the sigmoid (default `1`).
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            x = torch.randn((1, 128, 1536), dtype=torch.float32)
+            output = lz.ops.activation_silu(x)
         """
 
     def plan(
@@ -288,6 +324,14 @@ class _ActivationSiluMul:
         Args:
             gate: `[dims...]` `T`. What goes through the activation.
             up: `[dims...]` `T`. What the activated gate is multiplied with.
+
+        Returns:
+            output: `[dims...]` `T`. The result, element by element.
+
+        Example:
+            gate = torch.randn((16, 12288), dtype=torch.bfloat16)
+            up = torch.randn((16, 12288), dtype=torch.bfloat16)
+            output = lz.ops.activation_silu_mul(gate, up)
         """
 
     def plan(
@@ -354,6 +398,16 @@ class _AttentionCrossDecode:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim_v]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 20, 64), dtype=torch.float16)
+            k = torch.randn((1, 1500, 20, 64), dtype=torch.float16)
+            v = torch.randn((1, 1500, 20, 64), dtype=torch.float16)
+            output = lz.ops.attention_cross_decode(q, k, v)
         """
 
     def plan(
@@ -427,6 +481,16 @@ class _AttentionCrossPrefill:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of all tensors but the lengths and the mask (default `BSHD`).
+
+        Returns:
+            output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
+            lse: BSHD: `[batch, seq_q, heads]`; BHSD: `[batch, heads, seq_q]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 4, 20, 64), dtype=torch.float16)
+            k = torch.randn((1, 1500, 20, 64), dtype=torch.float16)
+            v = torch.randn((1, 1500, 20, 64), dtype=torch.float16)
+            output = lz.ops.attention_cross_prefill(q, k, v)
         """
 
     def plan(
@@ -508,6 +572,16 @@ class _AttentionGqaDecode:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim_v]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 9, 64), dtype=torch.float32)
+            k = torch.randn((1, 256, 3, 64), dtype=torch.float32)
+            v = torch.randn((1, 256, 3, 64), dtype=torch.float32)
+            output = lz.ops.attention_gqa_decode(q, k, v)
         """
 
     def plan(
@@ -600,6 +674,19 @@ class _AttentionGqaDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((16, 16, 256), dtype=torch.bfloat16)
+            k_cache = torch.randn((1024, 16, 8, 256), dtype=torch.bfloat16)
+            v_cache = torch.randn((1024, 16, 8, 256), dtype=torch.bfloat16)
+            kv_indptr = torch.arange(17, dtype=torch.int32) * 32
+            kv_indices = torch.randint(1024, (512,), dtype=torch.int32)
+            kv_last_page_len = torch.full((16,), 16, dtype=torch.int32)
+            output = lz.ops.attention_gqa_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, soft_cap=50.0, sm_scale=0.0625)
         """
 
     def plan(
@@ -695,6 +782,16 @@ class _AttentionGqaPrefill:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+
+        Returns:
+            output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
+            lse: BSHD: `[batch, seq_q, heads]`; BHSD: `[batch, heads, seq_q]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 128, 9, 64), dtype=torch.float32)
+            k = torch.randn((1, 128, 3, 64), dtype=torch.float32)
+            v = torch.randn((1, 128, 3, 64), dtype=torch.float32)
+            output = lz.ops.attention_gqa_prefill(q, k, v, causal=True)
         """
 
     def plan(
@@ -803,6 +900,20 @@ class _AttentionGqaPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
+            lse: `[total_q, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((512, 8, 128), dtype=torch.bfloat16)
+            k_cache = torch.randn((512, 1, 64, 128), dtype=torch.bfloat16)
+            v_cache = torch.randn((512, 1, 64, 128), dtype=torch.bfloat16)
+            qo_indptr = torch.arange(5, dtype=torch.int32) * 128
+            kv_indptr = torch.arange(5, dtype=torch.int32) * 32
+            kv_indices = torch.randint(512, (128,), dtype=torch.int32)
+            kv_last_page_len = torch.full((4,), 64, dtype=torch.int32)
+            output = lz.ops.attention_gqa_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, causal=True, layout="HND")
         """
 
     def plan(
@@ -899,6 +1010,18 @@ class _AttentionGqaPrefillRagged:
             soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
+            lse: `[total_q, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((2048, 8, 128), dtype=torch.bfloat16)
+            k = torch.randn((4096, 1, 128), dtype=torch.bfloat16)
+            v = torch.randn((4096, 1, 128), dtype=torch.bfloat16)
+            qo_indptr = torch.arange(17, dtype=torch.int32) * 128
+            kv_indptr = torch.arange(17, dtype=torch.int32) * 256
+            output = lz.ops.attention_gqa_prefill_ragged(q, k, v, qo_indptr, kv_indptr, causal=True)
         """
 
     def plan(
@@ -967,6 +1090,17 @@ class _AttentionMlaDecode:
             kpe: `[kv_len, 1, dim_kpe]` `T`. Rotary part of the keys.
             sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[tokens, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
+            lse: `[tokens, heads]` float32. Natural logarithm of the sum of exponentials. Only where `return_lse`.
+
+        Example:
+            q_nope = torch.randn((8, 16, 512), dtype=torch.bfloat16)
+            q_pe = torch.randn((8, 16, 64), dtype=torch.bfloat16)
+            ckv = torch.randn((1024, 1, 512), dtype=torch.bfloat16)
+            kpe = torch.randn((1024, 1, 64), dtype=torch.bfloat16)
+            output = lz.ops.attention_mla_decode(q_nope, q_pe, ckv, kpe, sm_scale=0.1147214)
         """
 
     def plan(
@@ -1039,6 +1173,20 @@ class _AttentionMlaDecodePaged:
             kv_last_page_len: `[batch]` int32. How many places of the last page of each request are filled.
             sm_scale: Softmax scale; it depends on the head size before absorption, so it must be given (required).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[batch, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials. Only where `return_lse`.
+
+        Example:
+            q_nope = torch.randn((16, 16, 512), dtype=torch.bfloat16)
+            q_pe = torch.randn((16, 16, 64), dtype=torch.bfloat16)
+            ckv_cache = torch.randn((512, 16, 512), dtype=torch.bfloat16)
+            kpe_cache = torch.randn((512, 16, 64), dtype=torch.bfloat16)
+            kv_indptr = torch.arange(17, dtype=torch.int32) * 32
+            kv_indices = torch.randint(512, (512,), dtype=torch.int32)
+            kv_last_page_len = torch.full((16,), 16, dtype=torch.int32)
+            output = lz.ops.attention_mla_decode_paged(q_nope, q_pe, ckv_cache, kpe_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale=0.1147214)
         """
 
     def plan(
@@ -1111,6 +1259,17 @@ class _AttentionMlaPrefill:
             causal: Whether later keys are hidden (default `false`).
             causal_offset: With causal, key j is visible to query i when j <= i + causal_offset; the default aligns the last of both (default `kv_len - seq_q`).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[seq_q, heads, dim_ckv]` `T`. Attended latents, still to be multiplied by W_UV.
+            lse: `[seq_q, heads]` float32. Natural logarithm of the sum of exponentials. Only where `return_lse`.
+
+        Example:
+            q_nope = torch.randn((128, 16, 512), dtype=torch.bfloat16)
+            q_pe = torch.randn((128, 16, 64), dtype=torch.bfloat16)
+            ckv = torch.randn((128, 1, 512), dtype=torch.bfloat16)
+            kpe = torch.randn((128, 1, 64), dtype=torch.bfloat16)
+            output = lz.ops.attention_mla_prefill(q_nope, q_pe, ckv, kpe, sm_scale=0.1147214, causal=True)
         """
 
     def plan(
@@ -1190,6 +1349,18 @@ class _AttentionSparseBlock:
             soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[m, heads, head_dim]` `T`. Attended values.
+            lse: `[m, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((512, 32, 64), dtype=torch.float16)
+            k = torch.randn((512, 32, 64), dtype=torch.float16)
+            v = torch.randn((512, 32, 64), dtype=torch.float16)
+            indptr = torch.arange(33, dtype=torch.int32) * 8
+            indices = torch.randint(32, (256,), dtype=torch.int32)
+            output = lz.ops.attention_sparse_block(q, k, v, indptr, indices, block_rows=16, block_cols=16)
         """
 
     def plan(
@@ -1268,6 +1439,19 @@ class _AttentionSparseVariableBlock:
             soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[heads, m, head_dim]` `T`. Attended values.
+            lse: `[heads, m]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((4, 256, 64), dtype=torch.float32)
+            k = torch.randn((4, 256, 64), dtype=torch.float32)
+            v = torch.randn((4, 256, 64), dtype=torch.float32)
+            block_mask = torch.ones((4, 8, 8), dtype=torch.bool)
+            block_row_sizes = torch.full((4, 8), 32, dtype=torch.int32)
+            block_col_sizes = torch.full((4, 8), 32, dtype=torch.int32)
+            output = lz.ops.attention_sparse_variable_block(q, k, v, block_mask, block_row_sizes, block_col_sizes)
         """
 
     def plan(
@@ -1349,6 +1533,16 @@ class _AttentionStandardDecode:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of keys and values (default `BSHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim_v]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 20, 64), dtype=torch.float16)
+            k = torch.randn((1, 448, 20, 64), dtype=torch.float16)
+            v = torch.randn((1, 448, 20, 64), dtype=torch.float16)
+            output = lz.ops.attention_standard_decode(q, k, v)
         """
 
     def plan(
@@ -1440,6 +1634,19 @@ class _AttentionStandardDecodePaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[batch, heads, head_dim]` `T`. Attended values.
+            lse: `[batch, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((4, 12, 64), dtype=torch.float16)
+            k_cache = torch.randn((256, 16, 12, 64), dtype=torch.float16)
+            v_cache = torch.randn((256, 16, 12, 64), dtype=torch.float16)
+            kv_indptr = torch.arange(5, dtype=torch.int32) * 32
+            kv_indices = torch.randint(256, (128,), dtype=torch.int32)
+            kv_last_page_len = torch.full((4,), 16, dtype=torch.int32)
+            output = lz.ops.attention_standard_decode_paged(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len)
         """
 
     def plan(
@@ -1534,6 +1741,16 @@ class _AttentionStandardPrefill:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of all tensors but the mask and the slopes (default `BSHD`).
+
+        Returns:
+            output: BSHD: `[batch, seq_q, heads, head_dim_v]`; BHSD: `[batch, heads, seq_q, head_dim_v]` `T`. Attended values.
+            lse: BSHD: `[batch, seq_q, heads]`; BHSD: `[batch, heads, seq_q]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1, 1024, 12, 64), dtype=torch.float32)
+            k = torch.randn((1, 1024, 12, 64), dtype=torch.float32)
+            v = torch.randn((1, 1024, 12, 64), dtype=torch.float32)
+            output = lz.ops.attention_standard_prefill(q, k, v, causal=True)
         """
 
     def plan(
@@ -1641,6 +1858,20 @@ class _AttentionStandardPrefillPaged:
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Returns:
+            output: `[total_q, heads, head_dim]` `T`. Attended values of all requests.
+            lse: `[total_q, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((512, 12, 64), dtype=torch.float16)
+            k_cache = torch.randn((128, 16, 12, 64), dtype=torch.float16)
+            v_cache = torch.randn((128, 16, 12, 64), dtype=torch.float16)
+            qo_indptr = torch.arange(5, dtype=torch.int32) * 128
+            kv_indptr = torch.arange(5, dtype=torch.int32) * 16
+            kv_indices = torch.randint(128, (64,), dtype=torch.int32)
+            kv_last_page_len = torch.full((4,), 16, dtype=torch.int32)
+            output = lz.ops.attention_standard_prefill_paged(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, kv_last_page_len, causal=True)
         """
 
     def plan(
@@ -1736,6 +1967,18 @@ class _AttentionStandardPrefillRagged:
             soft_cap: Bound of the scores by a hyperbolic tangent; 0 means none (default `0`).
             sm_scale: Factor of the scores (default `1 / sqrt(head_dim)`).
             return_lse: Whether lse is returned as well (default `false`).
+
+        Returns:
+            output: `[total_q, heads, head_dim_v]` `T`. Attended values of all requests.
+            lse: `[total_q, heads]` float32. Natural logarithm of the sum of exponentials; -∞ where no key is visible. Only where `return_lse`.
+
+        Example:
+            q = torch.randn((1024, 12, 64), dtype=torch.float16)
+            k = torch.randn((1024, 12, 64), dtype=torch.float16)
+            v = torch.randn((1024, 12, 64), dtype=torch.float16)
+            qo_indptr = torch.arange(5, dtype=torch.int32) * 256
+            kv_indptr = torch.arange(5, dtype=torch.int32) * 256
+            output = lz.ops.attention_standard_prefill_ragged(q, k, v, qo_indptr, kv_indptr, causal=True)
         """
 
     def plan(
@@ -1791,6 +2034,15 @@ class _AttentionStateMerge:
         Args:
             v: `[rows..., states, heads, head_dim]` `T`. Output of each partial attention.
             s: `[rows..., states, heads]` float32. Natural lse of each partial attention.
+
+        Returns:
+            output: `[rows..., heads, head_dim]` `T`. Output over all keys.
+            lse: `[rows..., heads]` float32. Natural lse over all keys.
+
+        Example:
+            v = torch.randn((64, 4, 16, 512), dtype=torch.float32)
+            s = torch.randn((64, 4, 16), dtype=torch.float32)
+            output, lse = lz.ops.attention_state_merge(v, s)
         """
 
     def plan(
@@ -1863,6 +2115,14 @@ class _Dequantize:
             block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
             inner: Last dimension of the output; to be given where it is odd in a format of half a byte an element (default `2 * stored if format in [int4, mxfp4, nvfp4] else stored`).
             output_dtype: The dtype of the output (default `f32`).
+
+        Returns:
+            output: `[outer..., channels, inner]` f32: float32; f16: float16; bf16: bfloat16. The values as ordinary floats.
+
+        Example:
+            quantized = torch.empty((512, 8, 128), dtype=torch.float8_e5m2)
+            scale = torch.randn((8,), dtype=torch.float32)
+            output = lz.ops.dequantize(quantized, scale, format="fp8_e5m2", granularity="head", output_dtype="bf16")
         """
 
     def plan(
@@ -1910,6 +2170,14 @@ class _EmbeddingLookup:
         Args:
             table: `[vocab, dim]` `T`. One row a token.
             ids: `[tokens...]` `I`. Which rows are wanted.
+
+        Returns:
+            output: `[tokens..., dim]` `T`. The rows in the order of the ids.
+
+        Example:
+            table = torch.randn((50257, 768), dtype=torch.float32)
+            ids = torch.randint(50257, (1, 1024), dtype=torch.int64)
+            output = lz.ops.embedding_lookup(table, ids)
         """
 
     def plan(
@@ -1964,6 +2232,14 @@ class _KvAppend:
             v_cache: NHD: `[num_pages, page_size, kv_heads, head_dim]`; HND: `[num_pages, kv_heads, page_size, head_dim]` `C`. Values by page and place.
             slots: `[tokens]` int64. Where each token goes, as page * page_size + place; -1 skips it.
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Example:
+            k = torch.randn((64, 1, 128), dtype=torch.bfloat16)
+            v = torch.randn((64, 1, 128), dtype=torch.bfloat16)
+            k_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            v_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            slots = torch.arange(64, dtype=torch.int64)
+            lz.ops.kv_append(k, v, k_cache, v_cache, slots, layout="HND")
         """
 
     def plan(
@@ -2015,6 +2291,13 @@ class _KvCompact:
             source: `[moves]` int32. Pages that are read.
             target: `[moves]` int32. Pages that are written.
             layout: Order of the dimensions of the caches (default `NHD`).
+
+        Example:
+            k_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            v_cache = torch.randn((2048, 1, 64, 128), dtype=torch.bfloat16)
+            source = torch.randint(2048, (64,), dtype=torch.int32)
+            target = torch.randint(2048, (64,), dtype=torch.int32)
+            lz.ops.kv_compact(k_cache, v_cache, source, target, layout="HND")
         """
 
     def plan(
@@ -2074,6 +2357,16 @@ class _MlpFused:
             up_weight: `[intermediate, in_features]` `T`. Weights whose product multiplies the activated one.
             down_weight: `[out_features, intermediate]` `T`. Weights that lead back to the model's width.
             activation: Applied to the gate (default `silu`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The output rows.
+
+        Example:
+            x = torch.randn((1, 576), dtype=torch.float32)
+            gate_weight = torch.randn((1536, 576), dtype=torch.float32)
+            up_weight = torch.randn((1536, 576), dtype=torch.float32)
+            down_weight = torch.randn((576, 1536), dtype=torch.float32)
+            output = lz.ops.mlp_fused(x, gate_weight, up_weight, down_weight)
         """
 
     def plan(
@@ -2128,6 +2421,15 @@ class _MlpLinear:
             weight: `[out_features, in_features]` `T`. One row an output feature.
             bias: `[out_features]` `T`. Addend of each output feature; absent means 0.
             activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The output rows.
+
+        Example:
+            x = torch.randn((8, 128, 384), dtype=torch.float32)
+            weight = torch.randn((1536, 384), dtype=torch.float32)
+            bias = torch.randn((1536,), dtype=torch.float32)
+            output = lz.ops.mlp_linear(x, weight, bias, activation="gelu")
         """
 
     def plan(
@@ -2199,6 +2501,18 @@ class _MlpLinearInt8:
             weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
             activation: Applied to each output before it is rounded (default `none`).
             output_dtype: The dtype of the output (default `f32`).
+
+        Returns:
+            output: `[rows..., out_features]` f32: float32; f16: float16; bf16: bfloat16. The output rows.
+
+        Example:
+            x = torch.zeros((1, 1024, 768), dtype=torch.int8)
+            weight = torch.zeros((3072, 768), dtype=torch.int8)
+            x_scale = torch.randn((1, 1024), dtype=torch.float32)
+            weight_scale = torch.randn((3072,), dtype=torch.float32)
+            x_zero_point = torch.zeros((1, 1024), dtype=torch.int32)
+            bias = torch.randn((3072,), dtype=torch.float32)
+            output = lz.ops.mlp_linear_int8(x, weight, x_scale, weight_scale, x_zero_point, bias, activation="gelu_tanh")
         """
 
     def plan(
@@ -2246,6 +2560,13 @@ class _MlpLinearPack:
 
         Args:
             weight: `[out_features, stored]` `Q`. One row an output feature: i8 for int8, u8 with two inputs a byte for int4.
+
+        Returns:
+            packed: `[ceil_div(out_features, 16), ceil_div(stored, 4), 16, 4]` `Q`. Panels of 16 rows, word by word.
+
+        Example:
+            weight = torch.zeros((6144, 4096), dtype=torch.int8)
+            packed = lz.ops.mlp_linear_pack(weight)
         """
 
     def plan(
@@ -2320,6 +2641,16 @@ class _MlpLinearWeightOnly:
             weight_layout: As `quantize` stores them, or as `mlp.linear.pack` lays them out (default `plain`).
             stored: Bytes of a stored row; follows from the format (default `ceil_div(in_features, 2) if format == int4 else in_features`).
             activation: Applied to each output before it is rounded (default `none`).
+
+        Returns:
+            output: `[rows..., out_features]` `T`. The output rows.
+
+        Example:
+            x = torch.randn((1, 1024, 768), dtype=torch.float32)
+            weight = torch.zeros((3072, 768), dtype=torch.int8)
+            scale = torch.randn((3072,), dtype=torch.float32)
+            bias = torch.randn((3072,), dtype=torch.float32)
+            output = lz.ops.mlp_linear_weight_only(x, weight, scale, bias=bias, format="int8", activation="gelu_tanh")
         """
 
     def plan(
@@ -2381,6 +2712,17 @@ class _NormLayer:
             bias: `[hidden]` `W`. Addend of each feature; absent means 0.
             eps: Added to the variance before the root (default `1e-5`).
             return_stats: Whether mean and inverse standard deviation are returned as well (default `false`).
+
+        Returns:
+            output: `[rows..., hidden]` `T`. The normalised rows.
+            mean: `[rows...]` float32. Mean of each row. Only where `return_stats`.
+            inv_std: `[rows...]` float32. Inverse standard deviation of each row, with eps. Only where `return_stats`.
+
+        Example:
+            x = torch.randn((8, 1600), dtype=torch.float16)
+            weight = torch.randn((1600,), dtype=torch.float16)
+            bias = torch.randn((1600,), dtype=torch.float16)
+            output = lz.ops.norm_layer(x, weight, bias)
         """
 
     def plan(
@@ -2433,6 +2775,14 @@ class _NormRms:
             weight: `[hidden]` `W`. Factor of each feature; absent means 1.
             eps: Added to the mean square before the root (default `1e-6`).
             weight_offset: Added to the weight; 1 for Gemma (default `0`).
+
+        Returns:
+            output: `[rows..., hidden]` `T`. The normalised rows.
+
+        Example:
+            x = torch.randn((1, 576), dtype=torch.float32)
+            weight = torch.randn((576,), dtype=torch.float32)
+            output = lz.ops.norm_rms(x, weight, eps=1e-5)
         """
 
     def plan(
@@ -2487,6 +2837,15 @@ class _NormRmsAdd:
             weight: `[hidden]` `W`. Factor of each feature; absent means 1.
             eps: Added to the mean square before the root (default `1e-6`).
             weight_offset: Added to the weight; 1 for Gemma (default `0`).
+
+        Returns:
+            output: `[rows..., hidden]` `T`. The normalised sum.
+
+        Example:
+            x = torch.randn((64, 4096), dtype=torch.bfloat16)
+            residual = torch.randn((64, 4096), dtype=torch.bfloat16)
+            weight = torch.randn((4096,), dtype=torch.bfloat16)
+            output = lz.ops.norm_rms_add(x, residual, weight, eps=1e-5)
         """
 
     def plan(
@@ -2534,6 +2893,14 @@ class _PosencAlibi:
             scores: `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.
             slopes: `[heads]` float32. Slope of each head.
             causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both (default `seq_k - seq_q`).
+
+        Returns:
+            output: `[batch, heads, seq_q, seq_k]` `T`. The biased scores.
+
+        Example:
+            scores = torch.randn((16, 32, 1, 2048), dtype=torch.bfloat16)
+            slopes = torch.randn((32,), dtype=torch.float32)
+            output = lz.ops.posenc_alibi(scores, slopes)
         """
 
     def plan(
@@ -2591,6 +2958,15 @@ class _PosencRope:
             positions: `[batch, seq]` `P`. Position of each token; absent means 0 to seq - 1 in every batch row.
             interleaved: Whether pairs are neighbours instead of halves (default `false`).
             layout: Order of the dimensions of x and of the output (default `BSHD`).
+
+        Returns:
+            output: BSHD: `[batch, seq, heads, head_dim]`; BHSD: `[batch, heads, seq, head_dim]` `T`. x with its rotary features turned.
+
+        Example:
+            x = torch.randn((1, 128, 9, 64), dtype=torch.float32)
+            cos = torch.randn((8192, 32), dtype=torch.float32)
+            sin = torch.randn((8192, 32), dtype=torch.float32)
+            output = lz.ops.posenc_rope(x, cos, sin)
         """
 
     def plan(
@@ -2674,6 +3050,14 @@ class _Quantize:
             format: The format of the result (required).
             granularity: Which elements share a scale (required).
             block_size: Elements a block, with granularity block (default `16 if format == nvfp4 else 32`).
+
+        Returns:
+            quantized: int8: `[outer..., channels, inner]`; int4: `[outer..., channels, ceil_div(inner, 2)]`; fp8_e4m3: `[outer..., channels, inner]`; fp8_e5m2: `[outer..., channels, inner]`; mxfp4: `[outer..., channels, ceil_div(inner, 2)]`; nvfp4: `[outer..., channels, ceil_div(inner, 2)]` int8: int8; int4: uint8; fp8_e4m3: float8_e4m3fn; fp8_e5m2: float8_e5m2; mxfp4: float4_e2m1fn_x2; nvfp4: float4_e2m1fn_x2. The rounded values.
+            scale_out: tensor: `[]`; channel: `[channels]`; head: `[channels]`; block: `[outer..., channels, ceil_div(inner, block_size)]` int8: float32; int4: float32; fp8_e4m3: float32; fp8_e5m2: float32; mxfp4: float8_e8m0fnu; nvfp4: float8_e4m3fn. The computed scale of each group. Only where `not given(scale)`.
+
+        Example:
+            x = torch.randn((512, 8, 128), dtype=torch.bfloat16)
+            quantized, scale_out = lz.ops.quantize(x, format="fp8_e5m2", granularity="head")
         """
 
     def plan(
@@ -2752,6 +3136,16 @@ class _SamplingSpeculative:
             offset_tensor: `[]` int64. Overrides offset; lets a captured graph draw anew.
             seed: Key of the random numbers, as 64 bits (default `0`).
             offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+
+        Returns:
+            tokens: `[batch, draft_len + 1]` int32. Accepted draft tokens, the emitted token, then -1.
+            accepted: `[batch]` int32. How many draft tokens were accepted.
+
+        Example:
+            draft_probs = torch.randn((1, 7, 32000), dtype=torch.float32)
+            draft_tokens = torch.randint(32000, (1, 7), dtype=torch.int32)
+            target_probs = torch.randn((1, 8, 32000), dtype=torch.float32)
+            tokens, accepted = lz.ops.sampling_speculative(draft_probs, draft_tokens, target_probs)
         """
 
     def plan(
@@ -2830,6 +3224,13 @@ class _SamplingTopk:
             temperature: Divides the logits; small values prefer the likeliest token (default `1`).
             seed: Key of the random numbers, as 64 bits (default `0`).
             offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+
+        Returns:
+            tokens: `[rows...]` int32. The chosen token of each row, or -1.
+
+        Example:
+            logits = torch.randn((1, 50257), dtype=torch.float32)
+            tokens = lz.ops.sampling_topk(logits, k=40)
         """
 
     def plan(
@@ -2914,6 +3315,13 @@ class _SamplingTopp:
             temperature: Divides the logits; small values prefer the likeliest token (default `1`).
             seed: Key of the random numbers, as 64 bits (default `0`).
             offset: First two words of the counter, as 64 bits; move it with every call (default `0`).
+
+        Returns:
+            tokens: `[rows...]` int32. The chosen token of each row, or -1.
+
+        Example:
+            logits = torch.randn((1, 32000), dtype=torch.float16)
+            tokens = lz.ops.sampling_topp(logits, p=0.9)
         """
 
     def plan(
@@ -2967,6 +3375,15 @@ class _TokenizeDecode:
             indptr: `[batch + 1]` int64. Where the ids of each text begin.
             tokenizer: a tokenizer. The tokenizer; its definition decides everything.
             skip_special_tokens: Whether special tokens are left out of the texts (default `true`).
+
+        Returns:
+            texts: strings. The texts.
+
+        Example:
+            tokens = torch.arange(256, dtype=torch.int32)
+            indptr = torch.arange(257, dtype=torch.int64)
+            tokenizer = lz.Tokenizer.from_file("tokenizer.json")
+            texts = lz.ops.tokenize_decode(tokens, indptr, tokenizer)
         """
 
     def plan(
@@ -3016,6 +3433,16 @@ class _TokenizeEncode:
             tokenizer: a tokenizer. The tokenizer; its definition decides everything.
             add_special_tokens: Whether the post-processor adds its tokens, such as the one that begins a text (default `true`).
             return_offsets: Whether the place of each token in its text is returned as well (default `false`).
+
+        Returns:
+            tokens: `[total]` int32. Ids of all texts, one text after the other.
+            indptr: `[batch + 1]` int64. Where the ids of each text begin; starts at 0 and ends at total.
+            offsets: `[total, 2]` int64. First byte and byte after the last of each token. Only where `return_offsets`.
+
+        Example:
+            texts = ["Hello, world!"]
+            tokenizer = lz.Tokenizer.from_file("tokenizer.json")
+            tokens, indptr = lz.ops.tokenize_encode(texts, tokenizer)
         """
 
     def plan(

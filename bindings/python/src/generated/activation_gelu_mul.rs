@@ -25,7 +25,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_gelu_mul",
-    c"activation_gelu_mul(gate, up, *, approximate=None, out=None)\n--\n\nThe gate of GeGLU, the Gaussian error linear unit of one tensor times another.\n\nFor each element:\n\n    output = gelu(gate, approximate) * up\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.",
+    c"activation_gelu_mul(gate, up, *, approximate=None, out=None)\n--\n\nThe gate of GeGLU, the Gaussian error linear unit of one tensor times another.\n\nFor each element:\n\n    output = gelu(gate, approximate) * up\n    gelu(z, none) = z Φ(z) = z/2 (1 + erf(z / √2))\n    gelu(z, tanh) = z/2 (1 + tanh(√(2/π) (z + 0.044715 z³)))\n\nin exact arithmetic, rounded to T once: the activated gate is not rounded before the product.\n\nArgs:\n    gate: `[dims...]` `T`. What goes through the activation.\n    up: `[dims...]` `T`. What the activated gate is multiplied with.\n    approximate: Which of the two formulas is meant (default `none`).\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    gate = torch.randn((16, 14336), dtype=torch.bfloat16)\n    up = torch.randn((16, 14336), dtype=torch.bfloat16)\n    output = lz.ops.activation_gelu_mul(gate, up, approximate=\"tanh\")",
     &["gate", "up", "approximate", "out"],
     2usize,
     3u64,

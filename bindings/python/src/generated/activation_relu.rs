@@ -25,7 +25,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_relu",
-    c"activation_relu(x, *, out=None)\n--\n\nThe rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)\n\nand NaN for NaN.",
+    c"activation_relu(x, *, out=None)\n--\n\nThe rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)\n\nand NaN for NaN.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((16, 16384), dtype=torch.float16)\n    output = lz.ops.activation_relu(x)",
     &["x", "out"],
     1usize,
     1u64,

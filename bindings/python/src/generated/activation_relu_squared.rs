@@ -25,7 +25,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"activation_relu_squared",
-    c"activation_relu_squared(x, *, out=None)\n--\n\nThe square of the rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)²\n\nin exact arithmetic, rounded to T once, and NaN for NaN.",
+    c"activation_relu_squared(x, *, out=None)\n--\n\nThe square of the rectified linear unit.\n\nFor each element:\n\n    output = max(x, 0)²\n\nin exact arithmetic, rounded to T once, and NaN for NaN.\n\nArgs:\n    x: `[dims...]` `T`. The input.\n\nReturns:\n    output: `[dims...]` `T`. The result, element by element.\n\nExample:\n    x = torch.randn((16, 24576), dtype=torch.bfloat16)\n    output = lz.ops.activation_relu_squared(x)",
     &["x", "out"],
     1usize,
     1u64,

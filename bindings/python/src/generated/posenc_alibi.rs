@@ -25,7 +25,7 @@ use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
     c"posenc_alibi",
-    c"posenc_alibi(scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).",
+    c"posenc_alibi(scores, slopes, *, causal_offset=None, out=None)\n--\n\nAdds the linear position bias of ALiBi to attention scores.\n\nFor query i and key j of head h:\n\n    output[b,h,i,j] = scores[b,h,i,j] + slopes[h] * (j - (i + causal_offset))\n\ncomputed in exact arithmetic and rounded to T once. The bias is 0 at the key that stands at the query's own\nplace, negative before it and positive after it (which causality hides).\n\nArgs:\n    scores: `[batch, heads, seq_q, seq_k]` `T`. Scores before the softmax.\n    slopes: `[heads]` float32. Slope of each head.\n    causal_offset: Query i stands at the place of key i + causal_offset; the default aligns the last of both (default `seq_k - seq_q`).\n\nReturns:\n    output: `[batch, heads, seq_q, seq_k]` `T`. The biased scores.\n\nExample:\n    scores = torch.randn((16, 32, 1, 2048), dtype=torch.bfloat16)\n    slopes = torch.randn((32,), dtype=torch.float32)\n    output = lz.ops.posenc_alibi(scores, slopes)",
     &["scores", "slopes", "causal_offset", "out"],
     2usize,
     3u64,
