@@ -385,7 +385,13 @@ impl<'a, 'py> Frame<'a, 'py> {
     fn refuse_problem(&self, name: &str, problem: Problem) -> PyErr {
         match problem {
             Problem::Python(error) => error,
-            Problem::Reason(reason) => refuse(self.py, &self.operation.name, reason.argument(name)),
+            Problem::Reason(reason) => {
+                // Whoever looked at the tensor did not know its name.
+                let sentence = reason.message.as_ref().map(|sentence| format!("{name}: {sentence}"));
+                let reason = reason.argument(name);
+                let reason = sentence.into_iter().fold(reason, Reason::message);
+                refuse(self.py, &self.operation.name, reason)
+            }
         }
     }
 

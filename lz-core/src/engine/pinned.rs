@@ -50,9 +50,11 @@ impl Pinned {
         let differs = |field: &&Field| self.context.raw(field.store) != context.raw(field.store);
         let fields = self.operation.fields.iter().filter(|field| field.kind != FieldKind::Strides);
         let reasons = fields.filter(differs).map(|field| {
+            let (planned, found) = (text(field, &self.context), text(field, context));
             let reason = Reason::new(ReasonCode::PlanMismatch)
-                .required(text(field, &self.context))
-                .found(text(field, context));
+                .message(format!("{} was planned as {planned}, and is {found}", field.name))
+                .required(planned)
+                .found(found);
             match field.kind {
                 FieldKind::Axis { .. } => reason.axis(field.name.as_ref()),
                 _ => reason.argument(field.name.as_ref()),

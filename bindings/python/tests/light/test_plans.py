@@ -73,6 +73,7 @@ def test_a_call_that_does_not_fit_is_refused():
         reasons = [reason for reason in caught.value.reasons if reason.code == "PLAN_MISMATCH"]
         assert what[1] is None or what[1] in [getattr(reason, what[0]) for reason in reasons], reasons
         assert all(reason.required != reason.found for reason in reasons)
+        assert all((reason.argument or reason.axis) in reason.message for reason in reasons)
     # What is wrong with any call is wrong with this one.
     with pytest.raises(lz.ValidationError, match="AXIS_MISMATCH"):
         plan.run(x, np.ones(5, np.float32), eps=1e-5)

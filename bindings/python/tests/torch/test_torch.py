@@ -64,7 +64,7 @@ def test_parameters_and_inference():
     x, w = tensors()
     parameter = torch.nn.Parameter(w)
     expected = reference(x, w)
-    error = refused("requires grad", x, parameter)
+    error = refused("weight: it requires grad", x, parameter)
     assert error.reasons[0].argument == "weight" and error.reasons[0].code == "ARGUMENT_KIND"
     for mode in (torch.no_grad, torch.inference_mode):
         with mode():
@@ -104,7 +104,7 @@ def test_negated_and_conjugated_views_are_refused():
     z = torch.complex(torch.randn(4, 64), torch.randn(4, 64))
     negated = z.conj().imag
     assert negated.is_neg()
-    assert "resolve_neg" in str(refused("ARGUMENT_KIND", negated))
+    assert "x: it is a view" in str(refused("resolve_neg", negated))
     torch.testing.assert_close(lz.ops.norm_rms(negated.resolve_neg()), reference(negated.resolve_neg()))
     refused("DTYPE_UNSUPPORTED", z)
     refused("DTYPE_UNSUPPORTED", z.conj())
