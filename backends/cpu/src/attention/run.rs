@@ -205,8 +205,9 @@ impl Attend for crate::simd::Amx {
 }
 
 fn by_vectors<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>) {
-    with_scratch::<S, _>(task.shape, task.rows.len(), |scratch| {
-        if task.rows.len() <= stream::STREAMED_ROWS && task.shape.dims[1] == 0 && !task.shape.shared {
+    let streams = task.rows.len() <= stream::STREAMED_ROWS && task.shape.dims[1] == 0 && !task.shape.shared;
+    with_scratch::<S, _>(task.shape, task.rows.len(), streams, |scratch| {
+        if streams {
             stream::attend(s, task, ranges, scratch);
         } else {
             tile::attend(s, task, ranges, scratch);

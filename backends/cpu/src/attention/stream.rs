@@ -62,7 +62,7 @@ fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
             }
         }
         // SAFETY: as above.
-        unsafe { std::ptr::write_bytes(scratch.o, 0, scratch.padded * scratch.width) };
+        unsafe { std::ptr::write_bytes(scratch.o, 0, task.rows.len() * scratch.width) };
     });
 }
 

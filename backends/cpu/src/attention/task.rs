@@ -155,18 +155,25 @@ pub(super) const fn panel<S: Simd>() -> usize {
     most_vectors::<S>() * S::LANES
 }
 
-/// Runs `body` with the scratch memory that so many rows need.
-pub(super) fn with_scratch<S: Simd, R>(shape: &Shape, rows: usize, body: impl FnOnce(&Scratch) -> R) -> R {
+/// Runs `body` with the scratch memory that so many rows need. Where keys are streamed none are packed, and little memory is
+/// touched: a call on few keys would spend its time on that.
+pub(super) fn with_scratch<S: Simd, R>(
+    shape: &Shape,
+    rows: usize,
+    streams: bool,
+    body: impl FnOnce(&Scratch) -> R,
+) -> R {
     let (dim, width, padded) =
         (shape.dim(), shape.dim_v.next_multiple_of(S::LANES), rows.next_multiple_of(S::LANES));
     // Stores of whole vectors may reach over the end of a row.
     let slack = 16;
+    let packed = |size: usize| if streams { 0 } else { size };
     let sizes = [
         padded * dim.next_multiple_of(S::LANES) + slack,
-        TILE * dim + 2 * slack + width,
-        TILE * width + slack,
-        TILE * panel::<S>(),
-        TILE * panel::<S>(),
+        packed(TILE * dim + 2 * slack + width),
+        packed(TILE * width + slack),
+        if streams { rows * TILE } else { TILE * panel::<S>() },
+        packed(TILE * panel::<S>()),
         padded * width,
         padded,
         padded,
@@ -208,7 +215,9 @@ pub(super) fn with_scratch<S: Simd, R>(shape: &Shape, rows: usize, body: impl Fn
             line,
         })
     };
-    if all <= 1 << 14 {
+    if all <= 1 << 12 {
+        on_stack::<{ 1 << 12 }, R>(run)
+    } else if all <= 1 << 14 {
         on_stack::<{ 1 << 14 }, R>(run)
     } else if all <= 3 << 14 {
         on_stack::<{ 3 << 14 }, R>(run)
