@@ -4,7 +4,11 @@
 #include <atomic>
 #include <cmath>
 #include <cstdio>
+#include <filesystem>
+#include <string>
 #include <thread>
+
+#include <unistd.h>
 
 namespace {
 
@@ -209,6 +213,63 @@ void policy() {
     HOLD(same.generation() == engine.generation());
 }
 
+void measuring() {
+    const std::filesystem::path folder =
+        std::filesystem::temp_directory_path() / ("lz-smoke-" + std::to_string(::getpid()));
+    std::filesystem::create_directory(folder);
+    const std::string database = folder / "perf.db";
+    const std::string lines = folder / "perf.jsonl";
+    std::vector<float> x(std::size_t{64} * 256, 1.0F);
+    const lz::ops::NormRms args{.x = {std::span(x), {64, 256}}};
+    {
+        const lz::Engine engine;
+        HOLD(!engine.perfdb());
+        try {
+            (void)engine.export_perfdb(lines);
+            HOLD(!"there is nothing to export");
+        } catch (const lz::ConfigurationError &error) {
+            HOLD(error.has("PERFDB_UNAVAILABLE"));
+        }
+        HOLD(!engine.tune(args).kept); // measured all the same
+        engine.open_perfdb(database);
+        const lz::Tuned tuned = engine.tune(args, lz::Options{});
+        HOLD(tuned.kept);
+        HOLD(!tuned.best().empty());
+        HOLD(tuned.kernels.front().median_ns > 0.0 && tuned.kernels.front().samples > 0);
+        HOLD(engine.which(args).kernel == tuned.best());
+        HOLD(engine.perfdb()->state == "writable");
+        HOLD(engine.perfdb()->measurements >= 2);
+        HOLD(engine.export_perfdb(lines) == engine.perfdb()->measurements);
+        try {
+            engine.open_perfdb((folder / "other.db").string());
+            HOLD(!"an engine has one database");
+        } catch (const lz::ConfigurationError &error) {
+            HOLD(std::string(error.what()).find("perf.db") != std::string::npos);
+        }
+        try {
+            (void)engine.tune(lz::ops::NormRms{.x = {x.data(), lz::DType::I64, lz::Dims{}}});
+            HOLD(!"a wrong call is not measured");
+        } catch (const lz::ValidationError &error) {
+            HOLD(!error.reasons().empty());
+        }
+    }
+    // What was measured is known to the next engine, and can be carried to another one.
+    const lz::Engine next;
+    next.open_perfdb(database);
+    HOLD(next.perfdb()->measurements >= 2);
+    const lz::Engine elsewhere;
+    elsewhere.open_perfdb((folder / "elsewhere.db").string());
+    HOLD(elsewhere.import_perfdb(lines) == next.perfdb()->measurements);
+    const lz::Engine nowhere;
+    try {
+        nowhere.open_perfdb(folder.string()); // a folder is no file
+        HOLD(!"a folder is no database");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(error.has("PERFDB_UNAVAILABLE"));
+    }
+    std::filesystem::remove_all(folder);
+}
+
 void own_kernels() {
     const lz::Engine engine;
     std::vector<float> x = rows();
@@ -297,6 +358,7 @@ int main() {
     dlpack();
     allocators();
     policy();
+    measuring();
     own_kernels();
     plugins();
     threads();

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 
 use lz_core::element::Element;
-use lz_core::tensor::{Dims, Layout, MAX_RANK};
+use lz_core::tensor::Layout;
 use lz_core::{DType, KernelError, TensorMut, TensorView};
 
 use crate::pool;
@@ -93,42 +93,41 @@ pub(crate) enum Shape {
     Elements,
 }
 
-/// Where rows start: leading dimensions, joined as far as strides allow.
+/// Where rows start. Small, because one is made for every tensor of every call.
 #[derive(Debug, Clone, Copy)]
-struct Starts {
+struct Starts<'a> {
     count: usize,
     width: usize,
     /// Elements of the last row.
     last_width: usize,
-    /// Distance of neighbours in the innermost joined dimension, in elements.
+    /// Distance of neighbours where all leading dimensions are one, in elements.
     stride: isize,
-    /// Sizes and strides of the joined dimensions, outermost first; one or none is the usual case.
-    sizes: [usize; MAX_RANK],
-    strides: [isize; MAX_RANK],
-    rank: usize,
+    /// The leading dimensions where they are not: how many, and whose.
+    apart: Option<(usize, &'a Layout)>,
 }
 
-impl Starts {
-    fn new(layout: &Layout, shape: Shape) -> Option<Starts> {
+impl<'a> Starts<'a> {
+    #[inline]
+    fn new(layout: &'a Layout, shape: Shape) -> Option<Starts<'a>> {
         if !layout.place.is_host() {
             return None;
         }
-        let (sizes, strides) = (&*layout.shape, &*layout.strides);
         match shape {
-            Shape::Elements => Starts::over(sizes, strides, 1),
+            Shape::Elements => Starts::over(layout, layout.shape.len(), 1),
             Shape::Last => Starts::trailing(layout, 1),
             Shape::Trailing(most) => Starts::trailing(layout, most),
             Shape::Blocks => {
                 let elements = usize::try_from(layout.elements()?).ok()?;
                 let count = elements.div_ceil(BLOCK);
-                let mut starts = Starts::over(&[count as i64], &[BLOCK as i64], BLOCK)?;
-                starts.last_width = elements - count.saturating_sub(1) * BLOCK;
+                let last_width = elements - count.saturating_sub(1) * BLOCK;
+                let starts = Starts { count, width: BLOCK, last_width, stride: BLOCK as isize, apart: None };
                 layout.is_contiguous().then_some(starts)
             }
         }
     }
 
-    fn trailing(layout: &Layout, most: usize) -> Option<Starts> {
+    #[inline]
+    fn trailing(layout: &'a Layout, most: usize) -> Option<Starts<'a>> {
         if !layout.last_is_dense() {
             return None;
         }
@@ -141,27 +140,25 @@ impl Starts {
             width *= size;
             leading -= 1;
         }
-        Starts::over(&layout.shape[..leading], &layout.strides[..leading], width as usize)
+        Starts::over(layout, leading, width as usize)
     }
 
-    fn over(sizes: &[i64], strides: &[i64], width: usize) -> Option<Starts> {
-        let count = Dims::new(sizes)?.product()? as usize;
-        let (mut joined, mut between, mut rank) = ([0; MAX_RANK], [0; MAX_RANK], 0usize);
-        for (&size, &stride) in sizes.iter().zip(strides).filter(|(size, _)| **size != 1) {
-            match rank.checked_sub(1) {
-                Some(last) if between[last] as i64 == stride.wrapping_mul(size) => {
-                    joined[last] *= size as usize;
-                    between[last] = stride as isize;
-                }
-                _ => {
-                    joined[rank] = size as usize;
-                    between[rank] = stride as isize;
-                    rank += 1;
-                }
+    /// The first dimensions, so many, each index of which is a row.
+    fn over(layout: &'a Layout, leading: usize, width: usize) -> Option<Starts<'a>> {
+        let dimensions = layout.shape.iter().zip(layout.strides.iter()).take(leading);
+        // What one more in the next dimension must add, for all to be one dimension.
+        let (mut count, mut stride, mut next, mut apart) = (1i64, 0, None, None);
+        for (&size, &step) in dimensions.rev().filter(|(size, _)| **size != 1) {
+            count = count.checked_mul(size)?;
+            match next {
+                None => stride = step as isize,
+                Some(next) if next == step => {}
+                Some(_) => apart = Some((leading, layout)),
             }
+            next = Some(step.wrapping_mul(size));
         }
-        let stride = between[rank.saturating_sub(1)];
-        Some(Starts { count, width, last_width: width, stride, sizes: joined, strides: between, rank })
+        let count = usize::try_from(count).ok()?;
+        Some(Starts { count, width, last_width: width, stride, apart })
     }
 
     /// How many elements a row has.
@@ -174,18 +171,21 @@ impl Starts {
     #[inline(always)]
     fn offset(&self, row: usize) -> isize {
         assert!(row < self.count, "a row that is not there");
-        if self.rank <= 1 { row as isize * self.stride } else { self.far_offset(row) }
-    }
-
-    #[inline(never)]
-    fn far_offset(&self, mut row: usize) -> isize {
-        let mut offset = 0;
-        for (size, stride) in self.sizes[..self.rank].iter().zip(&self.strides).rev() {
-            offset += (row % size) as isize * stride;
-            row /= size;
+        match self.apart {
+            None => row as isize * self.stride,
+            Some((leading, layout)) => far_offset(layout, leading, row),
         }
-        offset
     }
+}
+
+#[inline(never)]
+fn far_offset(layout: &Layout, leading: usize, mut row: usize) -> isize {
+    let mut offset = 0;
+    for (&size, &stride) in layout.shape.iter().zip(layout.strides.iter()).take(leading).rev() {
+        offset += (row % size as usize) as isize * stride as isize;
+        row /= size as usize;
+    }
+    offset
 }
 
 fn unusable(what: &str) -> KernelError {
@@ -196,7 +196,7 @@ fn unusable(what: &str) -> KernelError {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows<'a, T> {
     data: *const T,
-    starts: Starts,
+    starts: Starts<'a>,
     memory: PhantomData<&'a [T]>,
 }
 
@@ -207,12 +207,12 @@ unsafe impl<T: Sync> Sync for Rows<'_, T> {}
 
 impl<'a, T: Element> Rows<'a, T> {
     /// Of a view that validation found sound, its last dimension a row; an error if it is of another type or not dense there.
-    pub(crate) fn new(view: &TensorView<'a>) -> Result<Rows<'a, T>, KernelError> {
+    pub(crate) fn new(view: &'a TensorView<'_>) -> Result<Rows<'a, T>, KernelError> {
         Rows::shaped(view, Shape::Last)
     }
 
     /// Of a view that validation found sound; an error if it is of another type or cannot be seen as such rows.
-    pub(crate) fn shaped(view: &TensorView<'a>, shape: Shape) -> Result<Rows<'a, T>, KernelError> {
+    pub(crate) fn shaped(view: &'a TensorView<'_>, shape: Shape) -> Result<Rows<'a, T>, KernelError> {
         match Starts::new(view.layout(), shape) {
             Some(starts) if view.dtype() == T::DTYPE && view.is_sound() => {
                 Ok(Rows { data: view.as_ptr().cast(), starts, memory: PhantomData })
@@ -250,7 +250,7 @@ impl<'a, T: Element> Rows<'a, T> {
 #[derive(Debug)]
 pub(crate) struct RowsMut<'a, T> {
     data: *mut T,
-    starts: Starts,
+    starts: Starts<'a>,
     memory: PhantomData<&'a mut [T]>,
 }
 
@@ -267,11 +267,13 @@ impl<'a, T: Element> RowsMut<'a, T> {
 
     /// Of a place that validation found sound; an error if it is of another type or cannot be seen as such rows.
     pub(crate) fn shaped(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<RowsMut<'a, T>, KernelError> {
+        let data = tensor.as_mut_ptr().cast();
+        let tensor: &'a TensorMut<'_> = tensor;
         match Starts::new(tensor.layout(), shape) {
             Some(starts)
                 if tensor.dtype() == T::DTYPE && tensor.is_sound() && !tensor.layout().overlaps_itself() =>
             {
-                Ok(RowsMut { data: tensor.as_mut_ptr().cast(), starts, memory: PhantomData })
+                Ok(RowsMut { data, starts, memory: PhantomData })
             }
             _ => Err(unusable("an output")),
         }
@@ -335,7 +337,7 @@ pub(crate) fn any_row(view: Option<&TensorView<'_>>) -> Result<Option<AnyRow>, K
 pub(crate) struct AnyRows<'a> {
     data: *const u8,
     dtype: DType,
-    starts: Starts,
+    starts: Starts<'a>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -346,7 +348,7 @@ unsafe impl Sync for AnyRows<'_> {}
 
 impl<'a> AnyRows<'a> {
     /// Of a view that validation found sound; an error if it cannot be seen as such rows.
-    pub(crate) fn new(view: &TensorView<'a>, shape: Shape) -> Result<AnyRows<'a>, KernelError> {
+    pub(crate) fn new(view: &'a TensorView<'_>, shape: Shape) -> Result<AnyRows<'a>, KernelError> {
         match Starts::new(view.layout(), shape) {
             Some(starts) if view.is_sound() => {
                 Ok(AnyRows { data: view.as_ptr(), dtype: view.dtype(), starts, memory: PhantomData })
@@ -390,7 +392,7 @@ impl<'a> AnyRows<'a> {
 pub(crate) struct AnyRowsMut<'a> {
     data: *mut u8,
     dtype: DType,
-    starts: Starts,
+    starts: Starts<'a>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -402,13 +404,12 @@ unsafe impl Sync for AnyRowsMut<'_> {}
 impl<'a> AnyRowsMut<'a> {
     /// Of a place that validation found sound; an error if it cannot be seen as such rows.
     pub(crate) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<AnyRowsMut<'a>, KernelError> {
+        let data = tensor.as_mut_ptr();
+        let tensor: &'a TensorMut<'_> = tensor;
         match Starts::new(tensor.layout(), shape) {
-            Some(starts) if tensor.is_sound() && !tensor.layout().overlaps_itself() => Ok(AnyRowsMut {
-                data: tensor.as_mut_ptr(),
-                dtype: tensor.dtype(),
-                starts,
-                memory: PhantomData,
-            }),
+            Some(starts) if tensor.is_sound() && !tensor.layout().overlaps_itself() => {
+                Ok(AnyRowsMut { data, dtype: tensor.dtype(), starts, memory: PhantomData })
+            }
             _ => Err(unusable("an output")),
         }
     }

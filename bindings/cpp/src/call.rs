@@ -155,7 +155,8 @@ pub fn failure_reasons(failure: &Failure) -> Vec<ffi::Reason> {
     failure.0.reasons().into_iter().map(reason).collect()
 }
 
-fn reason(reason: &Reason) -> ffi::Reason {
+/// A reason as plain data.
+pub fn reason(reason: &Reason) -> ffi::Reason {
     let or_empty = |text: &Option<String>| text.clone().unwrap_or_default();
     ffi::Reason {
         code: reason.code.as_str().to_owned(),

@@ -10,3 +10,4 @@ pub mod engine;
 pub mod generated;
 pub mod inspect;
 pub mod output;
+pub mod perfdb;

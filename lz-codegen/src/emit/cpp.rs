@@ -71,14 +71,17 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                     )?;
                 });
                 pass.push(if conditional {
-                    quote! { #there.then_some(#local) }
+                    quote! { #there.then_some(&#local) }
                 } else {
-                    quote! { #local }
+                    quote! { &#local }
                 });
             }
         }
     }
-    let docs = format!(" Calls `{}`.", operation.name);
+    let docs = format!(
+        " Calls `{}`, or measures its kernels where there is a place for what they take.",
+        operation.name
+    );
     let ask_docs = format!(" Says what would be run for a call of `{}`, and why.", operation.name);
     quote! {
         #![allow(clippy::all, unused_variables, unused_mut, unused_imports, reason = "schemas differ in what they use")]
@@ -98,6 +101,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             args: *const #args,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut crate::generated::bridge::ffi::Tuned,
         ) -> *mut Failure {
             crate::call::guarded(|| {
                 // SAFETY: the caller vouches for all of it.
@@ -111,8 +115,17 @@ pub fn tokens(operation: &Operation) -> TokenStream {
                         #(#make)*
                         {
                             let mut places = None;
-                            let out = call.outputs_in(&mut places, #(#pass),*)?;
-                            options.run(|| call.run_in(&engine.inner, out))?;
+                            let out = call.outputs_at(&mut places, #(#pass),*)?;
+                            options.run(|| match tuned.as_mut() {
+                                None => call.run_in(&engine.inner, out),
+                                Some(tuned) => crate::perfdb::measure(
+                                    &engine.inner,
+                                    &lz_ops::#info,
+                                    &call.context_with(out),
+                                    &mut |entry, run| call.run_kernel(entry, out.reborrow(), run),
+                                    tuned,
+                                ),
+                            })?;
                         }
                         #(#hand_over)*
                         Ok(())

@@ -270,7 +270,7 @@ fn calls(text: &mut String, operation: &Operation) {
         text,
         "inline {returned} {flat}(const Engine &engine, const {stem} &args, const Options &options = {{}}) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    lz::detail::Outputs<{array}> outputs(options);\n    \
-         lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options()));"
+         lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));"
     );
     if count > 0 {
         let takes: Vec<String> = operation
@@ -302,14 +302,17 @@ fn calls(text: &mut String, operation: &Operation) {
         }
         let _ = writeln!(
             text,
-            "    lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options()));\n}}\n"
+            "    lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));\n}}\n"
         );
     }
     let _ = writeln!(
         text,
         "/// What `Engine::which` and `Engine::explain` ask.\ninline void lz_ask(const Engine &engine, const {stem} &args, bridge::Answer &answer) {{\n    \
          const detail::{stem}Crossing crossing(args);\n    \
-         lz::detail::check(bridge::{flat}_ask(engine.raw(), &crossing.args, answer));\n}}\n"
+         lz::detail::check(bridge::{flat}_ask(engine.raw(), &crossing.args, answer));\n}}\n\n\
+         /// What `Engine::tune` measures.\ninline void lz_tune(const Engine &engine, const {stem} &args, bridge::Tuned &tuned, const Options &options = {{}}) {{\n    \
+         const detail::{stem}Crossing crossing(args);\n    lz::detail::Outputs<{array}> outputs(options);\n    \
+         lz::detail::check(bridge::{flat}(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));\n}}\n"
     );
 }
 

@@ -101,6 +101,8 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
     let scope = bring_into_scope(operation);
     let mut infer = Vec::new();
     let mut params = Vec::new();
+    let mut lent = Vec::new();
+    let mut lend = Vec::new();
     let mut fits = Vec::new();
     let mut fields = Vec::new();
     let mut problem_args = Vec::new();
@@ -110,16 +112,23 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         params.push(quote! { #field: #ty });
         fields.push(quote! { #field });
         let dynamic = output.is_dynamic(operation);
-        let wrap = match (output.kind, dynamic) {
-            (Kind::Text, _) => quote! { ::lz_core::OutArg::Text },
-            (_, true) => quote! { ::lz_core::OutArg::Dynamic },
-            _ => quote! { ::lz_core::OutArg::Tensor },
+        let wrap = match output.kind {
+            _ if !dynamic => quote! { |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }) },
+            Kind::Text => quote! { ::lz_core::OutArg::Text },
+            _ => quote! { ::lz_core::OutArg::Dynamic },
         };
-        problem_args.push(if output.when.is_some() {
-            quote! { #field.map_or(::lz_core::OutArg::Absent, #wrap) }
-        } else {
-            quote! { #wrap(#field) }
+        problem_args.push(match (dynamic, output.when.is_some()) {
+            (_, true) => quote! { #field.map_or(::lz_core::OutArg::Absent, #wrap) },
+            (true, false) => quote! { #wrap(#field) },
+            (false, false) => quote! { ::lz_core::OutArg::Tensor(unsafe { #field.lend() }) },
         });
+        let (by_reference, passed) = match (dynamic, output.when.is_some()) {
+            (true, _) => (ty, quote! { #field }),
+            (false, true) => (quote! { Option<&::lz_core::TensorMut<'a>> }, quote! { #field.as_ref() }),
+            (false, false) => (quote! { &::lz_core::TensorMut<'a> }, quote! { &#field }),
+        };
+        lent.push(quote! { #field: #by_reference });
+        lend.push(passed);
         let present = condition(operation, output);
         if dynamic {
             if let Some(present) = present {
@@ -175,7 +184,7 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         let earlier = operation.outputs.iter().take_while(|earlier| earlier.name != output.name).filter(|earlier| !earlier.is_dynamic(operation)).map(|earlier| {
             let name = ident(&earlier.name);
             if earlier.when.is_some() {
-                quote! { #name.as_ref().is_none_or(|other| ::lz_core::check::fast::apart(place.view(), other.view())) }
+                quote! { #name.is_none_or(|other| ::lz_core::check::fast::apart(place.view(), other.view())) }
             } else {
                 quote! { ::lz_core::check::fast::apart(place.view(), #name.view()) }
             }
@@ -196,9 +205,9 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         });
         let test = quote! { self.#fit(place) == Some(true) #(&& #others)* #(&& #earlier)* #hosted };
         fits.push(if let Some(present) = &present {
-            quote! { match &#field { Some(place) => #test, None => !(#present) } }
+            quote! { match #field { Some(place) => #test, None => !(#present) } }
         } else {
-            quote! { { let place = &#field; #test } }
+            quote! { { let place = #field; #test } }
         });
     }
     // Copied word by word, because they were just written so.
@@ -207,7 +216,7 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
         match (output.is_dynamic(operation), output.when.is_some()) {
             (true, _) => quote! { #field },
             (false, false) => quote! { #field: unsafe { #field.lend() } },
-            (false, true) => quote! { #field: #field.as_ref().map(|place| unsafe { place.lend() }) },
+            (false, true) => quote! { #field: #field.map(|place| unsafe { place.lend() }) },
         }
     });
     let written = operation.inputs.iter().filter(|input| input.read_write).map(|input| {
@@ -230,11 +239,26 @@ fn outputs(operation: &Operation, names: &OperationNames) -> TokenStream {
 
             /// The same, made where they stay: places are too large to be handed from function to function in every call.
             #[inline(always)]
-            #[allow(unused_variables, clippy::too_many_arguments, reason = "schemas differ in what they use")]
+            #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
             pub fn outputs_in<'r, 'a>(
                 &self,
                 room: &'r mut Option<#out<'a>>,
                 #(#params),*
+            ) -> Result<&'r mut #out<'a>, ::lz_core::Error> where 'c: 'a {
+                // SAFETY: what is lent ends here.
+                unsafe { self.outputs_at(room, #(#lend),*) }
+            }
+
+            /// The same of places that stay where they are: nothing large is copied.
+            ///
+            /// # Safety
+            /// Nobody looks through the places as long as there is something in the room.
+            #[inline(always)]
+            #[allow(unused_variables, clippy::too_many_arguments, reason = "schemas differ in what they use")]
+            pub unsafe fn outputs_at<'r, 'a>(
+                &self,
+                room: &'r mut Option<#out<'a>>,
+                #(#lent),*
             ) -> Result<&'r mut #out<'a>, ::lz_core::Error> where 'c: 'a {
                 #scope
                 if true #(&& (#fits))* {

@@ -242,10 +242,10 @@ fn outputs(operation: &Operation) -> TokenStream {
         };
         if output.when.is_some() {
             take.push(quote! { if call.#spec().is_some() { #taken } });
-            pass.push(quote! { #local.is_there().then_some(#view) });
+            pass.push(quote! { #local.is_there().then_some(&#view) });
         } else {
             take.push(taken);
-            pass.push(quote! { #view });
+            pass.push(quote! { &#view });
         }
         collect.push(quote! { results.extend(#local.into_object()); });
     }
@@ -271,7 +271,8 @@ fn outputs(operation: &Operation) -> TokenStream {
                 #(#views)*
                 #(#take)*
                 given.finish(&frame)?;
-                call.outputs_in(&mut ready, #(#pass),*).map_err(|error| frame.raise(&error))?;
+                // SAFETY: only what is in the room is looked at from here on.
+                unsafe { call.outputs_at(&mut ready, #(#pass),*) }.map_err(|error| frame.raise(&error))?;
             }
             let context = match &ready {
                 Some(out) => call.context_with(out),
@@ -286,7 +287,8 @@ fn outputs(operation: &Operation) -> TokenStream {
                     None => {
                         #(#views)*
                         #(#allocate)*
-                        call.outputs_in(&mut ready, #(#pass),*).map_err(KernelError::invalid)?
+                        // SAFETY: as above.
+                        unsafe { call.outputs_at(&mut ready, #(#pass),*) }.map_err(KernelError::invalid)?
                     }
                 };
                 frame.native(|| call.run_kernel(entry, out.reborrow(), run))
@@ -301,7 +303,8 @@ fn outputs(operation: &Operation) -> TokenStream {
             prepare(&mut frame).map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
             {
                 let mut room = None;
-                let ready = call.outputs_in(&mut room, #(#pass),*).map_err(|error| frame.raise(&error))?;
+                // SAFETY: only what is in the room is looked at from here on.
+                let ready = unsafe { call.outputs_at(&mut room, #(#pass),*) }.map_err(|error| frame.raise(&error))?;
                 let context = call.context_with(ready);
                 frame.dispatch(&context, |frame, entry, run| {
                     if let Some(hosted) = Hosted::of(entry) {

@@ -383,11 +383,7 @@ impl<'c> ActivationReluCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<ActivationReluOut<'a>>,
@@ -396,11 +392,31 @@ impl<'c> ActivationReluCall<'c> {
     where
         'c: 'a,
     {
+        unsafe { self.outputs_at(room, &output) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<ActivationReluOut<'a>>,
+        output: &::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut ActivationReluOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_dims = self.axes.dims;
         let dims_dims = &self.axes.dims_dims;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.x;
@@ -416,7 +432,13 @@ impl<'c> ActivationReluCall<'c> {
                     }),
             )
         } else {
-            Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
+            Err(
+                self
+                    .args
+                    .problems(
+                        Some(&[::lz_core::OutArg::Tensor(unsafe { output.lend() })]),
+                    ),
+            )
         }
     }
 }

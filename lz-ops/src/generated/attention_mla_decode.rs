@@ -805,16 +805,33 @@ impl<'c> AttentionMlaDecodeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<AttentionMlaDecodeOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionMlaDecodeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &output, lse.as_ref()) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionMlaDecodeOut<'a>>,
+        output: &::lz_core::TensorMut<'a>,
+        lse: Option<&::lz_core::TensorMut<'a>>,
     ) -> Result<&'r mut AttentionMlaDecodeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -828,7 +845,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
         let param_return_lse = self.return_lse;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.q_nope;
@@ -847,7 +864,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
                         ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
-            && (match &lse {
+            && (match lse {
                 Some(place) => {
                     self.fits_lse(place) == Some(true)
                         && {
@@ -879,7 +896,7 @@ impl<'c> AttentionMlaDecodeCall<'c> {
                 room
                     .insert(AttentionMlaDecodeOut {
                         output: unsafe { output.lend() },
-                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        lse: lse.map(|place| unsafe { place.lend() }),
                         checked: ::core::marker::PhantomData,
                     }),
             )
@@ -890,11 +907,11 @@ impl<'c> AttentionMlaDecodeCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(output),
+                                ::lz_core::OutArg::Tensor(unsafe { output.lend() }),
                                 lse
                                     .map_or(
                                         ::lz_core::OutArg::Absent,
-                                        ::lz_core::OutArg::Tensor,
+                                        |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }),
                                     ),
                             ],
                         ),

@@ -1078,16 +1078,33 @@ impl<'c> AttentionSparseBlockCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<AttentionSparseBlockOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
         lse: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut AttentionSparseBlockOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &output, lse.as_ref()) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionSparseBlockOut<'a>>,
+        output: &::lz_core::TensorMut<'a>,
+        lse: Option<&::lz_core::TensorMut<'a>>,
     ) -> Result<&'r mut AttentionSparseBlockOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -1105,7 +1122,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
         let param_return_lse = self.return_lse;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.q;
@@ -1128,7 +1145,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
                         ::lz_core::check::fast::output_apart(place, view, true)
                     }
             })
-            && (match &lse {
+            && (match lse {
                 Some(place) => {
                     self.fits_lse(place) == Some(true)
                         && {
@@ -1164,7 +1181,7 @@ impl<'c> AttentionSparseBlockCall<'c> {
                 room
                     .insert(AttentionSparseBlockOut {
                         output: unsafe { output.lend() },
-                        lse: lse.as_ref().map(|place| unsafe { place.lend() }),
+                        lse: lse.map(|place| unsafe { place.lend() }),
                         checked: ::core::marker::PhantomData,
                     }),
             )
@@ -1175,11 +1192,11 @@ impl<'c> AttentionSparseBlockCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(output),
+                                ::lz_core::OutArg::Tensor(unsafe { output.lend() }),
                                 lse
                                     .map_or(
                                         ::lz_core::OutArg::Absent,
-                                        ::lz_core::OutArg::Tensor,
+                                        |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }),
                                     ),
                             ],
                         ),

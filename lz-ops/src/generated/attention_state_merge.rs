@@ -594,16 +594,33 @@ impl<'c> AttentionStateMergeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<AttentionStateMergeOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
         lse: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut AttentionStateMergeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &output, &lse) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<AttentionStateMergeOut<'a>>,
+        output: &::lz_core::TensorMut<'a>,
+        lse: &::lz_core::TensorMut<'a>,
     ) -> Result<&'r mut AttentionStateMergeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -615,7 +632,7 @@ impl<'c> AttentionStateMergeCall<'c> {
         let axis_head_dim = self.axes.head_dim;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.v;
@@ -627,7 +644,7 @@ impl<'c> AttentionStateMergeCall<'c> {
                     }
             })
             && ({
-                let place = &lse;
+                let place = lse;
                 self.fits_lse(place) == Some(true)
                     && {
                         let view = &self.args.v;
@@ -654,8 +671,8 @@ impl<'c> AttentionStateMergeCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(output),
-                                ::lz_core::OutArg::Tensor(lse),
+                                ::lz_core::OutArg::Tensor(unsafe { output.lend() }),
+                                ::lz_core::OutArg::Tensor(unsafe { lse.lend() }),
                             ],
                         ),
                     ),

@@ -425,11 +425,7 @@ impl<'c> MlpLinearPackCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<MlpLinearPackOut<'a>>,
@@ -438,11 +434,31 @@ impl<'c> MlpLinearPackCall<'c> {
     where
         'c: 'a,
     {
+        unsafe { self.outputs_at(room, &packed) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<MlpLinearPackOut<'a>>,
+        packed: &::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut MlpLinearPackOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_out_features = self.axes.out_features;
         let axis_stored = self.axes.stored;
         if true
             && ({
-                let place = &packed;
+                let place = packed;
                 self.fits_packed(place) == Some(true)
                     && {
                         let view = &self.args.weight;
@@ -458,7 +474,13 @@ impl<'c> MlpLinearPackCall<'c> {
                     }),
             )
         } else {
-            Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(packed)])))
+            Err(
+                self
+                    .args
+                    .problems(
+                        Some(&[::lz_core::OutArg::Tensor(unsafe { packed.lend() })]),
+                    ),
+            )
         }
     }
 }

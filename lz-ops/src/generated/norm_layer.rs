@@ -844,17 +844,35 @@ impl<'c> NormLayerCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<NormLayerOut<'a>>,
         output: ::lz_core::TensorMut<'a>,
         mean: Option<::lz_core::TensorMut<'a>>,
         inv_std: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut NormLayerOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &output, mean.as_ref(), inv_std.as_ref()) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<NormLayerOut<'a>>,
+        output: &::lz_core::TensorMut<'a>,
+        mean: Option<&::lz_core::TensorMut<'a>>,
+        inv_std: Option<&::lz_core::TensorMut<'a>>,
     ) -> Result<&'r mut NormLayerOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -866,7 +884,7 @@ impl<'c> NormLayerCall<'c> {
         let param_return_stats = self.return_stats;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.x;
@@ -891,7 +909,7 @@ impl<'c> NormLayerCall<'c> {
                             true,
                         ))
             })
-            && (match &mean {
+            && (match mean {
                 Some(place) => {
                     self.fits_mean(place) == Some(true)
                         && {
@@ -926,7 +944,7 @@ impl<'c> NormLayerCall<'c> {
                     ))
                 }
             })
-            && (match &inv_std {
+            && (match inv_std {
                 Some(place) => {
                     self.fits_inv_std(place) == Some(true)
                         && {
@@ -953,7 +971,6 @@ impl<'c> NormLayerCall<'c> {
                             ))
                         && ::lz_core::check::fast::apart(place.view(), output.view())
                         && mean
-                            .as_ref()
                             .is_none_or(|other| ::lz_core::check::fast::apart(
                                 place.view(),
                                 other.view(),
@@ -972,8 +989,8 @@ impl<'c> NormLayerCall<'c> {
                 room
                     .insert(NormLayerOut {
                         output: unsafe { output.lend() },
-                        mean: mean.as_ref().map(|place| unsafe { place.lend() }),
-                        inv_std: inv_std.as_ref().map(|place| unsafe { place.lend() }),
+                        mean: mean.map(|place| unsafe { place.lend() }),
+                        inv_std: inv_std.map(|place| unsafe { place.lend() }),
                         checked: ::core::marker::PhantomData,
                     }),
             )
@@ -984,16 +1001,16 @@ impl<'c> NormLayerCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(output),
+                                ::lz_core::OutArg::Tensor(unsafe { output.lend() }),
                                 mean
                                     .map_or(
                                         ::lz_core::OutArg::Absent,
-                                        ::lz_core::OutArg::Tensor,
+                                        |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }),
                                     ),
                                 inv_std
                                     .map_or(
                                         ::lz_core::OutArg::Absent,
-                                        ::lz_core::OutArg::Tensor,
+                                        |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }),
                                     ),
                             ],
                         ),

@@ -604,15 +604,31 @@ impl<'c> NormRmsCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<NormRmsOut<'a>>,
+        output: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut NormRmsOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &output) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs_in<'r, 'a>(
+    pub unsafe fn outputs_at<'r, 'a>(
         &self,
         room: &'r mut Option<NormRmsOut<'a>>,
-        output: ::lz_core::TensorMut<'a>,
+        output: &::lz_core::TensorMut<'a>,
     ) -> Result<&'r mut NormRmsOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -624,7 +640,7 @@ impl<'c> NormRmsCall<'c> {
         let param_weight_offset = self.weight_offset;
         if true
             && ({
-                let place = &output;
+                let place = output;
                 self.fits_output(place) == Some(true)
                     && {
                         let view = &self.args.x;
@@ -649,7 +665,13 @@ impl<'c> NormRmsCall<'c> {
                     }),
             )
         } else {
-            Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(output)])))
+            Err(
+                self
+                    .args
+                    .problems(
+                        Some(&[::lz_core::OutArg::Tensor(unsafe { output.lend() })]),
+                    ),
+            )
         }
     }
 }

@@ -1341,16 +1341,33 @@ impl<'c> QuantizeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<QuantizeOut<'a>>,
         quantized: ::lz_core::TensorMut<'a>,
         scale_out: Option<::lz_core::TensorMut<'a>>,
+    ) -> Result<&'r mut QuantizeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &quantized, scale_out.as_ref()) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<QuantizeOut<'a>>,
+        quantized: &::lz_core::TensorMut<'a>,
+        scale_out: Option<&::lz_core::TensorMut<'a>>,
     ) -> Result<&'r mut QuantizeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -1364,7 +1381,7 @@ impl<'c> QuantizeCall<'c> {
         let param_block_size = self.block_size;
         if true
             && ({
-                let place = &quantized;
+                let place = quantized;
                 self.fits_quantized(place) == Some(true)
                     && {
                         let view = &self.args.x;
@@ -1398,7 +1415,7 @@ impl<'c> QuantizeCall<'c> {
                             true,
                         ))
             })
-            && (match &scale_out {
+            && (match scale_out {
                 Some(place) => {
                     self.fits_scale_out(place) == Some(true)
                         && {
@@ -1447,9 +1464,7 @@ impl<'c> QuantizeCall<'c> {
                 room
                     .insert(QuantizeOut {
                         quantized: unsafe { quantized.lend() },
-                        scale_out: scale_out
-                            .as_ref()
-                            .map(|place| unsafe { place.lend() }),
+                        scale_out: scale_out.map(|place| unsafe { place.lend() }),
                         checked: ::core::marker::PhantomData,
                     }),
             )
@@ -1460,11 +1475,11 @@ impl<'c> QuantizeCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(quantized),
+                                ::lz_core::OutArg::Tensor(unsafe { quantized.lend() }),
                                 scale_out
                                     .map_or(
                                         ::lz_core::OutArg::Absent,
-                                        ::lz_core::OutArg::Tensor,
+                                        |place| ::lz_core::OutArg::Tensor(unsafe { place.lend() }),
                                     ),
                             ],
                         ),

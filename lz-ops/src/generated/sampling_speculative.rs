@@ -841,16 +841,33 @@ impl<'c> SamplingSpeculativeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<SamplingSpeculativeOut<'a>>,
         tokens: ::lz_core::TensorMut<'a>,
         accepted: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingSpeculativeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &tokens, &accepted) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingSpeculativeOut<'a>>,
+        tokens: &::lz_core::TensorMut<'a>,
+        accepted: &::lz_core::TensorMut<'a>,
     ) -> Result<&'r mut SamplingSpeculativeOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -862,7 +879,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
         let param_offset = self.offset;
         if true
             && ({
-                let place = &tokens;
+                let place = tokens;
                 self.fits_tokens(place) == Some(true)
                     && {
                         let view = &self.args.draft_probs;
@@ -896,7 +913,7 @@ impl<'c> SamplingSpeculativeCall<'c> {
                         ))
             })
             && ({
-                let place = &accepted;
+                let place = accepted;
                 self.fits_accepted(place) == Some(true)
                     && {
                         let view = &self.args.draft_probs;
@@ -945,8 +962,8 @@ impl<'c> SamplingSpeculativeCall<'c> {
                     .problems(
                         Some(
                             &[
-                                ::lz_core::OutArg::Tensor(tokens),
-                                ::lz_core::OutArg::Tensor(accepted),
+                                ::lz_core::OutArg::Tensor(unsafe { tokens.lend() }),
+                                ::lz_core::OutArg::Tensor(unsafe { accepted.lend() }),
                             ],
                         ),
                     ),

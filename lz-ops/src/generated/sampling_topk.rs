@@ -821,15 +821,31 @@ impl<'c> SamplingTopkCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingTopkOut<'a>>,
+        tokens: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingTopkOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &tokens) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs_in<'r, 'a>(
+    pub unsafe fn outputs_at<'r, 'a>(
         &self,
         room: &'r mut Option<SamplingTopkOut<'a>>,
-        tokens: ::lz_core::TensorMut<'a>,
+        tokens: &::lz_core::TensorMut<'a>,
     ) -> Result<&'r mut SamplingTopkOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -843,7 +859,7 @@ impl<'c> SamplingTopkCall<'c> {
         let param_offset = self.offset;
         if true
             && ({
-                let place = &tokens;
+                let place = tokens;
                 self.fits_tokens(place) == Some(true)
                     && {
                         let view = &self.args.logits;
@@ -886,7 +902,13 @@ impl<'c> SamplingTopkCall<'c> {
                     }),
             )
         } else {
-            Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(tokens)])))
+            Err(
+                self
+                    .args
+                    .problems(
+                        Some(&[::lz_core::OutArg::Tensor(unsafe { tokens.lend() })]),
+                    ),
+            )
         }
     }
 }

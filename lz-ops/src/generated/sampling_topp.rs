@@ -877,15 +877,31 @@ impl<'c> SamplingToppCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<SamplingToppOut<'a>>,
+        tokens: ::lz_core::TensorMut<'a>,
+    ) -> Result<&'r mut SamplingToppOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, &tokens) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs_in<'r, 'a>(
+    pub unsafe fn outputs_at<'r, 'a>(
         &self,
         room: &'r mut Option<SamplingToppOut<'a>>,
-        tokens: ::lz_core::TensorMut<'a>,
+        tokens: &::lz_core::TensorMut<'a>,
     ) -> Result<&'r mut SamplingToppOut<'a>, ::lz_core::Error>
     where
         'c: 'a,
@@ -900,7 +916,7 @@ impl<'c> SamplingToppCall<'c> {
         let param_offset = self.offset;
         if true
             && ({
-                let place = &tokens;
+                let place = tokens;
                 self.fits_tokens(place) == Some(true)
                     && {
                         let view = &self.args.logits;
@@ -943,7 +959,13 @@ impl<'c> SamplingToppCall<'c> {
                     }),
             )
         } else {
-            Err(self.args.problems(Some(&[::lz_core::OutArg::Tensor(tokens)])))
+            Err(
+                self
+                    .args
+                    .problems(
+                        Some(&[::lz_core::OutArg::Tensor(unsafe { tokens.lend() })]),
+                    ),
+            )
         }
     }
 }

@@ -509,12 +509,28 @@ impl<'c> TokenizeDecodeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
+    pub fn outputs_in<'r, 'a>(
+        &self,
+        room: &'r mut Option<TokenizeDecodeOut<'a>>,
+        texts: &'a mut Option<Vec<String>>,
+    ) -> Result<&'r mut TokenizeDecodeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
+        unsafe { self.outputs_at(room, texts) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
     #[allow(
         unused_variables,
         clippy::too_many_arguments,
         reason = "schemas differ in what they use"
     )]
-    pub fn outputs_in<'r, 'a>(
+    pub unsafe fn outputs_at<'r, 'a>(
         &self,
         room: &'r mut Option<TokenizeDecodeOut<'a>>,
         texts: &'a mut Option<Vec<String>>,

@@ -520,11 +520,7 @@ impl<'c> TokenizeEncodeCall<'c> {
     }
     /// The same, made where they stay: places are too large to be handed from function to function in every call.
     #[inline(always)]
-    #[allow(
-        unused_variables,
-        clippy::too_many_arguments,
-        reason = "schemas differ in what they use"
-    )]
+    #[allow(clippy::too_many_arguments, reason = "as many as the schema has")]
     pub fn outputs_in<'r, 'a>(
         &self,
         room: &'r mut Option<TokenizeEncodeOut<'a>>,
@@ -535,12 +531,34 @@ impl<'c> TokenizeEncodeCall<'c> {
     where
         'c: 'a,
     {
+        unsafe { self.outputs_at(room, tokens, &indptr, offsets) }
+    }
+    /// The same of places that stay where they are: nothing large is copied.
+    ///
+    /// # Safety
+    /// Nobody looks through the places as long as there is something in the room.
+    #[inline(always)]
+    #[allow(
+        unused_variables,
+        clippy::too_many_arguments,
+        reason = "schemas differ in what they use"
+    )]
+    pub unsafe fn outputs_at<'r, 'a>(
+        &self,
+        room: &'r mut Option<TokenizeEncodeOut<'a>>,
+        tokens: &'a mut Option<::lz_core::Tensor>,
+        indptr: &::lz_core::TensorMut<'a>,
+        offsets: Option<&'a mut Option<::lz_core::Tensor>>,
+    ) -> Result<&'r mut TokenizeEncodeOut<'a>, ::lz_core::Error>
+    where
+        'c: 'a,
+    {
         let axis_batch = self.axes.batch;
         let param_add_special_tokens = self.add_special_tokens;
         let param_return_offsets = self.return_offsets;
         if true
             && ({
-                let place = &indptr;
+                let place = indptr;
                 self.fits_indptr(place) == Some(true) && (place.place().is_host())
             })
             && (offsets.is_some()
@@ -566,7 +584,7 @@ impl<'c> TokenizeEncodeCall<'c> {
                         Some(
                             &[
                                 ::lz_core::OutArg::Dynamic(tokens),
-                                ::lz_core::OutArg::Tensor(indptr),
+                                ::lz_core::OutArg::Tensor(unsafe { indptr.lend() }),
                                 offsets
                                     .map_or(
                                         ::lz_core::OutArg::Absent,

@@ -28,13 +28,13 @@ impl<S: Simd> EmbeddingLookupKernel for LookupRows<S> {
     fn run(
         &self,
         call: &EmbeddingLookupCall<'_>,
-        out: EmbeddingLookupOut<'_>,
+        mut out: EmbeddingLookupOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         match call.dtype_i {
-            Some(DType::I32) => run::<S, i32>(simd, call, out, |id| id as usize),
-            _ => run::<S, i64>(simd, call, out, |id| id as usize),
+            Some(DType::I32) => run::<S, i32>(simd, call, &mut out, |id| id as usize),
+            _ => run::<S, i64>(simd, call, &mut out, |id| id as usize),
         }
     }
 }
@@ -42,7 +42,7 @@ impl<S: Simd> EmbeddingLookupKernel for LookupRows<S> {
 fn run<S: Simd, I: Element>(
     simd: S,
     call: &EmbeddingLookupCall<'_>,
-    mut out: EmbeddingLookupOut<'_>,
+    out: &mut EmbeddingLookupOut<'_>,
     index: fn(I) -> usize,
 ) -> Result<(), KernelError> {
     let table = AnyRows::new(&call.table, Shape::Last)?;

@@ -30,11 +30,11 @@ impl<S: Simd> KvAppendKernel for AppendRows<S> {
     fn run(
         &self,
         call: &KvAppendCall<'_>,
-        out: KvAppendOut<'_>,
+        mut out: KvAppendOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        append(simd, call, out)
+        append(simd, call, &mut out)
     }
 }
 
@@ -66,7 +66,7 @@ unsafe fn write<S: Simd>(s: S, kind: Kind, from: *const u8, dtype: DType, to: *m
     }
 }
 
-fn append<S: Simd>(simd: S, call: &KvAppendCall<'_>, mut out: KvAppendOut<'_>) -> Result<(), KernelError> {
+fn append<S: Simd>(simd: S, call: &KvAppendCall<'_>, out: &mut KvAppendOut<'_>) -> Result<(), KernelError> {
     let news = [AnyRows::new(&call.k, Shape::Last)?, AnyRows::new(&call.v, Shape::Last)?];
     let caches =
         [AnyRowsMut::new(&mut out.k_cache, Shape::Last)?, AnyRowsMut::new(&mut out.v_cache, Shape::Last)?];

@@ -34,17 +34,17 @@ impl<S: Simd> KvCompactKernel for CompactPages<S> {
     fn run(
         &self,
         call: &KvCompactCall<'_>,
-        out: KvCompactOut<'_>,
+        mut out: KvCompactOut<'_>,
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        compact(require::<S>()?, call, out, run)
+        compact(require::<S>()?, call, &mut out, run)
     }
 }
 
 fn compact<S: Simd>(
     simd: S,
     call: &KvCompactCall<'_>,
-    mut out: KvCompactOut<'_>,
+    out: &mut KvCompactOut<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;

@@ -39,7 +39,7 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
     fn run(
         &self,
         call: &MlpLinearInt8Call<'_>,
-        out: MlpLinearInt8Out<'_>,
+        mut out: MlpLinearInt8Out<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
@@ -49,14 +49,14 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
             Output::F16 => DType::F16,
             Output::Bf16 => DType::BF16,
         };
-        with_float!(Some(dtype), T => layer::<S, T>(s, call, out))
+        with_float!(Some(dtype), T => layer::<S, T>(s, call, &mut out))
     }
 }
 
 fn layer<S: Simd, T: Float>(
     s: S,
     call: &MlpLinearInt8Call<'_>,
-    mut out: MlpLinearInt8Out<'_>,
+    out: &mut MlpLinearInt8Out<'_>,
 ) -> Result<(), KernelError> {
     let (columns, depth) = (call.axes.out_features as usize, call.axes.in_features as usize);
     let zero_point = call.x_zero_point.as_ref();

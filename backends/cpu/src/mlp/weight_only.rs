@@ -39,13 +39,13 @@ impl<S: Simd> MlpLinearWeightOnlyKernel for LinearWeightOnly<S> {
     fn run(
         &self,
         call: &MlpLinearWeightOnlyCall<'_>,
-        out: MlpLinearWeightOnlyOut<'_>,
+        mut out: MlpLinearWeightOnlyOut<'_>,
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         with_float!(call.dtype_t, T => match call.format {
-            Format::Int8 => layer::<S, T, 8>(s, call, out, run),
-            Format::Int4 => layer::<S, T, 4>(s, call, out, run),
+            Format::Int8 => layer::<S, T, 8>(s, call, &mut out, run),
+            Format::Int4 => layer::<S, T, 4>(s, call, &mut out, run),
         })
     }
 }
@@ -53,7 +53,7 @@ impl<S: Simd> MlpLinearWeightOnlyKernel for LinearWeightOnly<S> {
 fn layer<S: Simd, T: Float, const BITS: u32>(
     s: S,
     call: &MlpLinearWeightOnlyCall<'_>,
-    mut out: MlpLinearWeightOnlyOut<'_>,
+    out: &mut MlpLinearWeightOnlyOut<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);

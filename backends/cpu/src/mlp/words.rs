@@ -37,7 +37,7 @@ pub(super) struct Words<'a> {
 impl<'a> Words<'a> {
     /// Of a weight of so many rows and bytes a row, which lies in panels or in rows.
     pub(super) fn new(
-        view: &TensorView<'a>,
+        view: &'a TensorView<'_>,
         panels: bool,
         rows: usize,
         stored: usize,

@@ -28,11 +28,11 @@ impl<S: Simd> NormLayerKernel for LayerRows<S> {
     fn run(
         &self,
         call: &NormLayerCall<'_>,
-        out: NormLayerOut<'_>,
+        mut out: NormLayerOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, &mut out))
     }
 }
 
@@ -47,7 +47,7 @@ struct Moments {
 fn run<S: Simd, T: Float>(
     simd: S,
     call: &NormLayerCall<'_>,
-    mut out: NormLayerOut<'_>,
+    out: &mut NormLayerOut<'_>,
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;

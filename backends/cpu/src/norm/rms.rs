@@ -28,18 +28,18 @@ impl<S: Simd> NormRmsKernel for RmsRows<S> {
     fn run(
         &self,
         call: &NormRmsCall<'_>,
-        out: NormRmsOut<'_>,
+        mut out: NormRmsOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, &mut out))
     }
 }
 
 fn run<S: Simd, T: Float>(
     simd: S,
     call: &NormRmsCall<'_>,
-    mut out: NormRmsOut<'_>,
+    out: &mut NormRmsOut<'_>,
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;

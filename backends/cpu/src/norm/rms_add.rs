@@ -28,18 +28,18 @@ impl<S: Simd> NormRmsAddKernel for RmsAddRows<S> {
     fn run(
         &self,
         call: &NormRmsAddCall<'_>,
-        out: NormRmsAddOut<'_>,
+        mut out: NormRmsAddOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, &mut out))
     }
 }
 
 fn run<S: Simd, T: Float>(
     simd: S,
     call: &NormRmsAddCall<'_>,
-    mut out: NormRmsAddOut<'_>,
+    out: &mut NormRmsAddOut<'_>,
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let residual = RowsMut::<T>::new(&mut out.residual)?;

@@ -30,14 +30,18 @@ impl<S: Simd> PosencAlibiKernel for AlibiRows<S> {
     fn run(
         &self,
         call: &PosencAlibiCall<'_>,
-        out: PosencAlibiOut<'_>,
+        mut out: PosencAlibiOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        run(require::<S>()?, call, out)
+        run(require::<S>()?, call, &mut out)
     }
 }
 
-fn run<S: Simd>(simd: S, call: &PosencAlibiCall<'_>, mut out: PosencAlibiOut<'_>) -> Result<(), KernelError> {
+fn run<S: Simd>(
+    simd: S,
+    call: &PosencAlibiCall<'_>,
+    out: &mut PosencAlibiOut<'_>,
+) -> Result<(), KernelError> {
     let scores = AnyRows::new(&call.scores, Shape::Last)?;
     let y = AnyRowsMut::new(&mut out.output, Shape::Last)?;
     let kind = scores.kind()?;

@@ -30,11 +30,11 @@ impl<S: Simd> PosencRopeKernel for RopeRows<S> {
     fn run(
         &self,
         call: &PosencRopeCall<'_>,
-        out: PosencRopeOut<'_>,
+        mut out: PosencRopeOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        with_float!(call.dtype_t, T => run::<S, T>(simd, call, out))
+        with_float!(call.dtype_t, T => run::<S, T>(simd, call, &mut out))
     }
 }
 
@@ -46,7 +46,7 @@ enum Positions<'a> {
 }
 
 impl<'a> Positions<'a> {
-    fn new(given: Option<&TensorView<'a>>) -> Result<Positions<'a>, KernelError> {
+    fn new(given: Option<&'a TensorView<'_>>) -> Result<Positions<'a>, KernelError> {
         Ok(match given {
             None => Positions::Counted,
             Some(view) if view.dtype() == DType::I32 => {
@@ -70,7 +70,7 @@ impl<'a> Positions<'a> {
 fn run<S: Simd, T: Float>(
     simd: S,
     call: &PosencRopeCall<'_>,
-    mut out: PosencRopeOut<'_>,
+    out: &mut PosencRopeOut<'_>,
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;

@@ -32,19 +32,19 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
     fn run(
         &self,
         call: &DequantizeCall<'_>,
-        out: DequantizeOut<'_>,
+        mut out: DequantizeOut<'_>,
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
         let plain = Rule::Quotient(1.0);
         match call.format {
-            Format::Int8 => dequantize::<S, Integer<8>>(simd, call, out, plain),
-            Format::Int4 => dequantize::<S, Integer<4>>(simd, call, out, plain),
-            Format::Fp8E4m3 => dequantize::<S, E4M3>(simd, call, out, plain),
-            Format::Fp8E5m2 => dequantize::<S, E5M2>(simd, call, out, plain),
-            Format::Mxfp4 => dequantize::<S, E2M1>(simd, call, out, plain),
-            Format::Nvfp4 => dequantize::<S, E2M1>(simd, call, out, Rule::Sixth { global }),
+            Format::Int8 => dequantize::<S, Integer<8>>(simd, call, &mut out, plain),
+            Format::Int4 => dequantize::<S, Integer<4>>(simd, call, &mut out, plain),
+            Format::Fp8E4m3 => dequantize::<S, E4M3>(simd, call, &mut out, plain),
+            Format::Fp8E5m2 => dequantize::<S, E5M2>(simd, call, &mut out, plain),
+            Format::Mxfp4 => dequantize::<S, E2M1>(simd, call, &mut out, plain),
+            Format::Nvfp4 => dequantize::<S, E2M1>(simd, call, &mut out, Rule::Sixth { global }),
         }
     }
 }
@@ -52,7 +52,7 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
 fn dequantize<S: Simd, C: Code>(
     simd: S,
     call: &DequantizeCall<'_>,
-    mut out: DequantizeOut<'_>,
+    out: &mut DequantizeOut<'_>,
     rule: Rule,
 ) -> Result<(), KernelError> {
     let channels = call.axes.channels as usize;

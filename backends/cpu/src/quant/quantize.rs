@@ -35,18 +35,18 @@ impl<S: Simd> QuantizeKernel for QuantizeRows<S> {
     fn run(
         &self,
         call: &QuantizeCall<'_>,
-        out: QuantizeOut<'_>,
+        mut out: QuantizeOut<'_>,
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
         let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
         match call.format {
-            Format::Int8 => quantize::<S, Integer<8>>(simd, call, out, run, Rule::Quotient(127.0)),
-            Format::Int4 => quantize::<S, Integer<4>>(simd, call, out, run, Rule::Quotient(7.0)),
-            Format::Fp8E4m3 => quantize::<S, E4M3>(simd, call, out, run, Rule::Quotient(448.0)),
-            Format::Fp8E5m2 => quantize::<S, E5M2>(simd, call, out, run, Rule::Quotient(57344.0)),
-            Format::Mxfp4 => quantize::<S, E2M1>(simd, call, out, run, Rule::PowerOfTwo),
-            Format::Nvfp4 => quantize::<S, E2M1>(simd, call, out, run, Rule::Sixth { global }),
+            Format::Int8 => quantize::<S, Integer<8>>(simd, call, &mut out, run, Rule::Quotient(127.0)),
+            Format::Int4 => quantize::<S, Integer<4>>(simd, call, &mut out, run, Rule::Quotient(7.0)),
+            Format::Fp8E4m3 => quantize::<S, E4M3>(simd, call, &mut out, run, Rule::Quotient(448.0)),
+            Format::Fp8E5m2 => quantize::<S, E5M2>(simd, call, &mut out, run, Rule::Quotient(57344.0)),
+            Format::Mxfp4 => quantize::<S, E2M1>(simd, call, &mut out, run, Rule::PowerOfTwo),
+            Format::Nvfp4 => quantize::<S, E2M1>(simd, call, &mut out, run, Rule::Sixth { global }),
         }
     }
 }
@@ -99,7 +99,7 @@ struct Task<'a> {
 fn quantize<S: Simd, C: Code>(
     simd: S,
     call: &QuantizeCall<'_>,
-    mut out: QuantizeOut<'_>,
+    out: &mut QuantizeOut<'_>,
     run: &mut Run<'_>,
     rule: Rule,
 ) -> Result<(), KernelError> {

@@ -102,7 +102,7 @@ pub(super) enum Scales<'a> {
 }
 
 impl<'a> Scales<'a> {
-    pub(super) fn new(view: &TensorView<'a>, shape: Shape) -> Result<Scales<'a>, KernelError> {
+    pub(super) fn new(view: &'a TensorView<'_>, shape: Shape) -> Result<Scales<'a>, KernelError> {
         match view.dtype() {
             DType::F32 => Ok(Scales::Plain(Rows::shaped(view, shape)?)),
             DType::F8E8M0 => Ok(Scales::Powers(Rows::shaped(view, shape)?)),

@@ -31,10 +31,10 @@ impl<S: Simd> AttentionStateMergeKernel for MergeRows<S> {
     fn run(
         &self,
         call: &AttentionStateMergeCall<'_>,
-        out: AttentionStateMergeOut<'_>,
+        mut out: AttentionStateMergeOut<'_>,
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        merge(require::<S>()?, call, out, run)
+        merge(require::<S>()?, call, &mut out, run)
     }
 }
 
@@ -58,7 +58,7 @@ impl Weights {
 fn merge<S: Simd>(
     simd: S,
     call: &AttentionStateMergeCall<'_>,
-    mut out: AttentionStateMergeOut<'_>,
+    out: &mut AttentionStateMergeOut<'_>,
     run: &mut Run<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;

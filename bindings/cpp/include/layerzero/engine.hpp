@@ -63,6 +63,36 @@ struct Plugin {
     std::string runs_in; ///< where it runs and who said so; empty for this process
 };
 
+/// What became of one kernel when a call was measured.
+struct Measured {
+    std::string kernel;
+    std::string state;           ///< "measured", "failed", "passed" (not run: it cannot, or has failed before) or "untouched"
+    double median_ns = 0.0;      ///< of one run
+    double p95_ns = 0.0;         ///< of one run
+    std::uint64_t samples = 0;   ///< how many were taken
+    std::vector<Reason> reasons; ///< why it was not measured
+};
+
+/// What measuring the kernels of a call found.
+struct Tuned {
+    std::vector<Measured> kernels; ///< measured ones first, fastest first
+    bool settled = false;          ///< whether the order is settled, not only cut off at the most samples
+    bool kept = false;             ///< whether it was written to the database
+    /// The fastest kernel; empty if none could be measured.
+    [[nodiscard]] std::string best() const {
+        return !kernels.empty() && kernels.front().state == "measured" ? kernels.front().kernel : std::string();
+    }
+};
+
+/// The database in which an engine keeps what was measured, and the health of kernels.
+struct PerfDb {
+    std::string path;
+    std::string state;                ///< "writable", "read_only" or "closed"
+    std::string why;                  ///< what went wrong last; empty if nothing did
+    std::uint64_t measurements = 0;   ///< rows of all kernels
+    std::uint64_t dropped_writes = 0; ///< since it was opened
+};
+
 /// A dispatch table that was loaded.
 struct DispatchTable {
     std::string path;
@@ -190,6 +220,46 @@ class Engine {
     /// Takes a backend and its kernels away.
     void unregister_backend(std::string_view name) const {
         bridge::engine_unregister(*engine_, detail::to_str(name));
+    }
+
+    /// Runs every kernel that could run this call, in turn, until their order is settled, and keeps what was measured;
+    /// decisions follow it from then on. Takes `lz::Options` as a call does. What the call changes in place is changed by
+    /// every run: give it a copy.
+    template <class Arguments, class... Given> Tuned tune(const Arguments &args, const Given &...options) const {
+        bridge::Tuned found{};
+        lz_tune(*this, args, found, options...);
+        Tuned tuned{{}, found.settled, found.kept};
+        for (const bridge::Measured &one : found.kernels) {
+            tuned.kernels.push_back({std::string(one.kernel), std::string(one.state), one.median_ns, one.p95_ns,
+                                     one.samples, detail::to_reasons(one.reasons)});
+        }
+        return tuned;
+    }
+    /// Keeps measurements and health in a file from now on, and decides by what is in it. An engine has one such file:
+    /// `Engine::open` takes the one that `perfdb.path` names.
+    void open_perfdb(std::string_view path) const {
+        detail::check(bridge::engine_open_perfdb(*engine_, detail::to_str(path)));
+    }
+    /// Where measurements are kept; nothing if they are not.
+    [[nodiscard]] std::optional<PerfDb> perfdb() const {
+        const bridge::PerfDbInfo info = bridge::engine_perfdb(*engine_);
+        if (info.path.empty()) {
+            return std::nullopt;
+        }
+        return PerfDb{std::string(info.path), std::string(info.state), std::string(info.why), info.measurements,
+                      info.dropped_writes};
+    }
+    /// Writes all measurements to a file, one JSON object a line, and says how many.
+    std::uint64_t export_perfdb(std::string_view path) const {
+        std::uint64_t count = 0;
+        detail::check(bridge::engine_export_perfdb(*engine_, detail::to_str(path), count));
+        return count;
+    }
+    /// Reads measurements from such a file, of this or another machine, and says how many were taken.
+    std::uint64_t import_perfdb(std::string_view path) const {
+        std::uint64_t count = 0;
+        detail::check(bridge::engine_import_perfdb(*engine_, detail::to_str(path), count));
+        return count;
     }
 
     /// Lets a dispatch table decide, as `lz solve` writes it; one of another machine is refused with everything that differs.

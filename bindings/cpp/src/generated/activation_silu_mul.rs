@@ -15,7 +15,7 @@ use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::activation_silu_mul::ActivationSiluMulArgs;
 use crate::call::{Call, Failure};
 use crate::engine::Engine;
-/// Calls `activation.silu_mul`.
+/// Calls `activation.silu_mul`, or measures its kernels where there is a place for what they take.
 ///
 /// # Safety
 /// The pointers name structures as `lz_plugin.h` describes them, and what those describe is there for the time of the call.
@@ -24,6 +24,7 @@ pub unsafe fn activation_silu_mul(
     args: *const ActivationSiluMulArgs,
     outputs: *mut Output,
     options: *const CallOptions,
+    tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
     crate::call::guarded(|| {
         let (args, mut outputs, options) = unsafe {
@@ -47,8 +48,22 @@ pub unsafe fn activation_silu_mul(
                 )?;
                 {
                     let mut places = None;
-                    let out = call.outputs_in(&mut places, output_output)?;
-                    options.run(|| call.run_in(&engine.inner, out))?;
+                    let out = call.outputs_at(&mut places, &output_output)?;
+                    options
+                        .run(|| match tuned.as_mut() {
+                            None => call.run_in(&engine.inner, out),
+                            Some(tuned) => {
+                                crate::perfdb::measure(
+                                    &engine.inner,
+                                    &lz_ops::ACTIVATION_SILU_MUL,
+                                    &call.context_with(out),
+                                    &mut |entry, run| {
+                                        call.run_kernel(entry, out.reborrow(), run)
+                                    },
+                                    tuned,
+                                )
+                            }
+                        })?;
                 }
                 Ok(())
             })

@@ -15,7 +15,7 @@ use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::attention_mla_decode::AttentionMlaDecodeArgs;
 use crate::call::{Call, Failure};
 use crate::engine::Engine;
-/// Calls `attention.mla.decode`.
+/// Calls `attention.mla.decode`, or measures its kernels where there is a place for what they take.
 ///
 /// # Safety
 /// The pointers name structures as `lz_plugin.h` describes them, and what those describe is there for the time of the call.
@@ -24,6 +24,7 @@ pub unsafe fn attention_mla_decode(
     args: *const AttentionMlaDecodeArgs,
     outputs: *mut Output,
     options: *const CallOptions,
+    tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
     crate::call::guarded(|| {
         let (args, mut outputs, options) = unsafe {
@@ -59,12 +60,26 @@ pub unsafe fn attention_mla_decode(
                 {
                     let mut places = None;
                     let out = call
-                        .outputs_in(
+                        .outputs_at(
                             &mut places,
-                            output_output,
-                            has_lse.then_some(output_lse),
+                            &output_output,
+                            has_lse.then_some(&output_lse),
                         )?;
-                    options.run(|| call.run_in(&engine.inner, out))?;
+                    options
+                        .run(|| match tuned.as_mut() {
+                            None => call.run_in(&engine.inner, out),
+                            Some(tuned) => {
+                                crate::perfdb::measure(
+                                    &engine.inner,
+                                    &lz_ops::ATTENTION_MLA_DECODE,
+                                    &call.context_with(out),
+                                    &mut |entry, run| {
+                                        call.run_kernel(entry, out.reborrow(), run)
+                                    },
+                                    tuned,
+                                )
+                            }
+                        })?;
                 }
                 Ok(())
             })

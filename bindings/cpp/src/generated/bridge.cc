@@ -987,6 +987,9 @@ namespace lz {
     struct Answer;
     struct KernelRecord;
     struct ConfigEntry;
+    struct Measured;
+    struct Tuned;
+    struct PerfDbInfo;
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
@@ -1069,6 +1072,47 @@ struct ConfigEntry final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigEntry
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Measured
+#define CXXBRIDGE1_STRUCT_lz$bridge$Measured
+// What became of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
+struct Measured final {
+  ::rust::String kernel;
+  ::rust::String state;
+  double median_ns CXX_DEFAULT_VALUE(0);
+  double p95_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t samples CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::lz::bridge::Reason> reasons;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Measured
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+#define CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+// What measuring the kernels of a call found, fastest first.
+struct Tuned final {
+  ::rust::Vec<::lz::bridge::Measured> kernels;
+  bool settled CXX_DEFAULT_VALUE(false);
+  bool kept CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+// A database of measurements: "writable", "read_only" or "closed", and why.
+struct PerfDbInfo final {
+  ::rust::String path;
+  ::rust::String state;
+  ::rust::String why;
+  ::std::uint64_t measurements CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t dropped_writes CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
@@ -1227,6 +1271,14 @@ void lz$bridge$cxxbridge1$205$engine_config(::lz::bridge::Engine const &engine, 
 
 void lz$bridge$cxxbridge1$205$engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_perfdb(::lz::bridge::Engine const &engine, ::lz::bridge::PerfDbInfo *return$) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_export_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 void lz$bridge$cxxbridge1$205$engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
@@ -1241,179 +1293,179 @@ void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, 
 
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_relu_squared_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_silu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_cross_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_mla_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_sparse_variable_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$attention_state_merge_ask(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$dequantize_ask(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$embedding_lookup_ask(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_append_ask(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$kv_compact_ask(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_fused_ask(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_layer_ask(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$norm_rms_add_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_alibi_ask(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$posenc_rope_ask(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$quantize_ask(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_speculative_ask(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topk_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$sampling_topp_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_decode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenize_encode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 } // extern "C"
@@ -1574,6 +1626,24 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
   lz$bridge$cxxbridge1$205$engine_unregister(engine, backend);
 }
 
+::lz::bridge::Failure *engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_open_perfdb(engine, path);
+}
+
+::lz::bridge::PerfDbInfo engine_perfdb(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::lz::bridge::PerfDbInfo> return$;
+  lz$bridge$cxxbridge1$205$engine_perfdb(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *engine_export_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_export_perfdb(engine, path, count);
+}
+
+::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_import_perfdb(engine, path, count);
+}
+
 ::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
   return lz$bridge$cxxbridge1$205$engine_load_table(engine, path);
 }
@@ -1604,352 +1674,352 @@ void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokeni
   lz$bridge$cxxbridge1$205$tokenizer_describe(handle, description);
 }
 
-::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_gelu(engine, args, outputs, options);
+::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_gelu(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_gelu_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_gelu_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_gelu_mul(engine, args, outputs, options);
+::lz::bridge::Failure *activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_gelu_mul(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_gelu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_gelu_mul_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_relu(engine, args, outputs, options);
+::lz::bridge::Failure *activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_relu(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_relu_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_relu_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_relu_squared(engine, args, outputs, options);
+::lz::bridge::Failure *activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_relu_squared(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_relu_squared_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_relu_squared_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_silu(engine, args, outputs, options);
+::lz::bridge::Failure *activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_silu(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_silu_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_silu_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$activation_silu_mul(engine, args, outputs, options);
+::lz::bridge::Failure *activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$activation_silu_mul(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *activation_silu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$activation_silu_mul_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_cross_decode(engine, args, outputs, options);
+::lz::bridge::Failure *attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_cross_decode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_cross_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_cross_decode_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_cross_prefill(engine, args, outputs, options);
+::lz::bridge::Failure *attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_cross_prefill(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_cross_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_cross_prefill_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_gqa_decode(engine, args, outputs, options);
+::lz::bridge::Failure *attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_decode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_gqa_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_decode_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_gqa_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_decode_paged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_gqa_prefill(engine, args, outputs, options);
+::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_prefill(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_gqa_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_gqa_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_paged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_gqa_prefill_ragged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_mla_decode(engine, args, outputs, options);
+::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_mla_decode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_mla_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_mla_decode_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_mla_decode_paged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_mla_decode_paged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_mla_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_mla_decode_paged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_mla_prefill(engine, args, outputs, options);
+::lz::bridge::Failure *attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_mla_prefill(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_mla_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_mla_prefill_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_sparse_block(engine, args, outputs, options);
+::lz::bridge::Failure *attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_sparse_block(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_sparse_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_sparse_block_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_sparse_variable_block(engine, args, outputs, options);
+::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_sparse_variable_block(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_sparse_variable_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_sparse_variable_block_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_standard_decode(engine, args, outputs, options);
+::lz::bridge::Failure *attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_standard_decode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_standard_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_standard_decode_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_standard_decode_paged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_standard_decode_paged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_standard_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_standard_decode_paged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_standard_prefill(engine, args, outputs, options);
+::lz::bridge::Failure *attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_standard_prefill(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_standard_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_standard_prefill_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_standard_prefill_paged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_standard_prefill_paged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_standard_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_standard_prefill_paged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged(engine, args, outputs, options);
+::lz::bridge::Failure *attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_standard_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_standard_prefill_ragged_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$attention_state_merge(engine, args, outputs, options);
+::lz::bridge::Failure *attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$attention_state_merge(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *attention_state_merge_ask(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$attention_state_merge_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$dequantize(engine, args, outputs, options);
+::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$dequantize(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *dequantize_ask(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$dequantize_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$embedding_lookup(engine, args, outputs, options);
+::lz::bridge::Failure *embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$embedding_lookup(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *embedding_lookup_ask(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$embedding_lookup_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$kv_append(engine, args, outputs, options);
+::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$kv_append(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *kv_append_ask(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$kv_append_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$kv_compact(engine, args, outputs, options);
+::lz::bridge::Failure *kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$kv_compact(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *kv_compact_ask(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$kv_compact_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$mlp_fused(engine, args, outputs, options);
+::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_fused(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *mlp_fused_ask(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_fused_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$mlp_linear(engine, args, outputs, options);
+::lz::bridge::Failure *mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$mlp_linear_int8(engine, args, outputs, options);
+::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_int8(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_int8_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$mlp_linear_pack(engine, args, outputs, options);
+::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_pack(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_pack_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$mlp_linear_weight_only(engine, args, outputs, options);
+::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$mlp_linear_weight_only(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$mlp_linear_weight_only_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$norm_layer(engine, args, outputs, options);
+::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_layer(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *norm_layer_ask(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$norm_layer_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$norm_rms(engine, args, outputs, options);
+::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *norm_rms_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$norm_rms_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$norm_rms_add(engine, args, outputs, options);
+::lz::bridge::Failure *norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$norm_rms_add(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *norm_rms_add_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$norm_rms_add_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$posenc_alibi(engine, args, outputs, options);
+::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$posenc_alibi(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *posenc_alibi_ask(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$posenc_alibi_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$posenc_rope(engine, args, outputs, options);
+::lz::bridge::Failure *posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$posenc_rope(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *posenc_rope_ask(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$posenc_rope_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$quantize(engine, args, outputs, options);
+::lz::bridge::Failure *quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$quantize(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *quantize_ask(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$quantize_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$sampling_speculative(engine, args, outputs, options);
+::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_speculative(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *sampling_speculative_ask(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_speculative_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$sampling_topk(engine, args, outputs, options);
+::lz::bridge::Failure *sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_topk(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *sampling_topk_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_topk_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$sampling_topp(engine, args, outputs, options);
+::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$sampling_topp(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *sampling_topp_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$sampling_topp_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$tokenize_decode(engine, args, outputs, options);
+::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenize_decode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *tokenize_decode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz::bridge::Answer &answer) noexcept {
   return lz$bridge$cxxbridge1$205$tokenize_decode_ask(engine, args, answer);
 }
 
-::lz::bridge::Failure *tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept {
-  return lz$bridge$cxxbridge1$205$tokenize_encode(engine, args, outputs, options);
+::lz::bridge::Failure *tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenize_encode(engine, args, outputs, options, tuned);
 }
 
 ::lz::bridge::Failure *tokenize_encode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz::bridge::Answer &answer) noexcept {
@@ -1992,6 +2062,16 @@ void cxxbridge1$rust_vec$lz$bridge$Candidate$drop(::rust::Vec<::lz::bridge::Cand
 void cxxbridge1$rust_vec$lz$bridge$Candidate$reserve_total(::rust::Vec<::lz::bridge::Candidate> *ptr, ::std::size_t new_cap) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Candidate$set_len(::rust::Vec<::lz::bridge::Candidate> *ptr, ::std::size_t len) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$Candidate$truncate(::rust::Vec<::lz::bridge::Candidate> *ptr, ::std::size_t len) noexcept;
+
+void cxxbridge1$rust_vec$lz$bridge$Measured$new(::rust::Vec<::lz::bridge::Measured> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$Measured$drop(::rust::Vec<::lz::bridge::Measured> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$Measured$len(::rust::Vec<::lz::bridge::Measured> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$Measured$capacity(::rust::Vec<::lz::bridge::Measured> const *ptr) noexcept;
+::lz::bridge::Measured const *cxxbridge1$rust_vec$lz$bridge$Measured$data_const(::rust::Vec<::lz::bridge::Measured> const *ptr) noexcept;
+::lz::bridge::Measured *cxxbridge1$rust_vec$lz$bridge$Measured$data_mut(::rust::Vec<::lz::bridge::Measured> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$Measured$reserve_total(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$Measured$set_len(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$Measured$truncate(::rust::Vec<::lz::bridge::Measured> *ptr, ::std::size_t len) noexcept;
 
 ::lz::bridge::Engine *cxxbridge1$box$lz$bridge$Engine$alloc() noexcept;
 void cxxbridge1$box$lz$bridge$Engine$dealloc(::lz::bridge::Engine *) noexcept;
@@ -2157,6 +2237,42 @@ void Vec<::lz::bridge::Candidate>::set_len(::std::size_t len) noexcept {
 template <>
 void Vec<::lz::bridge::Candidate>::truncate(::std::size_t len) {
   return cxxbridge1$rust_vec$lz$bridge$Candidate$truncate(this, len);
+}
+template <>
+Vec<::lz::bridge::Measured>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$Measured$new(this);
+}
+template <>
+void Vec<::lz::bridge::Measured>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::Measured>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::Measured>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$capacity(this);
+}
+template <>
+::lz::bridge::Measured const *Vec<::lz::bridge::Measured>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$data_const(this);
+}
+template <>
+::lz::bridge::Measured *Vec<::lz::bridge::Measured>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::Measured>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::Measured>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::Measured>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$Measured$truncate(this, len);
 }
 template <>
 ::lz::bridge::Engine *Box<::lz::bridge::Engine>::allocation::alloc() noexcept {

@@ -5,6 +5,7 @@
 use crate::api::*;
 use crate::call::*;
 use crate::engine::*;
+use crate::perfdb::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_ask};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_ask};
 use super::activation_relu::{activation_relu, activation_relu_ask};
@@ -98,6 +99,33 @@ pub mod ffi {
         source: String,
     }
 
+    /// What became of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
+    struct Measured {
+        kernel: String,
+        state: String,
+        median_ns: f64,
+        p95_ns: f64,
+        samples: u64,
+        reasons: Vec<Reason>,
+    }
+
+    /// What measuring the kernels of a call found, fastest first.
+    struct Tuned {
+        kernels: Vec<Measured>,
+        settled: bool,
+        kept: bool,
+    }
+
+    /// A database of measurements: "writable", "read_only" or "closed", and why.
+    #[derive(Default)]
+    struct PerfDbInfo {
+        path: String,
+        state: String,
+        why: String,
+        measurements: u64,
+        dropped_writes: u64,
+    }
+
     /// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
     struct TableInfo {
         path: String,
@@ -161,6 +189,10 @@ pub mod ffi {
             release: usize,
         ) -> *mut Failure;
         fn engine_unregister(engine: &Engine, backend: &str);
+        fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure;
+        fn engine_perfdb(engine: &Engine) -> PerfDbInfo;
+        fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
+        fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
         fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_unload_tables(engine: &Engine);
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
@@ -326,6 +358,7 @@ pub mod ffi {
             args: *const ActivationGeluArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_gelu_ask(engine: &Engine, args: *const ActivationGeluArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn activation_gelu_mul(
@@ -333,6 +366,7 @@ pub mod ffi {
             args: *const ActivationGeluMulArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_gelu_mul_ask(engine: &Engine, args: *const ActivationGeluMulArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn activation_relu(
@@ -340,6 +374,7 @@ pub mod ffi {
             args: *const ActivationReluArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_relu_ask(engine: &Engine, args: *const ActivationReluArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn activation_relu_squared(
@@ -347,6 +382,7 @@ pub mod ffi {
             args: *const ActivationReluSquaredArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_relu_squared_ask(engine: &Engine, args: *const ActivationReluSquaredArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn activation_silu(
@@ -354,6 +390,7 @@ pub mod ffi {
             args: *const ActivationSiluArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_silu_ask(engine: &Engine, args: *const ActivationSiluArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn activation_silu_mul(
@@ -361,6 +398,7 @@ pub mod ffi {
             args: *const ActivationSiluMulArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn activation_silu_mul_ask(engine: &Engine, args: *const ActivationSiluMulArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_cross_decode(
@@ -368,6 +406,7 @@ pub mod ffi {
             args: *const AttentionCrossDecodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_cross_decode_ask(engine: &Engine, args: *const AttentionCrossDecodeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_cross_prefill(
@@ -375,6 +414,7 @@ pub mod ffi {
             args: *const AttentionCrossPrefillArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_cross_prefill_ask(engine: &Engine, args: *const AttentionCrossPrefillArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_gqa_decode(
@@ -382,6 +422,7 @@ pub mod ffi {
             args: *const AttentionGqaDecodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_decode_ask(engine: &Engine, args: *const AttentionGqaDecodeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_gqa_decode_paged(
@@ -389,6 +430,7 @@ pub mod ffi {
             args: *const AttentionGqaDecodePagedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_decode_paged_ask(engine: &Engine, args: *const AttentionGqaDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_gqa_prefill(
@@ -396,6 +438,7 @@ pub mod ffi {
             args: *const AttentionGqaPrefillArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ask(engine: &Engine, args: *const AttentionGqaPrefillArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_gqa_prefill_paged(
@@ -403,6 +446,7 @@ pub mod ffi {
             args: *const AttentionGqaPrefillPagedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_paged_ask(engine: &Engine, args: *const AttentionGqaPrefillPagedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged(
@@ -410,6 +454,7 @@ pub mod ffi {
             args: *const AttentionGqaPrefillRaggedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_gqa_prefill_ragged_ask(engine: &Engine, args: *const AttentionGqaPrefillRaggedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_mla_decode(
@@ -417,6 +462,7 @@ pub mod ffi {
             args: *const AttentionMlaDecodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_mla_decode_ask(engine: &Engine, args: *const AttentionMlaDecodeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_mla_decode_paged(
@@ -424,6 +470,7 @@ pub mod ffi {
             args: *const AttentionMlaDecodePagedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_mla_decode_paged_ask(engine: &Engine, args: *const AttentionMlaDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_mla_prefill(
@@ -431,6 +478,7 @@ pub mod ffi {
             args: *const AttentionMlaPrefillArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_mla_prefill_ask(engine: &Engine, args: *const AttentionMlaPrefillArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_sparse_block(
@@ -438,6 +486,7 @@ pub mod ffi {
             args: *const AttentionSparseBlockArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_sparse_block_ask(engine: &Engine, args: *const AttentionSparseBlockArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_sparse_variable_block(
@@ -445,6 +494,7 @@ pub mod ffi {
             args: *const AttentionSparseVariableBlockArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_sparse_variable_block_ask(engine: &Engine, args: *const AttentionSparseVariableBlockArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_standard_decode(
@@ -452,6 +502,7 @@ pub mod ffi {
             args: *const AttentionStandardDecodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_standard_decode_ask(engine: &Engine, args: *const AttentionStandardDecodeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_standard_decode_paged(
@@ -459,6 +510,7 @@ pub mod ffi {
             args: *const AttentionStandardDecodePagedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_standard_decode_paged_ask(engine: &Engine, args: *const AttentionStandardDecodePagedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_standard_prefill(
@@ -466,6 +518,7 @@ pub mod ffi {
             args: *const AttentionStandardPrefillArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_standard_prefill_ask(engine: &Engine, args: *const AttentionStandardPrefillArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_standard_prefill_paged(
@@ -473,6 +526,7 @@ pub mod ffi {
             args: *const AttentionStandardPrefillPagedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_standard_prefill_paged_ask(engine: &Engine, args: *const AttentionStandardPrefillPagedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_standard_prefill_ragged(
@@ -480,6 +534,7 @@ pub mod ffi {
             args: *const AttentionStandardPrefillRaggedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_standard_prefill_ragged_ask(engine: &Engine, args: *const AttentionStandardPrefillRaggedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn attention_state_merge(
@@ -487,6 +542,7 @@ pub mod ffi {
             args: *const AttentionStateMergeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn attention_state_merge_ask(engine: &Engine, args: *const AttentionStateMergeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn dequantize(
@@ -494,6 +550,7 @@ pub mod ffi {
             args: *const DequantizeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn dequantize_ask(engine: &Engine, args: *const DequantizeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn embedding_lookup(
@@ -501,6 +558,7 @@ pub mod ffi {
             args: *const EmbeddingLookupArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn embedding_lookup_ask(engine: &Engine, args: *const EmbeddingLookupArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn kv_append(
@@ -508,6 +566,7 @@ pub mod ffi {
             args: *const KvAppendArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn kv_append_ask(engine: &Engine, args: *const KvAppendArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn kv_compact(
@@ -515,6 +574,7 @@ pub mod ffi {
             args: *const KvCompactArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn kv_compact_ask(engine: &Engine, args: *const KvCompactArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn mlp_fused(
@@ -522,6 +582,7 @@ pub mod ffi {
             args: *const MlpFusedArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_fused_ask(engine: &Engine, args: *const MlpFusedArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn mlp_linear(
@@ -529,6 +590,7 @@ pub mod ffi {
             args: *const MlpLinearArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_ask(engine: &Engine, args: *const MlpLinearArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn mlp_linear_int8(
@@ -536,6 +598,7 @@ pub mod ffi {
             args: *const MlpLinearInt8Args,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_int8_ask(engine: &Engine, args: *const MlpLinearInt8Args, answer: &mut Answer) -> *mut Failure;
         unsafe fn mlp_linear_pack(
@@ -543,6 +606,7 @@ pub mod ffi {
             args: *const MlpLinearPackArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_pack_ask(engine: &Engine, args: *const MlpLinearPackArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn mlp_linear_weight_only(
@@ -550,6 +614,7 @@ pub mod ffi {
             args: *const MlpLinearWeightOnlyArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn mlp_linear_weight_only_ask(engine: &Engine, args: *const MlpLinearWeightOnlyArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn norm_layer(
@@ -557,6 +622,7 @@ pub mod ffi {
             args: *const NormLayerArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn norm_layer_ask(engine: &Engine, args: *const NormLayerArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn norm_rms(
@@ -564,6 +630,7 @@ pub mod ffi {
             args: *const NormRmsArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn norm_rms_ask(engine: &Engine, args: *const NormRmsArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn norm_rms_add(
@@ -571,6 +638,7 @@ pub mod ffi {
             args: *const NormRmsAddArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn norm_rms_add_ask(engine: &Engine, args: *const NormRmsAddArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn posenc_alibi(
@@ -578,6 +646,7 @@ pub mod ffi {
             args: *const PosencAlibiArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn posenc_alibi_ask(engine: &Engine, args: *const PosencAlibiArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn posenc_rope(
@@ -585,6 +654,7 @@ pub mod ffi {
             args: *const PosencRopeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn posenc_rope_ask(engine: &Engine, args: *const PosencRopeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn quantize(
@@ -592,6 +662,7 @@ pub mod ffi {
             args: *const QuantizeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn quantize_ask(engine: &Engine, args: *const QuantizeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn sampling_speculative(
@@ -599,6 +670,7 @@ pub mod ffi {
             args: *const SamplingSpeculativeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn sampling_speculative_ask(engine: &Engine, args: *const SamplingSpeculativeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn sampling_topk(
@@ -606,6 +678,7 @@ pub mod ffi {
             args: *const SamplingTopkArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn sampling_topk_ask(engine: &Engine, args: *const SamplingTopkArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn sampling_topp(
@@ -613,6 +686,7 @@ pub mod ffi {
             args: *const SamplingToppArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn sampling_topp_ask(engine: &Engine, args: *const SamplingToppArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn tokenize_decode(
@@ -620,6 +694,7 @@ pub mod ffi {
             args: *const TokenizeDecodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn tokenize_decode_ask(engine: &Engine, args: *const TokenizeDecodeArgs, answer: &mut Answer) -> *mut Failure;
         unsafe fn tokenize_encode(
@@ -627,6 +702,7 @@ pub mod ffi {
             args: *const TokenizeEncodeArgs,
             outputs: *mut Output,
             options: *const CallOptions,
+            tuned: *mut Tuned,
         ) -> *mut Failure;
         unsafe fn tokenize_encode_ask(engine: &Engine, args: *const TokenizeEncodeArgs, answer: &mut Answer) -> *mut Failure;
     }

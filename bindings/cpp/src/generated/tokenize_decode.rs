@@ -15,7 +15,7 @@ use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::tokenize_decode::TokenizeDecodeArgs;
 use crate::call::{Call, Failure};
 use crate::engine::Engine;
-/// Calls `tokenize.decode`.
+/// Calls `tokenize.decode`, or measures its kernels where there is a place for what they take.
 ///
 /// # Safety
 /// The pointers name structures as `lz_plugin.h` describes them, and what those describe is there for the time of the call.
@@ -24,6 +24,7 @@ pub unsafe fn tokenize_decode(
     args: *const TokenizeDecodeArgs,
     outputs: *mut Output,
     options: *const CallOptions,
+    tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
     crate::call::guarded(|| {
         let (args, mut outputs, options) = unsafe {
@@ -38,8 +39,22 @@ pub unsafe fn tokenize_decode(
                 let mut output_texts = None;
                 {
                     let mut places = None;
-                    let out = call.outputs_in(&mut places, &mut output_texts)?;
-                    options.run(|| call.run_in(&engine.inner, out))?;
+                    let out = call.outputs_at(&mut places, &mut output_texts)?;
+                    options
+                        .run(|| match tuned.as_mut() {
+                            None => call.run_in(&engine.inner, out),
+                            Some(tuned) => {
+                                crate::perfdb::measure(
+                                    &engine.inner,
+                                    &lz_ops::TOKENIZE_DECODE,
+                                    &call.context_with(out),
+                                    &mut |entry, run| {
+                                        call.run_kernel(entry, out.reborrow(), run)
+                                    },
+                                    tuned,
+                                )
+                            }
+                        })?;
                 }
                 crate::output::hand_over_texts(
                     slot_texts,

@@ -15,7 +15,7 @@ use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::tokenize_encode::TokenizeEncodeArgs;
 use crate::call::{Call, Failure};
 use crate::engine::Engine;
-/// Calls `tokenize.encode`.
+/// Calls `tokenize.encode`, or measures its kernels where there is a place for what they take.
 ///
 /// # Safety
 /// The pointers name structures as `lz_plugin.h` describes them, and what those describe is there for the time of the call.
@@ -24,6 +24,7 @@ pub unsafe fn tokenize_encode(
     args: *const TokenizeEncodeArgs,
     outputs: *mut Output,
     options: *const CallOptions,
+    tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
     crate::call::guarded(|| {
         let (args, mut outputs, options) = unsafe {
@@ -53,13 +54,27 @@ pub unsafe fn tokenize_encode(
                 {
                     let mut places = None;
                     let out = call
-                        .outputs_in(
+                        .outputs_at(
                             &mut places,
                             &mut output_tokens,
-                            output_indptr,
+                            &output_indptr,
                             if wants_offsets { Some(&mut output_offsets) } else { None },
                         )?;
-                    options.run(|| call.run_in(&engine.inner, out))?;
+                    options
+                        .run(|| match tuned.as_mut() {
+                            None => call.run_in(&engine.inner, out),
+                            Some(tuned) => {
+                                crate::perfdb::measure(
+                                    &engine.inner,
+                                    &lz_ops::TOKENIZE_ENCODE,
+                                    &call.context_with(out),
+                                    &mut |entry, run| {
+                                        call.run_kernel(entry, out.reborrow(), run)
+                                    },
+                                    tuned,
+                                )
+                            }
+                        })?;
                 }
                 crate::output::hand_over_tensor(
                     slot_tokens,

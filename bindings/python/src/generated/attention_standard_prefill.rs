@@ -129,11 +129,13 @@ fn call<'a, 'py>(
             place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         }
         given.finish(&frame)?;
-        call.outputs_in(
+        unsafe {
+            call.outputs_at(
                 &mut ready,
-                view_output,
-                place_lse.is_there().then_some(view_lse),
+                &view_output,
+                place_lse.is_there().then_some(&view_lse),
             )
+        }
             .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
@@ -182,11 +184,13 @@ fn call<'a, 'py>(
                                 &mut view_output,
                             )?;
                         place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
-                        call.outputs_in(
+                        unsafe {
+                            call.outputs_at(
                                 &mut ready,
-                                view_output,
-                                place_lse.is_there().then_some(view_lse),
+                                &view_output,
+                                place_lse.is_there().then_some(&view_lse),
                             )
+                        }
                             .map_err(KernelError::invalid)?
                     }
                 };

@@ -86,7 +86,7 @@ fn call<'a, 'py>(
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         place_lse.take(&mut frame, &mut given, "lse", &mut view_lse)?;
         given.finish(&frame)?;
-        call.outputs_in(&mut ready, view_output, view_lse)
+        unsafe { call.outputs_at(&mut ready, &view_output, &view_lse) }
             .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
@@ -112,7 +112,7 @@ fn call<'a, 'py>(
                                 &mut view_output,
                             )?;
                         place_lse.allocate(&mut *frame, call.lse_spec(), &mut view_lse)?;
-                        call.outputs_in(&mut ready, view_output, view_lse)
+                        unsafe { call.outputs_at(&mut ready, &view_output, &view_lse) }
                             .map_err(KernelError::invalid)?
                     }
                 };

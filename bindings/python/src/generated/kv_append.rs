@@ -94,7 +94,8 @@ fn call<'a, 'py>(
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
         let mut room = None;
-        let ready = call.outputs_in(&mut room).map_err(|error| frame.raise(&error))?;
+        let ready = unsafe { call.outputs_at(&mut room) }
+            .map_err(|error| frame.raise(&error))?;
         let context = call.context_with(ready);
         frame
             .dispatch(

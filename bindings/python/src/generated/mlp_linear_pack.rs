@@ -80,7 +80,8 @@ fn call<'a, 'py>(
         let mut view_packed = TensorMut::empty();
         place_packed.take(&mut frame, &mut given, "packed", &mut view_packed)?;
         given.finish(&frame)?;
-        call.outputs_in(&mut ready, view_packed).map_err(|error| frame.raise(&error))?;
+        unsafe { call.outputs_at(&mut ready, &view_packed) }
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -103,7 +104,7 @@ fn call<'a, 'py>(
                                 call.packed_spec(),
                                 &mut view_packed,
                             )?;
-                        call.outputs_in(&mut ready, view_packed)
+                        unsafe { call.outputs_at(&mut ready, &view_packed) }
                             .map_err(KernelError::invalid)?
                     }
                 };

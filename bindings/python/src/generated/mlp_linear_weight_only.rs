@@ -129,7 +129,8 @@ fn call<'a, 'py>(
         let mut view_output = TensorMut::empty();
         place_output.take(&mut frame, &mut given, "output", &mut view_output)?;
         given.finish(&frame)?;
-        call.outputs_in(&mut ready, view_output).map_err(|error| frame.raise(&error))?;
+        unsafe { call.outputs_at(&mut ready, &view_output) }
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -197,7 +198,7 @@ fn call<'a, 'py>(
                                 call.output_spec(),
                                 &mut view_output,
                             )?;
-                        call.outputs_in(&mut ready, view_output)
+                        unsafe { call.outputs_at(&mut ready, &view_output) }
                             .map_err(KernelError::invalid)?
                     }
                 };

@@ -98,12 +98,14 @@ fn call<'a, 'py>(
             place_inv_std.take(&mut frame, &mut given, "inv_std", &mut view_inv_std)?;
         }
         given.finish(&frame)?;
-        call.outputs_in(
+        unsafe {
+            call.outputs_at(
                 &mut ready,
-                view_output,
-                place_mean.is_there().then_some(view_mean),
-                place_inv_std.is_there().then_some(view_inv_std),
+                &view_output,
+                place_mean.is_there().then_some(&view_mean),
+                place_inv_std.is_there().then_some(&view_inv_std),
             )
+        }
             .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
@@ -146,12 +148,14 @@ fn call<'a, 'py>(
                                 call.inv_std_spec(),
                                 &mut view_inv_std,
                             )?;
-                        call.outputs_in(
+                        unsafe {
+                            call.outputs_at(
                                 &mut ready,
-                                view_output,
-                                place_mean.is_there().then_some(view_mean),
-                                place_inv_std.is_there().then_some(view_inv_std),
+                                &view_output,
+                                place_mean.is_there().then_some(&view_mean),
+                                place_inv_std.is_there().then_some(&view_inv_std),
                             )
+                        }
                             .map_err(KernelError::invalid)?
                     }
                 };

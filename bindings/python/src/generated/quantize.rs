@@ -127,11 +127,13 @@ fn call<'a, 'py>(
                 .take(&mut frame, &mut given, "scale_out", &mut view_scale_out)?;
         }
         given.finish(&frame)?;
-        call.outputs_in(
+        unsafe {
+            call.outputs_at(
                 &mut ready,
-                view_quantized,
-                place_scale_out.is_there().then_some(view_scale_out),
+                &view_quantized,
+                place_scale_out.is_there().then_some(&view_scale_out),
             )
+        }
             .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
@@ -188,11 +190,13 @@ fn call<'a, 'py>(
                                 call.scale_out_spec(),
                                 &mut view_scale_out,
                             )?;
-                        call.outputs_in(
+                        unsafe {
+                            call.outputs_at(
                                 &mut ready,
-                                view_quantized,
-                                place_scale_out.is_there().then_some(view_scale_out),
+                                &view_quantized,
+                                place_scale_out.is_there().then_some(&view_scale_out),
                             )
+                        }
                             .map_err(KernelError::invalid)?
                     }
                 };

@@ -137,7 +137,7 @@ fn call<'a, 'py>(
         place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         place_accepted.take(&mut frame, &mut given, "accepted", &mut view_accepted)?;
         given.finish(&frame)?;
-        call.outputs_in(&mut ready, view_tokens, view_accepted)
+        unsafe { call.outputs_at(&mut ready, &view_tokens, &view_accepted) }
             .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
@@ -183,7 +183,9 @@ fn call<'a, 'py>(
                                 call.accepted_spec(),
                                 &mut view_accepted,
                             )?;
-                        call.outputs_in(&mut ready, view_tokens, view_accepted)
+                        unsafe {
+                            call.outputs_at(&mut ready, &view_tokens, &view_accepted)
+                        }
                             .map_err(KernelError::invalid)?
                     }
                 };

@@ -118,7 +118,8 @@ fn call<'a, 'py>(
         let mut view_tokens = TensorMut::empty();
         place_tokens.take(&mut frame, &mut given, "tokens", &mut view_tokens)?;
         given.finish(&frame)?;
-        call.outputs_in(&mut ready, view_tokens).map_err(|error| frame.raise(&error))?;
+        unsafe { call.outputs_at(&mut ready, &view_tokens) }
+            .map_err(|error| frame.raise(&error))?;
     }
     let context = match &ready {
         Some(out) => call.context_with(out),
@@ -153,7 +154,7 @@ fn call<'a, 'py>(
                                 call.tokens_spec(),
                                 &mut view_tokens,
                             )?;
-                        call.outputs_in(&mut ready, view_tokens)
+                        unsafe { call.outputs_at(&mut ready, &view_tokens) }
                             .map_err(KernelError::invalid)?
                     }
                 };

@@ -86,8 +86,7 @@ fn call<'a, 'py>(
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
         let mut room = None;
-        let ready = call
-            .outputs_in(&mut room, &mut place_texts)
+        let ready = unsafe { call.outputs_at(&mut room, &mut place_texts) }
             .map_err(|error| frame.raise(&error))?;
         let context = call.context_with(ready);
         frame

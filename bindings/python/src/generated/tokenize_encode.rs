@@ -90,13 +90,14 @@ fn call<'a, 'py>(
         .map_err(|error| crate::error::raise_kernel(py, frame.operation, error))?;
     {
         let mut room = None;
-        let ready = call
-            .outputs_in(
+        let ready = unsafe {
+            call.outputs_at(
                 &mut room,
                 &mut place_tokens,
-                view_indptr,
+                &view_indptr,
                 call.wants_offsets().then_some(&mut place_offsets),
             )
+        }
             .map_err(|error| frame.raise(&error))?;
         let context = call.context_with(ready);
         frame

@@ -966,6 +966,9 @@ namespace lz {
     struct Answer;
     struct KernelRecord;
     struct ConfigEntry;
+    struct Measured;
+    struct Tuned;
+    struct PerfDbInfo;
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
@@ -1048,6 +1051,47 @@ struct ConfigEntry final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$ConfigEntry
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Measured
+#define CXXBRIDGE1_STRUCT_lz$bridge$Measured
+// What became of one kernel in a measurement: "measured", "failed", "passed" over or "untouched".
+struct Measured final {
+  ::rust::String kernel;
+  ::rust::String state;
+  double median_ns CXX_DEFAULT_VALUE(0);
+  double p95_ns CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t samples CXX_DEFAULT_VALUE(0);
+  ::rust::Vec<::lz::bridge::Reason> reasons;
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Measured
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+#define CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+// What measuring the kernels of a call found, fastest first.
+struct Tuned final {
+  ::rust::Vec<::lz::bridge::Measured> kernels;
+  bool settled CXX_DEFAULT_VALUE(false);
+  bool kept CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$Tuned
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+// A database of measurements: "writable", "read_only" or "closed", and why.
+struct PerfDbInfo final {
+  ::rust::String path;
+  ::rust::String state;
+  ::rust::String why;
+  ::std::uint64_t measurements CXX_DEFAULT_VALUE(0);
+  ::std::uint64_t dropped_writes CXX_DEFAULT_VALUE(0);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
@@ -1196,6 +1240,14 @@ private:
 
 void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) noexcept;
 
+::lz::bridge::Failure *engine_open_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
+
+::lz::bridge::PerfDbInfo engine_perfdb(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *engine_export_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
+::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
 ::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
 void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
@@ -1210,179 +1262,179 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
-::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_gelu_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_gelu_mul(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_gelu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_gelu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_relu(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_relu_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_relu_squared(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_relu_squared_ask(::lz::bridge::Engine const &engine, ::lz_activation_relu_squared_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_silu(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_silu_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *activation_silu_mul(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *activation_silu_mul_ask(::lz::bridge::Engine const &engine, ::lz_activation_silu_mul_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_cross_decode(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_cross_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_cross_prefill(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_cross_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_cross_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_gqa_decode(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_gqa_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_gqa_prefill(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_gqa_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_gqa_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_gqa_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_gqa_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_mla_decode(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_mla_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_mla_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_mla_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_mla_prefill(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_mla_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_mla_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_sparse_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_sparse_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_block_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_sparse_variable_block(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_sparse_variable_block_ask(::lz::bridge::Engine const &engine, ::lz_attention_sparse_variable_block_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_standard_decode(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_standard_decode_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_standard_decode_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_standard_decode_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_decode_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_standard_prefill(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_standard_prefill_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_standard_prefill_paged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_standard_prefill_paged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_paged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_standard_prefill_ragged(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_standard_prefill_ragged_ask(::lz::bridge::Engine const &engine, ::lz_attention_standard_prefill_ragged_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *attention_state_merge(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *attention_state_merge_ask(::lz::bridge::Engine const &engine, ::lz_attention_state_merge_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *dequantize(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *dequantize_ask(::lz::bridge::Engine const &engine, ::lz_dequantize_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *embedding_lookup(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *embedding_lookup_ask(::lz::bridge::Engine const &engine, ::lz_embedding_lookup_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *kv_append(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *kv_append_ask(::lz::bridge::Engine const &engine, ::lz_kv_append_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *kv_compact(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *kv_compact_ask(::lz::bridge::Engine const &engine, ::lz_kv_compact_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *mlp_fused(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_fused_ask(::lz::bridge::Engine const &engine, ::lz_mlp_fused_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *mlp_linear(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *mlp_linear_int8(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_int8_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_int8_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *mlp_linear_pack(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_pack_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_pack_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *mlp_linear_weight_only(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *mlp_linear_weight_only_ask(::lz::bridge::Engine const &engine, ::lz_mlp_linear_weight_only_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *norm_layer(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_layer_ask(::lz::bridge::Engine const &engine, ::lz_norm_layer_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *norm_rms(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_rms_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *norm_rms_add(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *norm_rms_add_ask(::lz::bridge::Engine const &engine, ::lz_norm_rms_add_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *posenc_alibi(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *posenc_alibi_ask(::lz::bridge::Engine const &engine, ::lz_posenc_alibi_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *posenc_rope(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *posenc_rope_ask(::lz::bridge::Engine const &engine, ::lz_posenc_rope_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *quantize(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *quantize_ask(::lz::bridge::Engine const &engine, ::lz_quantize_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *sampling_speculative(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_speculative_ask(::lz::bridge::Engine const &engine, ::lz_sampling_speculative_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *sampling_topk(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_topk_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topk_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *sampling_topp(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *sampling_topp_ask(::lz::bridge::Engine const &engine, ::lz_sampling_topp_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *tokenize_decode(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *tokenize_decode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_decode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 
-::lz::bridge::Failure *tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options) noexcept;
+::lz::bridge::Failure *tokenize_encode(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
 
 ::lz::bridge::Failure *tokenize_encode_ask(::lz::bridge::Engine const &engine, ::lz_tokenize_encode_args const *args, ::lz::bridge::Answer &answer) noexcept;
 } // namespace bridge

@@ -71,7 +71,7 @@ struct ActivationGeluCrossing {
 inline ActivationGeluOutput activation_gelu(const Engine &engine, const ActivationGelu &args, const Options &options = {}) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -82,13 +82,20 @@ inline void activation_gelu_into(const Engine &engine, const ActivationGelu &arg
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const ActivationGelu &args, bridge::Answer &answer) {
     const detail::ActivationGeluCrossing crossing(args);
     lz::detail::check(bridge::activation_gelu_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const ActivationGelu &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::ActivationGeluCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::activation_gelu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `activation.gelu` written in C++. Params have values; what is thrown becomes the kernel's failure.

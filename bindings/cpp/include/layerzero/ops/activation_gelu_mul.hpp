@@ -73,7 +73,7 @@ struct ActivationGeluMulCrossing {
 inline ActivationGeluMulOutput activation_gelu_mul(const Engine &engine, const ActivationGeluMul &args, const Options &options = {}) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -84,13 +84,20 @@ inline void activation_gelu_mul_into(const Engine &engine, const ActivationGeluM
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const ActivationGeluMul &args, bridge::Answer &answer) {
     const detail::ActivationGeluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_gelu_mul_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const ActivationGeluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::ActivationGeluMulCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::activation_gelu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `activation.gelu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.

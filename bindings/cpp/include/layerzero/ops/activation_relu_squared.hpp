@@ -56,7 +56,7 @@ struct ActivationReluSquaredCrossing {
 inline ActivationReluSquaredOutput activation_relu_squared(const Engine &engine, const ActivationReluSquared &args, const Options &options = {}) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -67,13 +67,20 @@ inline void activation_relu_squared_into(const Engine &engine, const ActivationR
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const ActivationReluSquared &args, bridge::Answer &answer) {
     const detail::ActivationReluSquaredCrossing crossing(args);
     lz::detail::check(bridge::activation_relu_squared_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const ActivationReluSquared &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::ActivationReluSquaredCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::activation_relu_squared(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `activation.relu_squared` written in C++. Params have values; what is thrown becomes the kernel's failure.

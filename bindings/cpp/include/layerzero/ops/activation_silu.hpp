@@ -63,7 +63,7 @@ struct ActivationSiluCrossing {
 inline ActivationSiluOutput activation_silu(const Engine &engine, const ActivationSilu &args, const Options &options = {}) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -74,13 +74,20 @@ inline void activation_silu_into(const Engine &engine, const ActivationSilu &arg
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const ActivationSilu &args, bridge::Answer &answer) {
     const detail::ActivationSiluCrossing crossing(args);
     lz::detail::check(bridge::activation_silu_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const ActivationSilu &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::ActivationSiluCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::activation_silu(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `activation.silu` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -59,7 +59,7 @@ struct ActivationSiluMulCrossing {
 inline ActivationSiluMulOutput activation_silu_mul(const Engine &engine, const ActivationSiluMul &args, const Options &options = {}) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -70,13 +70,20 @@ inline void activation_silu_mul_into(const Engine &engine, const ActivationSiluM
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const ActivationSiluMul &args, bridge::Answer &answer) {
     const detail::ActivationSiluMulCrossing crossing(args);
     lz::detail::check(bridge::activation_silu_mul_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const ActivationSiluMul &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::ActivationSiluMulCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::activation_silu_mul(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `activation.silu_mul` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -104,7 +104,7 @@ struct AttentionCrossDecodeCrossing {
 inline AttentionCrossDecodeOutput attention_cross_decode(const Engine &engine, const AttentionCrossDecode &args, const Options &options = {}) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -116,13 +116,20 @@ inline void attention_cross_decode_into(const Engine &engine, const AttentionCro
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionCrossDecode &args, bridge::Answer &answer) {
     const detail::AttentionCrossDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_cross_decode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionCrossDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionCrossDecodeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_cross_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.cross.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.

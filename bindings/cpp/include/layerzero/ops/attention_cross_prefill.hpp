@@ -105,7 +105,7 @@ struct AttentionCrossPrefillCrossing {
 inline AttentionCrossPrefillOutput attention_cross_prefill(const Engine &engine, const AttentionCrossPrefill &args, const Options &options = {}) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -117,13 +117,20 @@ inline void attention_cross_prefill_into(const Engine &engine, const AttentionCr
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionCrossPrefill &args, bridge::Answer &answer) {
     const detail::AttentionCrossPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_cross_prefill_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionCrossPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionCrossPrefillCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_cross_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.cross.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -119,7 +119,7 @@ struct AttentionGqaDecodeCrossing {
 inline AttentionGqaDecodeOutput attention_gqa_decode(const Engine &engine, const AttentionGqaDecode &args, const Options &options = {}) {
     const detail::AttentionGqaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_gqa_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -131,13 +131,20 @@ inline void attention_gqa_decode_into(const Engine &engine, const AttentionGqaDe
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_gqa_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionGqaDecode &args, bridge::Answer &answer) {
     const detail::AttentionGqaDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_decode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionGqaDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionGqaDecodeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_gqa_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.gqa.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -138,7 +138,7 @@ struct AttentionGqaPrefillCrossing {
 inline AttentionGqaPrefillOutput attention_gqa_prefill(const Engine &engine, const AttentionGqaPrefill &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -150,13 +150,20 @@ inline void attention_gqa_prefill_into(const Engine &engine, const AttentionGqaP
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionGqaPrefill &args, bridge::Answer &answer) {
     const detail::AttentionGqaPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_prefill_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionGqaPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionGqaPrefillCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_gqa_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.gqa.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -147,7 +147,7 @@ struct AttentionGqaPrefillPagedCrossing {
 inline AttentionGqaPrefillPagedOutput attention_gqa_prefill_paged(const Engine &engine, const AttentionGqaPrefillPaged &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_gqa_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -159,13 +159,20 @@ inline void attention_gqa_prefill_paged_into(const Engine &engine, const Attenti
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_gqa_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionGqaPrefillPaged &args, bridge::Answer &answer) {
     const detail::AttentionGqaPrefillPagedCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_prefill_paged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionGqaPrefillPaged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionGqaPrefillPagedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_gqa_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.gqa.prefill.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -124,7 +124,7 @@ struct AttentionGqaPrefillRaggedCrossing {
 inline AttentionGqaPrefillRaggedOutput attention_gqa_prefill_ragged(const Engine &engine, const AttentionGqaPrefillRagged &args, const Options &options = {}) {
     const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_gqa_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -136,13 +136,20 @@ inline void attention_gqa_prefill_ragged_into(const Engine &engine, const Attent
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_gqa_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_gqa_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionGqaPrefillRagged &args, bridge::Answer &answer) {
     const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
     lz::detail::check(bridge::attention_gqa_prefill_ragged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionGqaPrefillRagged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionGqaPrefillRaggedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_gqa_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.gqa.prefill.ragged` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -85,7 +85,7 @@ struct AttentionMlaDecodeCrossing {
 inline AttentionMlaDecodeOutput attention_mla_decode(const Engine &engine, const AttentionMlaDecode &args, const Options &options = {}) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -97,13 +97,20 @@ inline void attention_mla_decode_into(const Engine &engine, const AttentionMlaDe
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecode &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionMlaDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionMlaDecodeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_mla_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.mla.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -95,7 +95,7 @@ struct AttentionMlaDecodePagedCrossing {
 inline AttentionMlaDecodePagedOutput attention_mla_decode_paged(const Engine &engine, const AttentionMlaDecodePaged &args, const Options &options = {}) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -107,13 +107,20 @@ inline void attention_mla_decode_paged_into(const Engine &engine, const Attentio
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionMlaDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_decode_paged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionMlaDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionMlaDecodePagedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_mla_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.mla.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.

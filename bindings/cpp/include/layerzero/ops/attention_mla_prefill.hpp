@@ -98,7 +98,7 @@ struct AttentionMlaPrefillCrossing {
 inline AttentionMlaPrefillOutput attention_mla_prefill(const Engine &engine, const AttentionMlaPrefill &args, const Options &options = {}) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -110,13 +110,20 @@ inline void attention_mla_prefill_into(const Engine &engine, const AttentionMlaP
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionMlaPrefill &args, bridge::Answer &answer) {
     const detail::AttentionMlaPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_mla_prefill_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionMlaPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionMlaPrefillCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_mla_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.mla.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -107,7 +107,7 @@ struct AttentionSparseBlockCrossing {
 inline AttentionSparseBlockOutput attention_sparse_block(const Engine &engine, const AttentionSparseBlock &args, const Options &options = {}) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -119,13 +119,20 @@ inline void attention_sparse_block_into(const Engine &engine, const AttentionSpa
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionSparseBlock &args, bridge::Answer &answer) {
     const detail::AttentionSparseBlockCrossing crossing(args);
     lz::detail::check(bridge::attention_sparse_block_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionSparseBlock &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionSparseBlockCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_sparse_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.sparse.block` written in C++. Params have values; what is thrown becomes the kernel's failure.

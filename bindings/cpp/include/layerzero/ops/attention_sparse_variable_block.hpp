@@ -102,7 +102,7 @@ struct AttentionSparseVariableBlockCrossing {
 inline AttentionSparseVariableBlockOutput attention_sparse_variable_block(const Engine &engine, const AttentionSparseVariableBlock &args, const Options &options = {}) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -114,13 +114,20 @@ inline void attention_sparse_variable_block_into(const Engine &engine, const Att
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Answer &answer) {
     const detail::AttentionSparseVariableBlockCrossing crossing(args);
     lz::detail::check(bridge::attention_sparse_variable_block_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionSparseVariableBlock &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionSparseVariableBlockCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_sparse_variable_block(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.sparse.variable_block` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -118,7 +118,7 @@ struct AttentionStandardDecodeCrossing {
 inline AttentionStandardDecodeOutput attention_standard_decode(const Engine &engine, const AttentionStandardDecode &args, const Options &options = {}) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -130,13 +130,20 @@ inline void attention_standard_decode_into(const Engine &engine, const Attention
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStandardDecode &args, bridge::Answer &answer) {
     const detail::AttentionStandardDecodeCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_decode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStandardDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStandardDecodeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_standard_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.standard.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.

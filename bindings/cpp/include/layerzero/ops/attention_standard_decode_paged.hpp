@@ -127,7 +127,7 @@ struct AttentionStandardDecodePagedCrossing {
 inline AttentionStandardDecodePagedOutput attention_standard_decode_paged(const Engine &engine, const AttentionStandardDecodePaged &args, const Options &options = {}) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -139,13 +139,20 @@ inline void attention_standard_decode_paged_into(const Engine &engine, const Att
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Answer &answer) {
     const detail::AttentionStandardDecodePagedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_decode_paged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStandardDecodePaged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStandardDecodePagedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_standard_decode_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.standard.decode.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -137,7 +137,7 @@ struct AttentionStandardPrefillCrossing {
 inline AttentionStandardPrefillOutput attention_standard_prefill(const Engine &engine, const AttentionStandardPrefill &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -149,13 +149,20 @@ inline void attention_standard_prefill_into(const Engine &engine, const Attentio
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefill &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStandardPrefill &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStandardPrefillCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_standard_prefill(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.standard.prefill` written in C++. Params have values; what is thrown becomes the kernel's failure.

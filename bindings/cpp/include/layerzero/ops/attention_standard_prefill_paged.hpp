@@ -146,7 +146,7 @@ struct AttentionStandardPrefillPagedCrossing {
 inline AttentionStandardPrefillPagedOutput attention_standard_prefill_paged(const Engine &engine, const AttentionStandardPrefillPaged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -158,13 +158,20 @@ inline void attention_standard_prefill_paged_into(const Engine &engine, const At
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillPagedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_paged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStandardPrefillPaged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStandardPrefillPagedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_standard_prefill_paged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.standard.prefill.paged` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -123,7 +123,7 @@ struct AttentionStandardPrefillRaggedCrossing {
 inline AttentionStandardPrefillRaggedOutput attention_standard_prefill_ragged(const Engine &engine, const AttentionStandardPrefillRagged &args, const Options &options = {}) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -135,13 +135,20 @@ inline void attention_standard_prefill_ragged_into(const Engine &engine, const A
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Answer &answer) {
     const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
     lz::detail::check(bridge::attention_standard_prefill_ragged_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStandardPrefillRagged &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStandardPrefillRaggedCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_standard_prefill_ragged(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.standard.prefill.ragged` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -68,7 +68,7 @@ struct AttentionStateMergeCrossing {
 inline AttentionStateMergeOutput attention_state_merge(const Engine &engine, const AttentionStateMerge &args, const Options &options = {}) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take(1)};
 }
 
@@ -80,13 +80,20 @@ inline void attention_state_merge_into(const Engine &engine, const AttentionStat
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.output);
     outputs.give(1, out.lse);
-    lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const AttentionStateMerge &args, bridge::Answer &answer) {
     const detail::AttentionStateMergeCrossing crossing(args);
     lz::detail::check(bridge::attention_state_merge_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const AttentionStateMerge &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::AttentionStateMergeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::attention_state_merge(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `attention.state.merge` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -127,7 +127,7 @@ struct DequantizeCrossing {
 inline DequantizeOutput dequantize(const Engine &engine, const Dequantize &args, const Options &options = {}) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -138,13 +138,20 @@ inline void dequantize_into(const Engine &engine, const Dequantize &args, const 
     const detail::DequantizeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const Dequantize &args, bridge::Answer &answer) {
     const detail::DequantizeCrossing crossing(args);
     lz::detail::check(bridge::dequantize_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const Dequantize &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::DequantizeCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::dequantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `dequantize` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -59,7 +59,7 @@ struct EmbeddingLookupCrossing {
 inline EmbeddingLookupOutput embedding_lookup(const Engine &engine, const EmbeddingLookup &args, const Options &options = {}) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -70,13 +70,20 @@ inline void embedding_lookup_into(const Engine &engine, const EmbeddingLookup &a
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const EmbeddingLookup &args, bridge::Answer &answer) {
     const detail::EmbeddingLookupCrossing crossing(args);
     lz::detail::check(bridge::embedding_lookup_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const EmbeddingLookup &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::EmbeddingLookupCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::embedding_lookup(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `embedding.lookup` written in C++. Params have values; what is thrown becomes the kernel's failure.

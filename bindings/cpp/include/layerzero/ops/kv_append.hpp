@@ -80,13 +80,20 @@ struct KvAppendCrossing {
 inline void kv_append(const Engine &engine, const KvAppend &args, const Options &options = {}) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::kv_append(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::kv_append(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const KvAppend &args, bridge::Answer &answer) {
     const detail::KvAppendCrossing crossing(args);
     lz::detail::check(bridge::kv_append_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const KvAppend &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::KvAppendCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::kv_append(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `kv.append` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -74,13 +74,20 @@ struct KvCompactCrossing {
 inline void kv_compact(const Engine &engine, const KvCompact &args, const Options &options = {}) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const KvCompact &args, bridge::Answer &answer) {
     const detail::KvCompactCrossing crossing(args);
     lz::detail::check(bridge::kv_compact_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const KvCompact &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::KvCompactCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::kv_compact(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `kv.compact` written in C++. Params have values; what is thrown becomes the kernel's failure.

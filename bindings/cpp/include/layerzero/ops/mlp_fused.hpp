@@ -88,7 +88,7 @@ struct MlpFusedCrossing {
 inline MlpFusedOutput mlp_fused(const Engine &engine, const MlpFused &args, const Options &options = {}) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -99,13 +99,20 @@ inline void mlp_fused_into(const Engine &engine, const MlpFused &args, const Mlp
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const MlpFused &args, bridge::Answer &answer) {
     const detail::MlpFusedCrossing crossing(args);
     lz::detail::check(bridge::mlp_fused_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const MlpFused &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::MlpFusedCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::mlp_fused(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `mlp.fused` written in C++. Params have values; what is thrown becomes the kernel's failure.

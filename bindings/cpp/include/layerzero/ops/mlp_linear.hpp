@@ -82,7 +82,7 @@ struct MlpLinearCrossing {
 inline MlpLinearOutput mlp_linear(const Engine &engine, const MlpLinear &args, const Options &options = {}) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -93,13 +93,20 @@ inline void mlp_linear_into(const Engine &engine, const MlpLinear &args, const M
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const MlpLinear &args, bridge::Answer &answer) {
     const detail::MlpLinearCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const MlpLinear &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::MlpLinearCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::mlp_linear(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `mlp.linear` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -128,7 +128,7 @@ struct MlpLinearInt8Crossing {
 inline MlpLinearInt8Output mlp_linear_int8(const Engine &engine, const MlpLinearInt8 &args, const Options &options = {}) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -139,13 +139,20 @@ inline void mlp_linear_int8_into(const Engine &engine, const MlpLinearInt8 &args
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const MlpLinearInt8 &args, bridge::Answer &answer) {
     const detail::MlpLinearInt8Crossing crossing(args);
     lz::detail::check(bridge::mlp_linear_int8_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const MlpLinearInt8 &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::MlpLinearInt8Crossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::mlp_linear_int8(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `mlp.linear.int8` written in C++. Params have values; what is thrown becomes the kernel's failure.

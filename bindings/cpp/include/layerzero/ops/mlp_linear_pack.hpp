@@ -58,7 +58,7 @@ struct MlpLinearPackCrossing {
 inline MlpLinearPackOutput mlp_linear_pack(const Engine &engine, const MlpLinearPack &args, const Options &options = {}) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -69,13 +69,20 @@ inline void mlp_linear_pack_into(const Engine &engine, const MlpLinearPack &args
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.packed);
-    lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const MlpLinearPack &args, bridge::Answer &answer) {
     const detail::MlpLinearPackCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_pack_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const MlpLinearPack &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::MlpLinearPackCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::mlp_linear_pack(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `mlp.linear.pack` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -137,7 +137,7 @@ struct MlpLinearWeightOnlyCrossing {
 inline MlpLinearWeightOnlyOutput mlp_linear_weight_only(const Engine &engine, const MlpLinearWeightOnly &args, const Options &options = {}) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -148,13 +148,20 @@ inline void mlp_linear_weight_only_into(const Engine &engine, const MlpLinearWei
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Answer &answer) {
     const detail::MlpLinearWeightOnlyCrossing crossing(args);
     lz::detail::check(bridge::mlp_linear_weight_only_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const MlpLinearWeightOnly &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::MlpLinearWeightOnlyCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::mlp_linear_weight_only(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `mlp.linear.weight_only` written in C++. Params have values; what is thrown becomes the kernel's failure.

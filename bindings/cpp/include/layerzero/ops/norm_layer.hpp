@@ -85,7 +85,7 @@ struct NormLayerCrossing {
 inline NormLayerOutput norm_layer(const Engine &engine, const NormLayer &args, const Options &options = {}) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
-    lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1), outputs.take_optional(2)};
 }
 
@@ -98,13 +98,20 @@ inline void norm_layer_into(const Engine &engine, const NormLayer &args, const N
     outputs.give(0, out.output);
     outputs.give(1, out.mean);
     outputs.give(2, out.inv_std);
-    lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const NormLayer &args, bridge::Answer &answer) {
     const detail::NormLayerCrossing crossing(args);
     lz::detail::check(bridge::norm_layer_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const NormLayer &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::NormLayerCrossing crossing(args);
+    lz::detail::Outputs<3> outputs(options);
+    lz::detail::check(bridge::norm_layer(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `norm.layer` written in C++. Params have values; what is thrown becomes the kernel's failure.

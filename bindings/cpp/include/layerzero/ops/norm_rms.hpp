@@ -74,7 +74,7 @@ struct NormRmsCrossing {
 inline NormRmsOutput norm_rms(const Engine &engine, const NormRms &args, const Options &options = {}) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -85,13 +85,20 @@ inline void norm_rms_into(const Engine &engine, const NormRms &args, const NormR
     const detail::NormRmsCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const NormRms &args, bridge::Answer &answer) {
     const detail::NormRmsCrossing crossing(args);
     lz::detail::check(bridge::norm_rms_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const NormRms &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::NormRmsCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::norm_rms(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `norm.rms` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -77,7 +77,7 @@ struct NormRmsAddCrossing {
 inline NormRmsAddOutput norm_rms_add(const Engine &engine, const NormRmsAdd &args, const Options &options = {}) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -88,13 +88,20 @@ inline void norm_rms_add_into(const Engine &engine, const NormRmsAdd &args, cons
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const NormRmsAdd &args, bridge::Answer &answer) {
     const detail::NormRmsAddCrossing crossing(args);
     lz::detail::check(bridge::norm_rms_add_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const NormRmsAdd &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::NormRmsAddCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::norm_rms_add(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `norm.rms.add` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -66,7 +66,7 @@ struct PosencAlibiCrossing {
 inline PosencAlibiOutput posenc_alibi(const Engine &engine, const PosencAlibi &args, const Options &options = {}) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -77,13 +77,20 @@ inline void posenc_alibi_into(const Engine &engine, const PosencAlibi &args, con
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const PosencAlibi &args, bridge::Answer &answer) {
     const detail::PosencAlibiCrossing crossing(args);
     lz::detail::check(bridge::posenc_alibi_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const PosencAlibi &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::PosencAlibiCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::posenc_alibi(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `posenc.alibi` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -87,7 +87,7 @@ struct PosencRopeCrossing {
 inline PosencRopeOutput posenc_rope(const Engine &engine, const PosencRope &args, const Options &options = {}) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -98,13 +98,20 @@ inline void posenc_rope_into(const Engine &engine, const PosencRope &args, const
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.output);
-    lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const PosencRope &args, bridge::Answer &answer) {
     const detail::PosencRopeCrossing crossing(args);
     lz::detail::check(bridge::posenc_rope_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const PosencRope &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::PosencRopeCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::posenc_rope(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `posenc.rope` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -125,7 +125,7 @@ struct QuantizeCrossing {
 inline QuantizeOutput quantize(const Engine &engine, const Quantize &args, const Options &options = {}) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take_optional(1)};
 }
 
@@ -137,13 +137,20 @@ inline void quantize_into(const Engine &engine, const Quantize &args, const Quan
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.quantized);
     outputs.give(1, out.scale_out);
-    lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const Quantize &args, bridge::Answer &answer) {
     const detail::QuantizeCrossing crossing(args);
     lz::detail::check(bridge::quantize_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const Quantize &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::QuantizeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::quantize(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `quantize` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -102,7 +102,7 @@ struct SamplingSpeculativeCrossing {
 inline SamplingSpeculativeOutput sampling_speculative(const Engine &engine, const SamplingSpeculative &args, const Options &options = {}) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::Outputs<2> outputs(options);
-    lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take(1)};
 }
 
@@ -114,13 +114,20 @@ inline void sampling_speculative_into(const Engine &engine, const SamplingSpecul
     lz::detail::Outputs<2> outputs(options);
     outputs.give(0, out.tokens);
     outputs.give(1, out.accepted);
-    lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const SamplingSpeculative &args, bridge::Answer &answer) {
     const detail::SamplingSpeculativeCrossing crossing(args);
     lz::detail::check(bridge::sampling_speculative_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const SamplingSpeculative &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::SamplingSpeculativeCrossing crossing(args);
+    lz::detail::Outputs<2> outputs(options);
+    lz::detail::check(bridge::sampling_speculative(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `sampling.speculative` written in C++. Params have values; what is thrown becomes the kernel's failure.

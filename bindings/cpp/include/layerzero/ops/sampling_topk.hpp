@@ -102,7 +102,7 @@ struct SamplingTopkCrossing {
 inline SamplingTopkOutput sampling_topk(const Engine &engine, const SamplingTopk &args, const Options &options = {}) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -113,13 +113,20 @@ inline void sampling_topk_into(const Engine &engine, const SamplingTopk &args, c
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.tokens);
-    lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const SamplingTopk &args, bridge::Answer &answer) {
     const detail::SamplingTopkCrossing crossing(args);
     lz::detail::check(bridge::sampling_topk_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const SamplingTopk &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::SamplingTopkCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::sampling_topk(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `sampling.topk` written in C++. Params have values; what is thrown becomes the kernel's failure.

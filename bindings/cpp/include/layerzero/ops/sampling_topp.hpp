@@ -110,7 +110,7 @@ struct SamplingToppCrossing {
 inline SamplingToppOutput sampling_topp(const Engine &engine, const SamplingTopp &args, const Options &options = {}) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0)};
 }
 
@@ -121,13 +121,20 @@ inline void sampling_topp_into(const Engine &engine, const SamplingTopp &args, c
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
     outputs.give(0, out.tokens);
-    lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
 }
 
 /// What `Engine::which` and `Engine::explain` ask.
 inline void lz_ask(const Engine &engine, const SamplingTopp &args, bridge::Answer &answer) {
     const detail::SamplingToppCrossing crossing(args);
     lz::detail::check(bridge::sampling_topp_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const SamplingTopp &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::SamplingToppCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::sampling_topp(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `sampling.topp` written in C++. Params have values; what is thrown becomes the kernel's failure.

@@ -70,7 +70,7 @@ struct TokenizeDecodeCrossing {
 inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const TokenizeDecode &args, const Options &options = {}) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::Outputs<1> outputs(options);
-    lz::detail::check(bridge::tokenize_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::tokenize_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take_texts(0)};
 }
 
@@ -78,6 +78,13 @@ inline TokenizeDecodeOutput tokenize_decode(const Engine &engine, const Tokenize
 inline void lz_ask(const Engine &engine, const TokenizeDecode &args, bridge::Answer &answer) {
     const detail::TokenizeDecodeCrossing crossing(args);
     lz::detail::check(bridge::tokenize_decode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const TokenizeDecode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::TokenizeDecodeCrossing crossing(args);
+    lz::detail::Outputs<1> outputs(options);
+    lz::detail::check(bridge::tokenize_decode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `tokenize.decode` written in C++. Params have values; what is thrown becomes the kernel's failure.

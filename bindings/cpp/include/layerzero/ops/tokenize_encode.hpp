@@ -87,7 +87,7 @@ struct TokenizeEncodeCrossing {
 inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const TokenizeEncode &args, const Options &options = {}) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::Outputs<3> outputs(options);
-    lz::detail::check(bridge::tokenize_encode(engine.raw(), &crossing.args, outputs.data(), outputs.options()));
+    lz::detail::check(bridge::tokenize_encode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), nullptr));
     return {outputs.take(0), outputs.take(1), outputs.take_optional(2)};
 }
 
@@ -95,6 +95,13 @@ inline TokenizeEncodeOutput tokenize_encode(const Engine &engine, const Tokenize
 inline void lz_ask(const Engine &engine, const TokenizeEncode &args, bridge::Answer &answer) {
     const detail::TokenizeEncodeCrossing crossing(args);
     lz::detail::check(bridge::tokenize_encode_ask(engine.raw(), &crossing.args, answer));
+}
+
+/// What `Engine::tune` measures.
+inline void lz_tune(const Engine &engine, const TokenizeEncode &args, bridge::Tuned &tuned, const Options &options = {}) {
+    const detail::TokenizeEncodeCrossing crossing(args);
+    lz::detail::Outputs<3> outputs(options);
+    lz::detail::check(bridge::tokenize_encode(engine.raw(), &crossing.args, outputs.data(), outputs.options(), &tuned));
 }
 
 /// A kernel of `tokenize.encode` written in C++. Params have values; what is thrown becomes the kernel's failure.

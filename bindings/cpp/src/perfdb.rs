@@ -1,0 +1,135 @@
+//! Measuring kernels for a call, and the database that keeps what was measured, as plain data for C++.
+
+use std::fs::File;
+use std::io::{BufReader, BufWriter};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use lz_core::perfdb::{Filter, Mode, PerfDb};
+use lz_core::tune::{Outcome, TuneOptions};
+use lz_core::{
+    Context, Engine as Inner, Error, KernelEntry, KernelError, OperationInfo, Reason, ReasonCode, Run,
+};
+
+use crate::call::{Failure, guarded, reason};
+use crate::engine::Engine;
+use crate::generated::bridge::ffi;
+
+/// Measures every kernel that could run a call, and says what became of each.
+pub fn measure(
+    engine: &Inner,
+    operation: &'static OperationInfo,
+    context: &Context,
+    run_one: &mut dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
+    tuned: &mut ffi::Tuned,
+) -> Result<(), Error> {
+    let options = TuneOptions::of(engine);
+    let found = engine.tune(operation, context, &options, run_one, &mut |_| ControlFlow::Continue(()))?;
+    tuned.settled = found.settled;
+    tuned.kept = found.kept == Some(Ok(()));
+    tuned.kernels = found.kernels.into_iter().map(|(kernel, outcome)| measured(kernel, &outcome)).collect();
+    Ok(())
+}
+
+fn measured(kernel: String, outcome: &Outcome) -> ffi::Measured {
+    let mut one = ffi::Measured {
+        kernel,
+        state: String::new(),
+        median_ns: 0.0,
+        p95_ns: 0.0,
+        samples: 0,
+        reasons: Vec::new(),
+    };
+    let state = match outcome {
+        Outcome::Measured(timing) => {
+            (one.median_ns, one.p95_ns, one.samples) = (timing.median_ns, timing.p95_ns, timing.samples);
+            "measured"
+        }
+        Outcome::Failed(why) => {
+            one.reasons.push(reason(why));
+            "failed"
+        }
+        Outcome::Passed(whys) => {
+            one.reasons.extend(whys.iter().map(reason));
+            "passed"
+        }
+        Outcome::Untouched => "untouched",
+    };
+    one.state = state.to_owned();
+    one
+}
+
+#[cold]
+fn refuse(subject: &str, message: String) -> Error {
+    let reasons = vec![Reason::new(ReasonCode::PerfdbUnavailable).message(message.clone())];
+    Error::Configuration { subject: subject.to_owned(), message, reasons }
+}
+
+fn database(engine: &Engine) -> Result<Arc<PerfDb>, Error> {
+    engine.inner.perfdb().ok_or_else(|| {
+        refuse("perfdb", "the engine has no database of measurements; open one with open_perfdb".to_owned())
+    })
+}
+
+/// Keeps measurements and health in a file from now on.
+pub fn engine_open_perfdb(engine: &Engine, path: &str) -> *mut Failure {
+    guarded(|| {
+        let opened = PerfDb::open(path);
+        if let Mode::Closed(why) = opened.db.status().mode {
+            return Err(refuse(path, why.to_string()));
+        }
+        if engine.inner.attach_perfdb(Arc::new(opened.db), "") {
+            return Ok(());
+        }
+        let known = engine.inner.perfdb().map(|db| db.path().display().to_string());
+        Err(refuse(
+            path,
+            match known {
+                Some(known) => format!("the engine keeps its measurements in {known} already"),
+                None => "the engine was set up without a database; `perfdb.path` in its settings names one"
+                    .to_owned(),
+            },
+        ))
+    })
+}
+
+/// The database of an engine; without one its path is empty.
+pub fn engine_perfdb(engine: &Engine) -> ffi::PerfDbInfo {
+    let Some(db) = engine.inner.perfdb() else { return ffi::PerfDbInfo::default() };
+    let status = db.status();
+    let (state, why) = match status.mode {
+        Mode::Writable => ("writable", status.last_failure.map(|why| why.to_string())),
+        Mode::ReadOnly => ("read_only", status.last_failure.map(|why| why.to_string())),
+        Mode::Closed(why) => ("closed", Some(why.to_string())),
+    };
+    ffi::PerfDbInfo {
+        path: db.path().display().to_string(),
+        state: state.to_owned(),
+        why: why.unwrap_or_default(),
+        measurements: db.count(&Filter::default()),
+        dropped_writes: status.dropped_writes,
+    }
+}
+
+/// Writes all measurements to a file, one JSON object a line.
+pub fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure {
+    guarded(|| {
+        let db = database(engine)?;
+        let file = File::create(path).map_err(|error| refuse(path, error.to_string()))?;
+        let exported = db.export(&Filter::default(), &mut BufWriter::new(file));
+        *count = exported.map_err(|error| refuse(path, error.to_string()))?.measurements as u64;
+        Ok(())
+    })
+}
+
+/// Reads measurements from such a file.
+pub fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure {
+    guarded(|| {
+        let db = database(engine)?;
+        let file = File::open(path).map_err(|error| refuse(path, error.to_string()))?;
+        let report = db.import(BufReader::new(file)).map_err(|why| refuse(path, why.to_string()))?;
+        engine.inner.refresh_evidence();
+        *count = report.stored as u64;
+        Ok(())
+    })
+}
