@@ -1,26 +1,50 @@
 """Kernels of the Hugging Face Hub through `kernels`: what a project locked, from what lies on this machine.
 
-Nothing is downloaded: a kernel that is not locked, or is not in the cache, declines with what to do about it.
+Nothing is downloaded: a kernel that is not locked, or is not in the cache, declines with what to do about it. Locks are those of
+`kernels.lock` in the folder that the program runs in, or else in the metadata of an installed package, where `kernels lock` and
+installing the project leave them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 _REPOSITORY = "kernels-community/flash-attn2"
 
 
+def _locks() -> Iterator[Path]:
+    here = Path("kernels.lock")
+    if here.is_file():
+        yield here.resolve()
+    for distribution in metadata.distributions():
+        if distribution.read_text("kernels.lock") is not None:
+            yield from (Path(str(file.locate())) for file in distribution.files or () if file.name == "kernels.lock")
+
+
 @cache
-def _module(repository: str) -> Any:
+def _found(repository: str) -> tuple[Any, str]:
+    """The module, or why there is none; looked for once."""
     from kernels import load_kernel
 
-    try:
-        return load_kernel(repository)
-    except Exception as error:
-        message = f"{repository} is not locked or not here ({error}); `kernels lock` and `kernels download` bring it"
-        raise NotImplementedError(message) from error
+    why = "there is no kernels.lock"
+    for lockfile in _locks():
+        try:
+            return load_kernel(repository, lockfile=lockfile), ""
+        except Exception as error:
+            why = f"{lockfile}: {error}"
+    return None, why
+
+
+def _module(repository: str) -> Any:
+    module, why = _found(repository)
+    if module is None:
+        message = f"{repository} is not locked or not here ({why}); `kernels lock` and `kernels download` bring it"
+        raise NotImplementedError(message)
+    return module
 
 
 def _prefill(
