@@ -4,6 +4,7 @@ Ours and theirs are measured in turns, so that whatever else the machine does hi
 short rounds. With `--json`, one object a line.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -160,8 +161,10 @@ def flashinfer_bench_apply(x, w):
         import logging
 
         logging.disable(logging.WARNING)
-        from flashinfer_bench.apply import ApplyConfig, ApplyRuntime
-        from flashinfer_bench.data import Definition, Solution, Trace, TraceSet
+        # It says what it installs where our figures go.
+        with contextlib.redirect_stdout(sys.stderr):
+            from flashinfer_bench.apply import ApplyConfig, ApplyRuntime
+            from flashinfer_bench.data import Definition, Solution, Trace, TraceSet
 
         definition = Definition(
             name="rmsnorm_h64",
@@ -209,7 +212,8 @@ def flashinfer_bench_apply(x, w):
         )
         runtime = ApplyRuntime(traces, ApplyConfig())
         call = lambda: runtime.dispatch(definition.name, (x, w), {}, None)  # noqa: E731
-        assert call() is x
+        with contextlib.redirect_stdout(sys.stderr):
+            assert call() is x
         return call
     except Exception as error:
         print(f"FlashInfer-Bench is left out: {type(error).__name__}: {error}", file=sys.stderr)

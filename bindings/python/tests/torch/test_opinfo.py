@@ -115,3 +115,22 @@ def test_samples(name):
     assert stated >= least, f"{stated} samples can be stated"
     assert any(kernel.startswith("reference.") for kernel in tried)
     assert any(kernel.startswith("torch.") for kernel in tried)
+
+
+# How many of torch's wrong calls we can state; all of rms_norm's normalise over several dimensions.
+REFUSED = {"nn.functional.rms_norm": 0, "nn.functional.embedding": 2, "nn.functional.gelu": 1}
+
+
+@pytest.mark.parametrize("name", [name for name in STATED if INFOS[name].error_inputs_func is not None])
+def test_what_torch_refuses_is_refused(name):
+    state, stated = STATED[name][0], 0
+    for wrong in INFOS[name].error_inputs("cpu"):
+        sample = wrong.sample_input
+        try:
+            operation, arguments, keywords = state(sample.input, *sample.args, **sample.kwargs)
+        except NotStated:
+            continue
+        stated += 1
+        with pytest.raises(lz.ValidationError):
+            getattr(lz.ops, operation.replace(".", "_"))(*arguments, **keywords)
+    assert stated == REFUSED[name]
