@@ -8,19 +8,18 @@ library may take another way for the next.
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layerzero import _native, ops
 from layerzero._control import config, lock, unlock
 from layerzero._prepare import Call
 from layerzero._report import Report, table
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 #: Whole numbers are tables, and their values matter; more than this of them is no table.
 _MOST_NUMBERS = 1 << 24
@@ -34,6 +33,9 @@ def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
     """Captures these calls with every kernel that could run them and says it can be captured, in a process of its own, and replays
     them. Kernels that pass may be captured for such calls under ``graph_strict_mode``; a kernel that ends the process is only told.
     """
+    import tempfile
+    from pathlib import Path
+
     given = [(operation, dict(arguments)) for operation, arguments in calls]
     trials = [(number, kernel) for number, (operation, arguments) in enumerate(given) for kernel in _candidates(operation, arguments)]
     found: list[dict[str, Any]] = []
@@ -89,6 +91,10 @@ def _candidates(operation: str, arguments: Mapping[str, Any]) -> list[str]:
 
 
 def _child(file: Path, trials: list[tuple[int, str]], seconds: float) -> tuple[list[dict[str, Any]], int | str]:
+    import json
+    import subprocess
+    import tempfile
+
     from layerzero import backends
 
     loaded = [state.name for state in backends.states() if state.state == "ok"]
@@ -244,6 +250,9 @@ def _warm_libraries() -> None:
 
 def try_all(file: str, trials: str, loaded: str) -> None:
     """What the process does that tries: a line of JSON for each trial, as soon as it is over."""
+    import json
+    from pathlib import Path
+
     from layerzero._register import load_backends
 
     # torch comes with the calls, and its kernels come with it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any, NamedTuple
 
@@ -103,6 +102,7 @@ def doctor(*, probe: bool = False) -> Report:
 
     Backends that were not tried yet are, each in a process of its own; with `probe` all of them are tried again.
     """
+    import json
     import platform
     from importlib import metadata
 
@@ -212,6 +212,8 @@ def doctor(*, probe: bool = False) -> Report:
 
 def readiness_check() -> Report:
     """Whether calls can be served: every operation has a kernel, the engine is healthy, no backend is broken."""
+    import json
+
     state = json.loads(_native.state())
     covered = {kernel["operation"] for kernel in _native.kernels()}
     without = [name for name in _native.list_operations() if name not in covered]

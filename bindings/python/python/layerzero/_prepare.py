@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -129,6 +128,8 @@ def warmup(
         "failed": [{"kernel": kernel, "why": why} for kernel, why in failed],
     }
     if manifest is not None:
+        import json
+
         with open(manifest, "w", encoding="utf-8") as file:
             json.dump(data, file, indent=2)
     rows = [(one["operation"], one["kernel"]) for one in done]
@@ -140,6 +141,8 @@ def warmup(
 
 def load_dispatch_table(path: str | os.PathLike[str]) -> Report:
     """Uses a dispatch table from now on. One of another machine, or of other kernels, is refused with what differs."""
+    import json
+
     data: dict[str, Any] = json.loads(_native.load_dispatch_table(os.fspath(path)))
     rows = [(operation,) for operation in data["operations"]]
     return Report((table(f"{data['path']}: {data['model_id']}", ("operation",), rows),), data)

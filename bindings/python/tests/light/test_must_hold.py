@@ -29,6 +29,11 @@ def test_importing_imports_no_heavy_package():
     modules = set(child(code).stdout.split())
     assert "layerzero" in modules
     assert not modules & {"numpy", "torch", "ml_dtypes", "jax", "transformers", "asyncio", "inspect", "argparse"}
+    # Without what an environment brings itself: parts of the standard library that take longer than all of ours.
+    home = str(Path(lz.__file__).parents[1])
+    code = f"import sys; sys.path.insert(0, {home!r}); {code}"
+    bare = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
+    assert not set(bare.stdout.split()) & {"subprocess", "tempfile", "pathlib", "json", "shutil", "urllib", "ctypes"}
 
 
 def test_it_works_without_numpy():
