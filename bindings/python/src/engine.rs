@@ -12,12 +12,15 @@ static ENGINE: OnceLock<Engine> = OnceLock::new();
 static PROBLEMS: OnceLock<String> = OnceLock::new();
 
 /// The engine of this process; made on first use.
+#[inline]
 pub fn engine() -> &'static Engine {
-    match ENGINE.get() {
-        Some(engine) => engine,
-        // Making it asks Python, which may let another thread run; that one must not wait here with the interpreter held.
-        None => Python::attach(|py| ENGINE.get_or_init_py_attached(py, || make(py))),
-    }
+    ENGINE.get().unwrap_or_else(first)
+}
+
+/// Making it asks Python, which may let another thread run; that one must not wait here with the interpreter held.
+#[cold]
+fn first() -> &'static Engine {
+    Python::attach(|py| ENGINE.get_or_init_py_attached(py, || make(py)))
 }
 
 /// As the environment and `layerzero.yaml` say. With a wrong environment it is made without, works, and says what is wrong.

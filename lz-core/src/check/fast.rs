@@ -25,12 +25,9 @@ pub fn bind(axis: &mut i64, size: i64) -> bool {
 pub fn bind_pack(pack: &mut Dims, bound: &mut bool, sizes: &[i64]) -> bool {
     if *bound {
         **pack == *sizes
-    } else if let Some(dims) = Dims::new(sizes) {
-        *pack = dims;
-        *bound = true;
-        true
     } else {
-        false
+        *bound = pack.become_copy(sizes);
+        *bound
     }
 }
 

@@ -39,16 +39,33 @@ impl Dims {
         Dims { values: [const { MaybeUninit::new(0) }; MAX_RANK], len: len.min(MAX_RANK) as u8 }
     }
 
-    /// The same, copied word by word. Copying it whole would read with wide instructions what was just written with narrow
-    /// ones, for which processors wait; the volatile reads keep the compiler from doing that after all.
+    /// The same, copied word by word.
     #[inline(always)]
     pub(super) fn twin(&self) -> Dims {
-        let mut twin = Dims { len: self.len, ..Dims::empty() };
-        for (place, value) in twin.values.iter_mut().zip(self.iter()) {
+        let mut twin = Dims::empty();
+        twin.copy_words(self);
+        twin
+    }
+
+    /// Becomes a copy of `values`; `false` if there are more than [`MAX_RANK`].
+    #[inline(always)]
+    pub(crate) fn become_copy(&mut self, values: &[i64]) -> bool {
+        if values.len() > MAX_RANK {
+            return false;
+        }
+        self.copy_words(values);
+        true
+    }
+
+    /// Copying all at once would read with wide instructions what was just written with narrow ones, for which processors wait;
+    /// the volatile reads keep the compiler from doing that after all, and from calling a function for two words.
+    #[inline(always)]
+    fn copy_words(&mut self, values: &[i64]) {
+        self.len = values.len() as u8;
+        for (place, value) in self.values.iter_mut().zip(values) {
             // SAFETY: a reference is always good to read.
             place.write(unsafe { std::ptr::read_volatile(value) });
         }
-        twin
     }
 
     fn as_mut_slice(&mut self) -> &mut [i64] {
