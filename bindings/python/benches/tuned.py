@@ -6,7 +6,7 @@ rightly is what is at most a twentieth slower than the best of these. With `--js
 
 The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take minutes where others take
 milliseconds. From the work on that `REFERENCE_WORK` and `SCALAR_WORK` name they are not among the candidates, and the row says
-so; `--most-work` leaves out the largest calls altogether.
+so; `--most-work` leaves out the largest calls altogether, and `--op` all operations whose name does not begin so.
 """
 
 import json
@@ -129,11 +129,14 @@ def one(told, samples):
 def main(path, flags):
     """Rows as they are found, and what became of all."""
     as_json, samples = "--json" in flags, 10
-    most_work = float(flags[flags.index("--most-work") + 1]) if "--most-work" in flags else math.inf
+    given = dict(zip(flags, flags[1:]))
+    most_work, operations = float(given.get("--most-work", math.inf)), given.get("--op", "")
     rows, too_large = [], 0
     with open(path, encoding="utf-8") as file, torch.no_grad():
         for line in file:
             told = json.loads(line)
+            if not told["operation"].startswith(operations):
+                continue
             if work(told) > most_work:
                 too_large += 1
                 continue

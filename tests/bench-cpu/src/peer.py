@@ -288,7 +288,35 @@ def fused(a, t, p):
     return lambda: F.linear(act(F.linear(x, gate)) * F.linear(x, up), down)
 
 
+def sample_topk(a, t, p):
+    logits, temperature = fill((math.prod(a["rows"]), a["vocab"]), t["T"]), p.get("temperature", 1.0)
+
+    def run():
+        values, indices = logits.topk(p["k"])
+        drawn = torch.softmax(values.float() / temperature, -1).multinomial(1)
+        return indices.gather(-1, drawn)
+
+    return run
+
+
+def sample_topp(a, t, p):
+    logits, temperature = fill((math.prod(a["rows"]), a["vocab"]), t["T"]), p.get("temperature", 1.0)
+
+    def run():
+        values, indices = logits.sort(descending=True)
+        if p.get("top_k"):
+            values = values[:, : p["top_k"]]
+        chances = torch.softmax(values.float() / temperature, -1)
+        # What stands before a token decides, so that one is always kept.
+        chances = chances.masked_fill(chances.cumsum(-1) - chances > p["p"], 0)
+        return indices.gather(-1, chances.multinomial(1))
+
+    return run
+
+
 MAKERS = {
+    "sampling.topk": sample_topk,
+    "sampling.topp": sample_topp,
     "norm.rms": norm_rms,
     "norm.rms.add": norm_rms_add,
     "norm.layer": norm_layer,

@@ -1,4 +1,4 @@
-//! Shapes besides those of models: the sizes that others quote, and how cost grows with length, batch and size.
+//! Shapes besides those of models: the sizes that others quote, and how cost grows with length, batch, heads, vocabulary and size.
 
 use lz_schema::dtype::DType;
 use lz_schema::model::{Constant, Operation, Workload};
@@ -9,7 +9,7 @@ struct Shape {
     name: String,
     axes: Vec<(&'static str, i64)>,
     dtype: DType,
-    causal: bool,
+    params: Vec<(&'static str, Constant)>,
     given: &'static [&'static str],
 }
 
@@ -25,9 +25,8 @@ pub fn of(operation: &Operation) -> Vec<Workload> {
 impl Shape {
     fn workload(&self, operation: &Operation) -> Workload {
         let size = |name: &str| self.axes.iter().find(|(own, _)| *own == name).map(|&(_, size)| vec![size]);
-        let param = |name: &str| match name {
-            "causal" => Some(Constant::Bool(self.causal)),
-            _ => None,
+        let param = |name: &str| {
+            self.params.iter().find(|(own, _)| *own == name).map(|(_, constant)| constant.clone())
         };
         Workload {
             name: self.name.clone(),
@@ -65,26 +64,42 @@ fn shapes() -> Vec<Shape> {
                         ("head_dim_v", 64),
                     ],
                     dtype,
-                    causal,
+                    params: vec![("causal", Constant::Bool(causal))],
                     given: &[],
                 });
             }
         }
-        for (batch, length) in [(1, 4096), (4, 4096), (16, 1024)] {
+        for (batch, heads, length) in
+            [(1, 32, 4096), (4, 32, 4096), (16, 32, 1024), (1, 8, 4096), (1, 128, 4096)]
+        {
             all.push(Shape {
                 operation: "attention.standard.decode",
-                name: format!("{dtype}_{batch}x32x{length}x128"),
+                name: format!("{dtype}_{batch}x{heads}x{length}x128"),
                 axes: vec![
                     ("batch", batch),
-                    ("heads", 32),
+                    ("heads", heads),
                     ("seq_k", length),
                     ("head_dim", 128),
                     ("head_dim_v", 128),
                 ],
                 dtype,
-                causal: false,
+                params: vec![],
                 given: &[],
             });
+        }
+        for vocab in [32_000, 128_256, 256_000] {
+            for (operation, param) in
+                [("sampling.topk", ("k", Constant::Int(50))), ("sampling.topp", ("p", Constant::Float(0.9)))]
+            {
+                all.push(Shape {
+                    operation,
+                    name: format!("{dtype}_4x{vocab}"),
+                    axes: vec![("rows", 4), ("vocab", vocab)],
+                    dtype,
+                    params: vec![param],
+                    given: &[],
+                });
+            }
         }
         for rows in [1, 32, 256, 4096] {
             for (operation, given) in [
@@ -97,7 +112,7 @@ fn shapes() -> Vec<Shape> {
                     name: format!("{dtype}_{rows}x4096"),
                     axes: vec![("rows", rows), ("hidden", 4096)],
                     dtype,
-                    causal: false,
+                    params: vec![],
                     given,
                 });
             }
@@ -109,7 +124,7 @@ fn shapes() -> Vec<Shape> {
                     name: format!("{dtype}_{elements}"),
                     axes: vec![("dims", elements)],
                     dtype,
-                    causal: false,
+                    params: vec![],
                     given: &[],
                 });
             }
@@ -130,7 +145,7 @@ fn linear(dtype: DType, rows: i64, features: i64) -> Shape {
         name: format!("{dtype}_{rows}x{features}x{features}"),
         axes: vec![("rows", rows), ("in_features", features), ("out_features", features)],
         dtype,
-        causal: false,
+        params: vec![],
         given: &[],
     }
 }

@@ -25,7 +25,8 @@ impl Contender {
 
 /// All who know this tokenizer; selection comes first. Loading is not part of any time.
 pub fn contenders(name: &str, tokenizer: &Tokenizer) -> Vec<Contender> {
-    let mut all = vec![selection(tokenizer)];
+    let mut all = vec![selection("layerzero", tokenizer, "")];
+    all.push(selection("tokenize.bpe", tokenizer, "tokenize.bpe."));
     all.extend(next(tokenizer));
     all.extend(tiktoken(name));
     #[cfg(feature = "peers")]
@@ -39,16 +40,17 @@ pub fn contenders(name: &str, tokenizer: &Tokenizer) -> Vec<Contender> {
     all
 }
 
-fn selection(tokenizer: &Tokenizer) -> Contender {
+/// Selection among the kernels whose ids begin so.
+fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &str) -> Contender {
     let engine = Engine::new();
-    engine.register(lz_ops::reference_kernels::kernels()).expect("the references register");
-    engine.register(lz_tokenize::kernels()).expect("the kernels register");
+    let named = lz_tokenize::kernels().into_iter().filter(|entry| entry.spec.id.starts_with(kernels));
+    engine.register(named).expect("the kernels register");
     let tokenizer = tokenizer.clone();
     // Which kernel it is, is decided and proven before the first text.
     if let Err(reason) = lz_tokenize::prepare(&tokenizer) {
         eprintln!("{reason}");
     }
-    Contender::new("layerzero", move |text| {
+    Contender::new(name, move |text| {
         let texts = [text];
         let args = TokenizeEncode::new(&texts, &tokenizer).add_special_tokens(false);
         let output = tokenize_encode(&engine, args).ok()?;

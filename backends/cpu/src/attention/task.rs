@@ -7,7 +7,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::problem::{Key, Sequence, Shape};
-use crate::gemm::most_vectors;
+use crate::gemm::VECTORS;
 use crate::simd::{Float, Simd};
 
 /// Keys of a tile; a multiple of the rows of a micro-tile.
@@ -118,8 +118,6 @@ pub(crate) struct Scratch {
     pub slope: *mut f32,
     pub place: *mut f32,
     pub bound: *mut f32,
-    /// One row of anything.
-    pub line: *mut f32,
 }
 
 impl Scratch {
@@ -144,7 +142,6 @@ impl Scratch {
             slope: none,
             place: none,
             bound: none,
-            line: none,
         }
     };
 }
@@ -152,7 +149,7 @@ impl Scratch {
 /// Rows of a panel.
 #[inline(always)]
 pub(super) const fn panel<S: Simd>() -> usize {
-    most_vectors::<S>() * S::LANES
+    VECTORS * S::LANES
 }
 
 /// Runs `body` with the scratch memory that so many rows need. Where keys are streamed none are packed, and little memory is
@@ -183,7 +180,6 @@ pub(super) fn with_scratch<S: Simd, R>(
         padded,
         padded,
         padded,
-        dim.max(TILE) + 2 * slack,
     ];
     let all: usize = sizes.iter().map(|size| size.next_multiple_of(slack)).sum();
     let run = |memory: *mut f32| {
@@ -193,8 +189,7 @@ pub(super) fn with_scratch<S: Simd, R>(
             at += size.next_multiple_of(slack);
             part
         });
-        let [q, k, v, scores, mask, o, highest, total, correction, first, last, slope, place, bound, line] =
-            parts;
+        let [q, k, v, scores, mask, o, highest, total, correction, first, last, slope, place, bound] = parts;
         body(&Scratch {
             q,
             k,
@@ -212,7 +207,6 @@ pub(super) fn with_scratch<S: Simd, R>(
             slope,
             place,
             bound,
-            line,
         })
     };
     if all <= 1 << 12 {

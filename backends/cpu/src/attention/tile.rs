@@ -10,8 +10,8 @@ use std::ops::Range;
 use super::math::tanh;
 use super::problem::{Key, Shape};
 use super::task::{Ranges, Scratch, TILE, Task, for_each_tile, panel, trusted};
-use crate::gemm::{Left, ROWS, Right, for_each_panel, for_each_rows, multiply};
-use crate::simd::{Float, MOST_LANES, Simd, exp2, prefetch_all, vectors};
+use crate::gemm::{Left, MOST_ROWS, Right, for_each_panel, for_each_rows, multiply, rows};
+use crate::simd::{Float, MOST_LANES, Simd, Span, exp2, prefetch_all, vectors};
 
 /// Attends from the rows of a task to the keys of `ranges`; leaves the state of every row in the scratch memory.
 pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {
@@ -48,52 +48,85 @@ pub(super) fn ask_for<T: Float>(shape: &Shape, keys: &[Key<T>]) {
 #[inline(never)]
 fn pack_queries<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
     let shape = task.shape;
-    let dim = shape.dim();
     let scale = if shape.soft_cap > 0.0 { shape.scale / shape.soft_cap } else { shape.scale * LOG2_E };
     let bound = if shape.soft_cap > 0.0 { shape.soft_cap * LOG2_E } else { 1.0 };
     s.vectorize(|| {
         // SAFETY: the scratch memory was measured for this task, and queries are inside their tensors.
         unsafe {
-            for row in 0..scratch.padded {
-                let first = row / panel::<S>() * panel::<S>();
-                let wide = panel::<S>().min(scratch.padded - first);
-                let to = scratch.q.add(first * dim + (row - first));
-                let mut sum = s.splat(0.0);
-                if row < task.rows.len() {
-                    let (query, head) = task.row(row);
-                    let parts = [task.sequence.q.at(query, head), task.sequence.q_second.at(query, head)];
-                    let mut from = 0;
-                    for (part, &count) in parts.iter().zip(&shape.dims) {
-                        let line = scratch.line.add(from);
-                        vectors!(S, count, |span| {
-                            let value = s.mul(T::load(s, *part, span), s.splat(scale));
-                            sum = s.add(sum, s.abs(value));
-                            s.store(line.add(crate::simd::Span::at(span)), value);
-                        });
-                        from += count;
-                    }
-                    for feature in 0..dim {
-                        *to.add(feature * wide) = *scratch.line.add(feature);
-                    }
-                    let slope = task.sequence.slopes.map_or(0.0, |slopes| slopes.at(head));
-                    *scratch.slope.add(row) = slope * LOG2_E;
-                } else {
-                    for feature in 0..dim {
-                        *to.add(feature * wide) = 0.0;
-                    }
-                    *scratch.slope.add(row) = 0.0;
+            for group in (0..scratch.padded).step_by(S::LANES) {
+                let sums = pack_vector(s, task, group, s.splat(scale), scratch);
+                for (lane, sum) in sums.into_iter().enumerate().take(S::LANES) {
+                    let row = group + lane;
+                    let inside = row < task.rows.len();
+                    let slope = task.sequence.slopes.filter(|_| inside);
+                    *scratch.slope.add(row) = slope.map_or(0.0, |slopes| slopes.at(task.row(row).1) * LOG2_E);
+                    *scratch.bound.add(row) = s.sum(sum) * bound;
+                    *scratch.highest.add(row) = f32::NEG_INFINITY;
+                    *scratch.total.add(row) = 0.0;
+                    *scratch.first.add(row) = 0.0;
+                    *scratch.last.add(row) = 0.0;
+                    *scratch.place.add(row) = 0.0;
                 }
-                *scratch.bound.add(row) = s.sum(sum) * bound;
-                *scratch.highest.add(row) = f32::NEG_INFINITY;
-                *scratch.total.add(row) = 0.0;
-                *scratch.first.add(row) = 0.0;
-                *scratch.last.add(row) = 0.0;
-                *scratch.place.add(row) = 0.0;
             }
             std::ptr::write_bytes(scratch.o, 0, scratch.padded * scratch.width);
         }
     });
 }
+
+/// Queries of one vector of rows from `group` on; returns what the sizes of each row's features add up to, lane by lane. Rows that are
+/// not there are 0.
+///
+/// # Safety
+/// The scratch memory was measured for this task, and queries are inside their tensors.
+#[inline(always)]
+unsafe fn pack_vector<S: Simd, T: Float>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    group: usize,
+    scale: S::F32,
+    scratch: &Scratch,
+) -> [S::F32; MOST_LANES] {
+    let mut block = Block([0.0; MOST_LANES * MOST_LANES]);
+    let block = block.0.as_mut_ptr();
+    let first = group / panel::<S>() * panel::<S>();
+    let wide = panel::<S>().min(scratch.padded - first);
+    let mut sums = [s.splat(0.0); MOST_LANES];
+    // SAFETY: the caller vouches for the scratch memory and the queries; a block has LANES rows of LANES numbers.
+    unsafe {
+        let mut to = scratch.q.add(first * task.shape.dim() + (group - first));
+        for (part, &count) in task.shape.dims.iter().enumerate() {
+            vectors!(S, count, |span| {
+                for (lane, sum) in sums.iter_mut().enumerate().take(S::LANES) {
+                    let mut value = s.splat(0.0);
+                    if group + lane < task.rows.len() {
+                        let (query, head) = task.row(group + lane);
+                        let queries = [&task.sequence.q, &task.sequence.q_second][part];
+                        value = s.mul(T::load(s, queries.at(query, head), span), scale);
+                    }
+                    *sum = s.add(*sum, s.abs(value));
+                    s.store(block.add(lane * S::LANES), value);
+                }
+                match span.part() {
+                    None => s.transpose(block, to.add(span.at() * wide), wide),
+                    Some(count) => {
+                        for feature in 0..count {
+                            for lane in 0..S::LANES {
+                                let to = to.add((span.at() + feature) * wide + lane);
+                                *to = *block.add(lane * S::LANES + feature);
+                            }
+                        }
+                    }
+                }
+            });
+            to = to.add(count * wide);
+        }
+    }
+    sums
+}
+
+/// As many vectors as a vector has lanes.
+#[repr(align(64))]
+struct Block([f32; MOST_LANES * MOST_LANES]);
 
 /// Keys and values of a tile as f32, and the largest size of a key's feature.
 #[inline(never)]
@@ -111,19 +144,19 @@ fn pack_keys<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, keys: &[Key<T>], s
                     vectors!(S, count, |span| {
                         let value = T::load(s, *part, span);
                         largest = s.max(s.abs(value), largest);
-                        s.store(to.add(crate::simd::Span::at(span)), value);
+                        s.store(to.add(span.at()), value);
                     });
                     to = to.add(count);
                 }
                 if !shape.shared {
                     let to = scratch.v.add(n * scratch.width);
                     vectors!(S, shape.dim_v, |span| {
-                        s.store(to.add(crate::simd::Span::at(span)), T::load(s, key[2], span));
+                        s.store(to.add(span.at()), T::load(s, key[2], span));
                     });
                 }
             }
             // Micro-tiles read whole ones: rows of keys that are not there, and vectors over the end of a shared value.
-            let rest = (keys.len().next_multiple_of(ROWS) - keys.len()) * dim + scratch.width;
+            let rest = (keys.len().next_multiple_of(rows::<S>()) - keys.len()) * dim + scratch.width;
             std::ptr::write_bytes(scratch.k.add(keys.len() * dim), 0, rest);
         }
         s.largest(largest)
@@ -173,29 +206,62 @@ struct Panel {
 }
 
 /// Scores of a panel: keys times transposed queries.
-#[inline(never)]
 fn scores<S: Simd>(s: S, dim: usize, panel: &Panel, scratch: &Scratch) {
+    // Where the distance of the keys is a constant, it is part of the instructions and needs no registers.
+    match dim {
+        64 => scores_of::<S, 64>(s, dim, panel, scratch),
+        128 => scores_of::<S, 128>(s, dim, panel, scratch),
+        _ => scores_of::<S, 0>(s, dim, panel, scratch),
+    }
+}
+
+/// The same for keys of `DIM` features, or of any number where that is 0.
+#[inline(never)]
+fn scores_of<S: Simd, const DIM: usize>(s: S, dim: usize, panel: &Panel, scratch: &Scratch) {
+    let dim = if DIM > 0 { DIM } else { dim };
     s.vectorize(|| {
-        // SAFETY: the scratch memory was measured for this; rows of keys are filled up to whole micro-tiles.
-        unsafe {
-            let queries = scratch.q.add(panel.first * dim);
-            for_each_panel!(S, panel.wide / S::LANES, |vector, NV| {
-                let mut key = panel.keys.start / ROWS * ROWS;
-                while key < panel.keys.end {
-                    let a = Left { at: scratch.k.add(key * dim), row: dim, step: 1 };
-                    let b = Right { at: queries.add(vector * S::LANES), step: panel.wide };
-                    let sums = multiply::<S, ROWS, NV>(s, [[s.splat(0.0); NV]; ROWS], a, b, dim);
-                    for (m, sums) in sums.iter().enumerate() {
-                        let to = scratch.scores.add((key + m) * panel.wide + vector * S::LANES);
-                        for (n, &sum) in sums.iter().enumerate() {
-                            s.store(to.add(n * S::LANES), sum);
-                        }
-                    }
-                    key += ROWS;
+        for_each_panel!(panel.wide / S::LANES, |vector, NV| {
+            // SAFETY: the scratch memory was measured for this; rows of keys are filled up to whole micro-tiles.
+            unsafe {
+                if S::LANES >= 16 {
+                    scores_of_vectors::<S, MOST_ROWS, NV>(s, dim, panel, vector, scratch);
+                } else {
+                    scores_of_vectors::<S, 6, NV>(s, dim, panel, vector, scratch);
                 }
-            });
-        }
+            }
+        });
     });
+}
+
+/// The same for `NV` vectors of rows, `MR` keys at a time.
+///
+/// # Safety
+/// The scratch memory was measured for this panel, and has keys up to a multiple of `MR`.
+#[inline(always)]
+unsafe fn scores_of_vectors<S: Simd, const MR: usize, const NV: usize>(
+    s: S,
+    dim: usize,
+    panel: &Panel,
+    vector: usize,
+    scratch: &Scratch,
+) {
+    // SAFETY: the caller vouches for the scratch memory.
+    unsafe {
+        let queries = scratch.q.add(panel.first * dim);
+        let mut key = panel.keys.start / MR * MR;
+        while key < panel.keys.end {
+            let a = Left { at: scratch.k.add(key * dim), row: dim, step: 1 };
+            let b = Right { at: queries.add(vector * S::LANES), step: panel.wide };
+            let sums = multiply::<S, MR, NV>(s, [[s.splat(0.0); NV]; MR], a, b, dim);
+            for (m, sums) in sums.iter().enumerate() {
+                let to = scratch.scores.add((key + m) * panel.wide + vector * S::LANES);
+                for (n, &sum) in sums.iter().enumerate() {
+                    s.store(to.add(n * S::LANES), sum);
+                }
+            }
+            key += MR;
+        }
+    }
 }
 
 /// What a mask does to the scores of a panel.
@@ -248,8 +314,6 @@ unsafe fn transpose_lines<S: Simd>(
     to: *mut f32,
     wide: usize,
 ) {
-    #[repr(align(64))]
-    struct Block([f32; MOST_LANES * MOST_LANES]);
     s.vectorize(|| {
         let mut block = Block([0.0; MOST_LANES * MOST_LANES]);
         let mut key = range.start / S::LANES * S::LANES;
@@ -404,8 +468,8 @@ fn average_rows<S: Simd>(
     values: Right,
     scratch: &Scratch,
 ) {
-    for_each_panel!(S, scratch.width / S::LANES, |vector, NV| {
-        for_each_rows!(panel.rows.next_multiple_of(2), |row, MR| {
+    for_each_panel!(scratch.width / S::LANES, |vector, NV| {
+        for_each_rows!(S, panel.rows.next_multiple_of(2), |row, MR| {
             let keys = seen(row, MR);
             if !keys.is_empty() {
                 average_tile::<S, MR, NV>(s, panel, row, vector, keys, values, scratch);

@@ -11,14 +11,18 @@ pub(crate) mod tiled;
 
 use crate::simd::Simd;
 
-/// Rows of a whole micro-tile: with [`most_vectors`] columns they fill the registers.
-pub(crate) const ROWS: usize = 6;
-
-/// Vectors of a whole micro-tile.
+/// Rows of a whole micro-tile: with [`VECTORS`] they fill the registers.
 #[inline(always)]
-pub(crate) const fn most_vectors<S: Simd>() -> usize {
-    if S::LANES >= 16 { 4 } else { 2 }
+pub(crate) const fn rows<S: Simd>() -> usize {
+    if S::LANES >= 16 { MOST_ROWS } else { 6 }
 }
+
+/// Rows of the largest micro-tile.
+pub(crate) const MOST_ROWS: usize = 12;
+
+/// Vectors of a whole micro-tile. More of them and fewer rows would take fewer loads, but a panel so narrow stays in the first-level
+/// cache together with what it is multiplied with.
+pub(crate) const VECTORS: usize = 2;
 
 /// The left factor: number (m, k) is at `at + m * row + k * step`.
 #[derive(Debug, Clone, Copy)]
@@ -68,34 +72,20 @@ pub(crate) unsafe fn multiply<S: Simd, const MR: usize, const NV: usize>(
     sums
 }
 
-/// Runs `$body` for vectors `$first .. $first + $NV` of `$count`, as many at once as the registers hold. `$NV` is a constant.
+/// Runs `$body` for vectors `$first .. $first + $NV` of `$count`, as many at once as a micro-tile has. `$NV` is a constant.
 macro_rules! for_each_panel {
-    ($S:ty, $count:expr, |$first:ident, $NV:ident| $body:block) => {{
+    ($count:expr, |$first:ident, $NV:ident| $body:block) => {{
         let count: usize = $count;
         let mut $first: usize = 0;
         while $first < count {
-            match (count - $first).min($crate::gemm::most_vectors::<$S>()) {
-                1 => {
-                    const $NV: usize = 1;
-                    $body
-                    $first += 1;
-                }
-                2 => {
-                    const $NV: usize = 2;
-                    $body
-                    $first += 2;
-                }
-                3 => {
-                    const $NV: usize = 3;
-                    $body
-                    $first += 3;
-                }
-                _ => {
-                    const $NV: usize = 4;
-                    $body
-                    $first += 4;
-                }
+            if count - $first == 1 {
+                const $NV: usize = 1;
+                $body
+            } else {
+                const $NV: usize = $crate::gemm::VECTORS;
+                $body
             }
+            $first += $crate::gemm::VECTORS;
         }
     }};
 }
@@ -103,11 +93,11 @@ pub(crate) use for_each_panel;
 
 /// Runs `$body` for rows `$first .. $first + $MR` of `$count`, which is even. `$MR` is a constant.
 macro_rules! for_each_rows {
-    ($count:expr, |$first:ident, $MR:ident| $body:block) => {{
+    ($S:ty, $count:expr, |$first:ident, $MR:ident| $body:block) => {{
         let count: usize = $count;
         let mut $first: usize = 0;
         while $first < count {
-            match count - $first {
+            match (count - $first).min($crate::gemm::rows::<$S>()) {
                 2 | 3 => {
                     const $MR: usize = 2;
                     $body
@@ -118,10 +108,20 @@ macro_rules! for_each_rows {
                     $body
                     $first += 4;
                 }
-                _ => {
-                    const $MR: usize = $crate::gemm::ROWS;
+                6 | 7 => {
+                    const $MR: usize = 6;
                     $body
-                    $first += $crate::gemm::ROWS;
+                    $first += 6;
+                }
+                8..$crate::gemm::MOST_ROWS => {
+                    const $MR: usize = 8;
+                    $body
+                    $first += 8;
+                }
+                _ => {
+                    const $MR: usize = $crate::gemm::MOST_ROWS;
+                    $body
+                    $first += $crate::gemm::MOST_ROWS;
                 }
             }
         }

@@ -6,7 +6,7 @@
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{Left, ROWS, Right, for_each_rows, most_vectors, multiply};
+use super::{Left, MOST_ROWS, Right, VECTORS, for_each_rows, multiply, rows as at_once};
 use crate::pool;
 use crate::simd::Simd;
 
@@ -25,7 +25,7 @@ const WORTH_SHARING: usize = 1 << 19;
 /// Columns of a panel; it divides [`COLUMNS`].
 #[inline(always)]
 pub(crate) const fn panel<S: Simd>() -> usize {
-    most_vectors::<S>() * S::LANES
+    VECTORS * S::LANES
 }
 
 /// The two factors and the place of the result. Columns come in blocks of [`COLUMNS`].
@@ -71,7 +71,7 @@ impl<const COUNT: usize> Numbers<COUNT> {
 pub(crate) fn multiply_all<S: Simd>(s: S, rows: usize, blocks: usize, depth: usize, factors: &dyn Factors) {
     let row_blocks = rows.div_ceil(BLOCK_ROWS);
     // Of equal size, in whole micro-tiles, so that no task is left with a sliver.
-    let height = rows.div_ceil(row_blocks.max(1)).next_multiple_of(ROWS);
+    let height = rows.div_ceil(row_blocks.max(1)).next_multiple_of(at_once::<S>());
     let task = |number: usize| {
         let (block, first) = (number / row_blocks, number % row_blocks * height);
         one_block(s, first..rows.min(first + height), block, depth, factors);
@@ -88,7 +88,7 @@ pub(crate) fn multiply_all<S: Simd>(s: S, rows: usize, blocks: usize, depth: usi
 fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, factors: &dyn Factors) {
     let mut result = Numbers::<{ BLOCK_ROWS * COLUMNS }>::new();
     let mut right = Numbers::<{ COLUMNS * DEPTH }>::new();
-    let mut left = Numbers::<{ ROWS * DEPTH }>::new();
+    let mut left = Numbers::<{ MOST_ROWS * DEPTH }>::new();
     let (result, right, left) = (result.start(), right.start(), left.start());
     let even = rows.len().next_multiple_of(2);
     // SAFETY: a block has at most BLOCK_ROWS rows, which is even, of COLUMNS columns.
@@ -101,11 +101,11 @@ fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, fact
             factors.right(block, steps.clone(), right);
             let mut row = 0;
             while row < even {
-                let count = ROWS.min(even - row);
+                let count = at_once::<S>().min(even - row);
                 factors.left(rows.start + row..rows.start + row + count, steps.clone(), left);
                 // Rows are pages apart, where processors do not guess what comes next.
                 let next = rows.start + row + count;
-                factors.ask_for_left(next..rows.end.min(next + ROWS), steps.clone());
+                factors.ask_for_left(next..rows.end.min(next + count), steps.clone());
                 multiply_rows(s, count, steps.len(), left, right, result.add(row * COLUMNS));
                 row += count;
             }
@@ -121,7 +121,7 @@ fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, fact
 /// Adds the product of a few rows with every panel to the result.
 ///
 /// # Safety
-/// The factors and the result are there for `count` rows, an even number up to [`ROWS`].
+/// The factors and the result are there for `count` rows, an even number up to those of a whole micro-tile.
 #[inline(never)]
 unsafe fn multiply_rows<S: Simd>(
     s: S,
@@ -132,7 +132,7 @@ unsafe fn multiply_rows<S: Simd>(
     result: *mut f32,
 ) {
     s.vectorize(|| {
-        for_each_rows!(count, |row, MR| {
+        for_each_rows!(S, count, |row, MR| {
             let mut column = 0;
             while column < COLUMNS {
                 // SAFETY: the caller vouches for the factors and the result.
@@ -140,11 +140,7 @@ unsafe fn multiply_rows<S: Simd>(
                     let a = Left { at: left.add(row * DEPTH), row: DEPTH, step: 1 };
                     let b = Right { at: right.add(column * depth), step: panel::<S>() };
                     let to = result.add(row * COLUMNS + column);
-                    if S::LANES >= 16 {
-                        add_tile::<S, MR, 4>(s, a, b, depth, to);
-                    } else {
-                        add_tile::<S, MR, 2>(s, a, b, depth, to);
-                    }
+                    add_tile::<S, MR, VECTORS>(s, a, b, depth, to);
                 }
                 column += panel::<S>();
             }

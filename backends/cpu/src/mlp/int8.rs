@@ -16,7 +16,7 @@ use lz_ops::{
 use super::activation::Activation;
 use super::linear::Write;
 use super::words::{ROWS, Room, STEP, WORD, WORDS, Words};
-use crate::gemm::{ROWS as TILE_ROWS, for_each_rows, most_vectors};
+use crate::gemm::{MOST_ROWS, VECTORS, for_each_rows, rows as tile_rows};
 use crate::isa::{require, require_byte_tiles};
 use crate::pool;
 use crate::rows::{Rows, RowsMut, Shape};
@@ -89,7 +89,7 @@ const COLUMNS: usize = PANELS * ROWS;
 const PANELS: usize = 4;
 
 /// Most rows of a block; a multiple of the rows of a micro-tile, so an even number.
-const BLOCK_ROWS: usize = 16 * TILE_ROWS;
+const BLOCK_ROWS: usize = 8 * MOST_ROWS;
 
 /// Inputs that are multiplied at once.
 const DEPTH: usize = WORDS * WORD;
@@ -131,7 +131,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let (rows, columns) = (self.x.count(), self.words.rows);
         let row_blocks = rows.div_ceil(BLOCK_ROWS);
         // Of equal size, in whole micro-tiles, so that no task is left with a sliver.
-        let height = rows.div_ceil(row_blocks).next_multiple_of(TILE_ROWS);
+        let height = rows.div_ceil(row_blocks).next_multiple_of(tile_rows::<S>());
         let tasks = row_blocks * columns.div_ceil(COLUMNS);
         let task = |number: usize| {
             let (block, first) = (number / row_blocks, number % row_blocks * height);
@@ -170,9 +170,9 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                 // SAFETY: the panels have the words.
                 unsafe { add_columns(s, panels, inputs.len(), &mut block.columns) };
             }
-            let together = if S::TILES { LEFT_ROWS } else { TILE_ROWS };
+            let together = if S::TILES { LEFT_ROWS } else { tile_rows::<S>() };
             for row in (0..even).step_by(together) {
-                let count = if S::TILES { LEFT_ROWS } else { TILE_ROWS.min(even - row) };
+                let count = if S::TILES { LEFT_ROWS } else { tile_rows::<S>().min(even - row) };
                 for place in 0..count {
                     let from = rows.start + row + place;
                     let to = &mut block.left[place * DEPTH..(place + 1) * DEPTH];
@@ -312,7 +312,7 @@ unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize,
 /// Adds the products of a few rows with every panel.
 ///
 /// # Safety
-/// The panels and the rows have the words, and there are sums for `count` rows, an even number up to [`TILE_ROWS`].
+/// The panels and the rows have the words, and there are sums for `count` rows, an even number up to [`tile_rows`].
 #[inline(never)]
 unsafe fn multiply_rows<S: Simd>(
     s: S,
@@ -324,16 +324,12 @@ unsafe fn multiply_rows<S: Simd>(
 ) {
     let (left, sums) = (left.as_ptr(), sums.as_mut_ptr());
     s.vectorize(|| {
-        for_each_rows!(count, |row, MR| {
-            for column in (0..COLUMNS).step_by(most_vectors::<S>() * S::LANES) {
+        for_each_rows!(S, count, |row, MR| {
+            for column in (0..COLUMNS).step_by(VECTORS * S::LANES) {
                 // SAFETY: the caller vouches for the factors and the sums.
                 unsafe {
                     let (left, to) = (left.add(row * DEPTH), sums.add(row * COLUMNS + column));
-                    if S::LANES >= 16 {
-                        add_tile::<S, MR, 4>(s, left, panels, column, words, to);
-                    } else {
-                        add_tile::<S, MR, 2>(s, left, panels, column, words, to);
-                    }
+                    add_tile::<S, MR, VECTORS>(s, left, panels, column, words, to);
                 }
             }
         });

@@ -6,6 +6,7 @@ mod fused;
 mod int8;
 mod linear;
 mod pack;
+mod straight;
 #[cfg(test)]
 mod tests;
 mod weight_only;

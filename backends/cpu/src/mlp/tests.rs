@@ -113,9 +113,15 @@ fn integers(seed: u64, count: usize) -> Vec<i8> {
 
 #[test]
 fn integer_weights_in_rows_and_in_panels() {
-    for [m, n, k, block] in
-        [[1, 300, 1300, 0], [3, 33, 2100, 64], [8, 70, 600, 8], [5, 40, 90, 7], [50, 140, 300, 32]]
-    {
+    for [m, n, k, block] in [
+        [1, 300, 1300, 0],
+        [2, 18, 75, 0],
+        [3, 33, 2100, 64],
+        [4, 37, 706, 48],
+        [8, 70, 600, 8],
+        [5, 40, 90, 7],
+        [50, 140, 300, 32],
+    ] {
         let (x, b) = (numbers(20, (m * k) as usize), numbers(21, n as usize));
         let stored = k / 2 + k % 2;
         let bytes: Vec<u8> = integers(22, (n * stored) as usize).into_iter().map(|x| x as u8).collect();

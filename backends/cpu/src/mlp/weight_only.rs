@@ -12,6 +12,7 @@ use lz_ops::{
 
 use super::activation::Activation;
 use super::linear::Write;
+use super::straight;
 use super::words::{ROWS, Room, STEP, WORDS, Words};
 use crate::gemm::dots::FEW;
 use crate::gemm::pack::{ask_for_rows, copy_rows};
@@ -105,6 +106,9 @@ const fn per_word<const BITS: u32>() -> usize {
 /// The inputs number `place` of words, as numbers.
 #[inline(always)]
 fn input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
+    if BITS == 4 {
+        return s.half_byte(word, place as u32);
+    }
     let above = 32 - BITS - BITS * place as u32;
     s.to_f32(s.shr_i32(s.shl_i32(word, above), 32 - BITS))
 }
@@ -124,11 +128,42 @@ struct Layer<'a, S, T, const BITS: u32> {
     block: usize,
 }
 
+/// Where the scales and zero points of every row of a panel begin.
+struct Starts {
+    scales: [*const f32; ROWS],
+    zero_points: Option<[*const i32; ROWS]>,
+    /// Rows that are there.
+    rows: usize,
+}
+
 /// Scales and zero points of a group of every row of a panel.
 #[repr(align(64))]
 struct Group {
     scales: [f32; ROWS],
     zero_points: [f32; ROWS],
+}
+
+impl Starts {
+    /// A group; 0 for rows that are not there.
+    ///
+    /// # Safety
+    /// Every row has this group.
+    #[inline(always)]
+    unsafe fn group(&self, group: usize) -> Group {
+        let mut found = Group { scales: [0.0; ROWS], zero_points: [0.0; ROWS] };
+        // SAFETY: the caller vouches for the group.
+        unsafe {
+            for (to, from) in found.scales.iter_mut().zip(&self.scales[..self.rows]) {
+                *to = *from.add(group);
+            }
+            if let Some(starts) = &self.zero_points {
+                for (to, from) in found.zero_points.iter_mut().zip(&starts[..self.rows]) {
+                    *to = *from.add(group) as f32;
+                }
+            }
+        }
+        found
+    }
 }
 
 impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
@@ -149,12 +184,18 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
             });
         }
         let x = Wide { start: x, width };
+        let straight =
+            rows <= straight::FEWEST && self.words.in_rows() && straight::takes(self.block, self.depth);
         for_each_range(self.words.panels(), ROWS * self.words.stored, |panels| {
             // Only its part that is needed is written.
             let mut room = Room([0; STEP * WORDS]);
             for panel in panels {
                 let mut totals = [[0.0f32; ROWS]; FEW];
-                self.sum_panel(&x, panel, &mut room, &mut totals);
+                if straight {
+                    self.sum_straight(&x, panel, &mut totals);
+                } else {
+                    self.sum_panel(&x, panel, &mut room, &mut totals);
+                }
                 let columns = panel * ROWS..((panel + 1) * ROWS).min(self.words.rows);
                 for (row, totals) in totals.iter_mut().enumerate().take(rows) {
                     self.write(row, columns.clone(), totals);
@@ -163,9 +204,49 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         });
     }
 
+    fn sum_straight(&self, x: &Wide, panel: usize, totals: &mut [[f32; ROWS]; FEW]) {
+        let starts = self.starts(panel);
+        let rows = self.x.count();
+        for lane in (0..starts.rows).step_by(straight::COLUMNS) {
+            // Of rows that are not there the last one is taken again, and what comes of it left.
+            let columns = std::array::from_fn(|number| {
+                let lane = (lane + number).min(starts.rows - 1);
+                straight::Column {
+                    bytes: self.words.row(panel * ROWS + lane),
+                    scales: starts.scales[lane],
+                    zero_points: starts.zero_points.map(|starts| starts[lane]),
+                }
+            });
+            let (depth, block) = (self.depth, self.block);
+            let inputs = |row: usize| straight::Inputs {
+                start: x.start.wrapping_add(row * x.width),
+                apart: x.width,
+                depth,
+                block,
+            };
+            let mut take = |row: usize, sums: [f32; straight::COLUMNS]| {
+                let count = straight::COLUMNS.min(starts.rows - lane);
+                totals[row][lane..lane + count].copy_from_slice(&sums[..count]);
+            };
+            // SAFETY: the rows as f32 have their inputs, and the rows of the weight their integers, scales and zero points.
+            unsafe {
+                if rows == straight::FEWEST {
+                    let sums = straight::sum::<S, BITS, { straight::FEWEST }>(self.s, inputs(0), columns);
+                    sums.into_iter().enumerate().for_each(|(row, sums)| take(row, sums));
+                } else {
+                    for row in 0..rows {
+                        let [sums] = straight::sum::<S, BITS, 1>(self.s, inputs(row), columns);
+                        take(row, sums);
+                    }
+                }
+            }
+        }
+    }
+
     fn sum_panel(&self, x: &Wide, panel: usize, room: &mut Room, totals: &mut [[f32; ROWS]; FEW]) {
         let (per_word, count, rows) = (per_word::<BITS>(), self.words.count(), self.x.count());
         let group_words = self.block / per_word;
+        let starts = self.starts(panel);
         let mut first = 0;
         while first < count {
             let end = count.min(first + self.words.at_once());
@@ -175,23 +256,31 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
             while word < end {
                 let group = word / group_words;
                 let until = end.min((group + 1) * group_words);
-                let scales = self.group(panel, group);
+                // SAFETY: the words of this group are words of the rows.
+                let scales = unsafe { starts.group(group) };
                 let mut row = 0;
                 while row < rows {
+                    let at_once = match rows - row {
+                        8.. => 8,
+                        left => left.min(4),
+                    };
                     // SAFETY: the words are there, and the rows as f32 have their inputs.
                     unsafe {
                         let words = at.add((word - first) * STEP);
                         let from = x.start.add(row * x.width + word * per_word);
                         let totals = totals.as_mut_ptr().add(row);
                         let job = Tile { words, count: until - word, x: from, width: x.width, totals };
-                        match rows - row {
+                        match at_once {
                             1 => job.sum::<S, BITS, 1, 4>(self.s, &scales),
                             2 => job.sum::<S, BITS, 2, 4>(self.s, &scales),
                             3 => job.sum::<S, BITS, 3, 2>(self.s, &scales),
-                            _ => job.sum::<S, BITS, 4, 2>(self.s, &scales),
+                            4 => job.sum::<S, BITS, 4, 2>(self.s, &scales),
+                            // As many sums as the registers hold.
+                            _ if S::LANES >= 16 => job.sum::<S, BITS, 8, 2>(self.s, &scales),
+                            _ => job.sum::<S, BITS, 8, 1>(self.s, &scales),
                         }
                     }
-                    row += 4;
+                    row += at_once;
                 }
                 word = until;
             }
@@ -199,18 +288,21 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         }
     }
 
-    /// The scales and zero points of a group; 0 for rows that are not there.
-    #[inline(always)]
-    fn group(&self, panel: usize, group: usize) -> Group {
-        let mut found = Group { scales: [0.0; ROWS], zero_points: [0.0; ROWS] };
-        for lane in 0..ROWS.min(self.words.rows - panel * ROWS) {
-            let row = panel * ROWS + lane;
-            found.scales[lane] = self.scale.row(row)[group];
-            if let Some(zero_points) = &self.zero_point {
-                found.zero_points[lane] = zero_points.row(row)[group] as f32;
-            }
+    fn starts(&self, panel: usize) -> Starts {
+        let first = panel * ROWS;
+        let rows = self.words.rows.saturating_sub(first).min(ROWS);
+        let mut scales = [std::ptr::null(); ROWS];
+        for (lane, start) in scales[..rows].iter_mut().enumerate() {
+            *start = self.scale.row(first + lane).as_ptr();
         }
-        found
+        let zero_points = self.zero_point.as_ref().map(|zero_points| {
+            let mut starts = [std::ptr::null(); ROWS];
+            for (lane, start) in starts[..rows].iter_mut().enumerate() {
+                *start = zero_points.row(first + lane).as_ptr();
+            }
+            starts
+        });
+        Starts { scales, zero_points, rows }
     }
 
     /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
@@ -327,15 +419,13 @@ impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
             let rows = block * (COLUMNS / ROWS) + number;
             // SAFETY: steps come in whole words, and fewer than there is room for.
             let at = unsafe { self.words.panel(self.s, rows, words.clone(), &mut room) };
+            let starts = self.starts(rows);
             let mut step = 0;
             while step < depth.len() {
                 let group = (depth.start + step) / self.block;
                 let end = depth.len().min(((group + 1) * self.block).saturating_sub(depth.start));
-                let scales = if rows < self.words.panels() {
-                    self.group(rows, group)
-                } else {
-                    Group { scales: [0.0; ROWS], zero_points: [0.0; ROWS] }
-                };
+                // SAFETY: these are steps of the rows.
+                let scales = unsafe { starts.group(group) };
                 for first in (0..ROWS).step_by(S::LANES) {
                     let column = number * ROWS + first;
                     // SAFETY: the caller vouches for the place; the words of these steps are there.

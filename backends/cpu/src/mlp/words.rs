@@ -65,6 +65,16 @@ impl<'a> Words<'a> {
         self.panels && self.bytes.width() == self.count() * STEP
     }
 
+    /// Whether each row lies as it is stored.
+    pub(super) fn in_rows(&self) -> bool {
+        !self.panels
+    }
+
+    /// Where a row begins that lies as it is stored.
+    pub(super) fn row(&self, row: usize) -> *const u8 {
+        self.bytes.start(row)
+    }
+
     /// Words of a panel, one [`STEP`] after the other: where they lie, or laid out in the room. Beyond the last panel all are 0.
     ///
     /// # Safety

@@ -8,7 +8,7 @@ use lz_ops::{NormLayerCall, NormLayerKernel, NormLayerOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Span, Work, vectors, with_float};
+use crate::simd::{Float, Kind, Simd, Span, Work, prefetch, vectors, with_float};
 
 /// Rows that are dense, of any float type, with weight and bias of any.
 #[derive(Debug)]
@@ -62,9 +62,11 @@ fn run<S: Simd, T: Float>(
             for row in range {
                 // SAFETY: ranges do not overlap, so nobody else has this row.
                 let (from, to) = (x.row(row), unsafe { y.row(row) });
+                // While this row is written, the memory can bring the next.
+                let ahead = x.row((row + 1).min(count - 1)).as_ptr();
                 let moments = match moments(simd, from, call.eps) {
                     Some(moments) => {
-                        normalise(simd, from, moments, weight, bias, to, stream);
+                        normalise(simd, from, ahead, moments, [weight, bias], to, stream);
                         moments
                     }
                     None => normalise_widely(from, call.eps, weight, bias, to),
@@ -138,18 +140,20 @@ fn around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
 fn normalise<S: Simd, T: Float>(
     s: S,
     x: &[T],
+    ahead: *const T,
     moments: Moments,
-    weight: Option<AnyRow>,
-    bias: Option<AnyRow>,
+    weight_and_bias: [Option<AnyRow>; 2],
     y: &mut [T],
     stream: bool,
 ) {
     let stream = stream && can_stream::<S, T>(y);
+    let row = Centered::<S, T, f32> { s, x, y, ahead, moments, weight: None, bias: None, stream };
     // Weight and bias have one dtype, as the schema says.
+    let [weight, bias] = weight_and_bias;
     match weight.or(bias).map_or(Kind::F32, |row| row.kind) {
-        Kind::F32 => s.perform(Centered::<S, T, f32>::new(s, x, moments, [weight, bias], y, stream)),
-        Kind::F16 => s.perform(Centered::<S, T, f16>::new(s, x, moments, [weight, bias], y, stream)),
-        Kind::BF16 => s.perform(Centered::<S, T, bf16>::new(s, x, moments, [weight, bias], y, stream)),
+        Kind::F32 => s.perform(row.with::<f32>(weight_and_bias)),
+        Kind::F16 => s.perform(row.with::<f16>(weight_and_bias)),
+        Kind::BF16 => s.perform(row.with::<bf16>(weight_and_bias)),
     }
 }
 
@@ -158,41 +162,38 @@ struct Centered<'r, S, T, W> {
     s: S,
     x: &'r [T],
     y: &'r mut [T],
+    /// The row that comes next.
+    ahead: *const T,
     moments: Moments,
     weight: Option<*const W>,
     bias: Option<*const W>,
     stream: bool,
 }
 
-impl<'r, S: Simd, T: Float, W: Float> Centered<'r, S, T, W> {
-    fn new(
-        s: S,
-        x: &'r [T],
-        moments: Moments,
-        [weight, bias]: [Option<AnyRow>; 2],
-        y: &'r mut [T],
-        stream: bool,
-    ) -> Self {
+impl<'r, S: Simd, T: Float> Centered<'r, S, T, f32> {
+    fn with<W>(self, [weight, bias]: [Option<AnyRow>; 2]) -> Centered<'r, S, T, W> {
+        let Centered { s, x, y, ahead, moments, stream, .. } = self;
         let start = |row: Option<AnyRow>| row.map(|row| row.start.cast());
-        Centered { s, x, y, moments, weight: start(weight), bias: start(bias), stream }
+        Centered { s, x, y, ahead, moments, weight: start(weight), bias: start(bias), stream }
     }
+}
 
+impl<S: Simd, T: Float, W: Float> Centered<'_, S, T, W> {
     /// # Safety
     /// The span is inside the row.
     #[inline(always)]
-    unsafe fn value(&self, span: impl Span, [mean, correction, scale]: [S::F32; 3]) -> S::F32 {
+    unsafe fn value(&self, span: impl Span, [mean, scale, shift]: [S::F32; 3]) -> S::F32 {
         let s = self.s;
+        prefetch(self.ahead.wrapping_add(span.at()));
         // SAFETY: the caller vouches for the span.
         unsafe {
-            let centered = s.sub(s.sub(T::load(s, self.x.as_ptr(), span), mean), correction);
-            let mut value = s.mul(centered, scale);
-            if let Some(weight) = self.weight {
-                value = s.mul(value, W::load(s, weight, span));
+            let value = s.fma(s.sub(T::load(s, self.x.as_ptr(), span), mean), scale, shift);
+            match (self.weight, self.bias) {
+                (Some(weight), Some(bias)) => s.fma(value, W::load(s, weight, span), W::load(s, bias, span)),
+                (Some(weight), None) => s.mul(value, W::load(s, weight, span)),
+                (None, Some(bias)) => s.add(value, W::load(s, bias, span)),
+                (None, None) => value,
             }
-            if let Some(bias) = self.bias {
-                value = s.add(value, W::load(s, bias, span));
-            }
-            value
         }
     }
 }
@@ -202,7 +203,7 @@ impl<S: Simd, T: Float, W: Float> Work for Centered<'_, S, T, W> {
     fn perform(self) {
         let (s, len, to) = (self.s, self.x.len(), self.y.as_mut_ptr());
         let Moments { mean, correction, inv_std } = self.moments;
-        let by = [s.splat(mean), s.splat(correction), s.splat(inv_std)];
+        let by = [s.splat(mean), s.splat(inv_std), s.splat(-correction * inv_std)];
         // SAFETY: spans stay inside the row; y has its length and is borrowed exclusively.
         unsafe {
             if self.stream {

@@ -8,7 +8,7 @@ use lz_ops::{NormRmsCall, NormRmsKernel, NormRmsOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRow, Rows, RowsMut, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Work, vectors, with_float};
+use crate::simd::{Float, Kind, Simd, Span, Work, prefetch, vectors, with_float};
 
 /// Rows that are dense, of any float type, with a weight of any.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ fn run<S: Simd, T: Float>(
 ) -> Result<(), KernelError> {
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;
-    let weight = any_row(call.weight.as_ref())?;
+    let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
     let stream = worth_streaming(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
@@ -51,7 +51,9 @@ fn run<S: Simd, T: Float>(
             for row in range {
                 // SAFETY: ranges do not overlap, so nobody else has this row.
                 let y = unsafe { y.row(row) };
-                normalise(simd, x.row(row), weight, call.weight_offset, call.eps, y, stream);
+                // While this row is written, the memory can bring the next.
+                let ahead = x.row((row + 1).min(count - 1)).as_ptr();
+                normalise(simd, x.row(row), ahead, weight, call.eps, y, stream);
             }
             if stream {
                 simd.fence();
@@ -65,8 +67,8 @@ fn run<S: Simd, T: Float>(
 pub(super) fn normalise<S: Simd, T: Float>(
     s: S,
     x: &[T],
-    weight: Option<AnyRow>,
-    offset: f32,
+    ahead: *const T,
+    (weight, offset): (Option<AnyRow>, f32),
     eps: f32,
     y: &mut [T],
     stream: bool,
@@ -78,7 +80,7 @@ pub(super) fn normalise<S: Simd, T: Float>(
     }
     let scale = 1.0 / (squares / x.len() as f32 + eps).sqrt();
     let stream = stream && can_stream::<S, T>(y);
-    let row = Scaled { s, x, y, weight: None::<*const f32>, offset, scale, stream };
+    let row = Scaled { s, x, y, ahead, weight: None::<*const f32>, offset, scale, stream };
     match weight.map(|weight| (weight.kind, weight.start)) {
         None => s.perform(row),
         Some((Kind::F32, start)) => s.perform(row.with::<f32>(start)),
@@ -92,6 +94,8 @@ struct Scaled<'r, S, T, W> {
     s: S,
     x: &'r [T],
     y: &'r mut [T],
+    /// What is read next.
+    ahead: *const T,
     weight: Option<*const W>,
     offset: f32,
     scale: f32,
@@ -100,32 +104,36 @@ struct Scaled<'r, S, T, W> {
 
 impl<'r, S, T> Scaled<'r, S, T, f32> {
     fn with<W>(self, weight: *const u8) -> Scaled<'r, S, T, W> {
-        let Scaled { s, x, y, offset, scale, stream, .. } = self;
-        Scaled { s, x, y, weight: Some(weight.cast()), offset, scale, stream }
+        let Scaled { s, x, y, ahead, offset, scale, stream, .. } = self;
+        Scaled { s, x, y, ahead, weight: Some(weight.cast()), offset, scale, stream }
     }
 }
 
 impl<S: Simd, T: Float, W: Float> Work for Scaled<'_, S, T, W> {
     #[inline(always)]
     fn perform(self) {
-        let s = self.s;
+        let (s, ahead) = (self.s, self.ahead);
         let (from, to, len) = (self.x.as_ptr(), self.y.as_mut_ptr(), self.x.len());
         let (scale, offset) = (s.splat(self.scale), s.splat(self.offset));
         // SAFETY: spans stay inside the row; y and the weight have its length.
         unsafe {
             match (self.weight, self.stream) {
                 (Some(weight), false) => vectors!(S, len, |span| {
+                    prefetch(ahead.wrapping_add(span.at()));
                     let factor = s.add(W::load(s, weight, span), offset);
                     T::store(s, to, span, s.mul(s.mul(T::load(s, from, span), scale), factor));
                 }),
                 (Some(weight), true) => vectors!(S, len, |span| {
+                    prefetch(ahead.wrapping_add(span.at()));
                     let factor = s.add(W::load(s, weight, span), offset);
                     T::stream(s, to, span, s.mul(s.mul(T::load(s, from, span), scale), factor));
                 }),
                 (None, false) => vectors!(S, len, |span| {
+                    prefetch(ahead.wrapping_add(span.at()));
                     T::store(s, to, span, s.mul(T::load(s, from, span), scale));
                 }),
                 (None, true) => vectors!(S, len, |span| {
+                    prefetch(ahead.wrapping_add(span.at()));
                     T::stream(s, to, span, s.mul(T::load(s, from, span), scale));
                 }),
             }

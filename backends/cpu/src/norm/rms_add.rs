@@ -44,7 +44,7 @@ fn run<S: Simd, T: Float>(
     let x = Rows::<T>::new(&call.x)?;
     let residual = RowsMut::<T>::new(&mut out.residual)?;
     let y = RowsMut::<T>::new(&mut out.output)?;
-    let weight = any_row(call.weight.as_ref())?;
+    let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 4 * x.width() * size_of::<T>());
     let stream = worth_streaming(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
@@ -53,7 +53,9 @@ fn run<S: Simd, T: Float>(
                 // SAFETY: ranges do not overlap, so nobody else has this row of either.
                 let (residual, y) = unsafe { (residual.row(row), y.row(row)) };
                 add(simd, x.row(row), residual);
-                normalise(simd, residual, weight, call.weight_offset, call.eps, y, stream);
+                // While this row is written, the memory can bring the next.
+                let ahead = x.row((row + 1).min(count - 1)).as_ptr();
+                normalise(simd, residual, ahead, weight, call.eps, y, stream);
             }
             if stream {
                 simd.fence();

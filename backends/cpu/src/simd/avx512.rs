@@ -360,6 +360,16 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
     }
     #[inline(always)]
+    fn half_byte(self, a: __m512i, place: u32) -> __m512 {
+        // A table of all sixteen: the permutation looks at the lowest four bits of a lane alone.
+        proven!({
+            let all = _mm512_setr_ps(
+                0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0,
+            );
+            _mm512_permutexvar_ps(_mm512_srlv_epi32(a, _mm512_set1_epi32(4 * place as i32)), all)
+        })
+    }
+    #[inline(always)]
     fn dot_bytes(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
         if MORE == BYTES {
             return proven!(_mm512_dpbusd_epi32(sum, a, b));

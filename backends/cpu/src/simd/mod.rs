@@ -201,6 +201,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Shifts towards the low end and fills with the sign.
     fn shr_i32(self, a: Self::I32, bits: u32) -> Self::I32;
 
+    /// The signed half byte number `place` of each lane, the lowest first, as a number.
+    #[inline(always)]
+    fn half_byte(self, a: Self::I32, place: u32) -> Self::F32 {
+        self.to_f32(self.shr_i32(self.shl_i32(a, 28 - 4 * place), 28))
+    }
+
     /// `sum` and the four products of the bytes of each lane, exactly. Bytes of `b` are signed; those of `a` are with an offset
     /// of [`Simd::BYTE_OFFSET`].
     fn dot_bytes(self, sum: Self::I32, a: Self::I32, b: Self::I32) -> Self::I32;

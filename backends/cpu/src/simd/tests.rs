@@ -135,6 +135,12 @@ fn arithmetic<S: Simd>(simd: S) {
     assert_eq!(simd.largest(counted), (S::LANES - 1) as f32);
     let rounded = simd.round(vector(simd, &vec![2.5; S::LANES]));
     assert_eq!(lanes(simd, rounded)[0], 2.0);
+    let word = 0x89ab_7f10u32;
+    let words = simd.to_bits(vector(simd, &vec![f32::from_bits(word); S::LANES]));
+    for place in 0..8 {
+        let wanted = (word as i32) << (28 - 4 * place) >> 28;
+        assert_eq!(lanes(simd, simd.half_byte(words, place)), vec![wanted as f32; S::LANES]);
+    }
     let whole = simd.to_f32(simd.to_i32(vector(simd, &vec![-3.5; S::LANES])));
     assert_eq!(lanes(simd, whole)[0], -4.0);
 }

@@ -1,6 +1,7 @@
-//! What words became: a table of fixed size for short words, whose bytes are their own key, and a bounded map for longer ones.
+//! What words became, in tables of fixed size: one for short words, whose bytes are their own key, and one for longer ones, whose
+//! bytes are kept beside it.
 
-use rustc_hash::FxHashMap;
+use super::vocabulary::hash;
 
 /// Words of at most so many bytes have their bytes and their length in one number.
 pub const SHORT: usize = 15;
@@ -8,8 +9,12 @@ pub const SHORT: usize = 15;
 const LONG: usize = 96;
 /// Short words that there is room for, as a power of two.
 const SLOTS: u32 = 16;
+/// Longer words that there is room for, as a power of two.
+const LONG_SLOTS: u32 = 15;
 /// Tokens that are kept for long words and for those of many tokens, before everything is forgotten.
 const MOST: usize = 1 << 20;
+/// Bytes that are kept of longer words, before everything is forgotten.
+const MOST_BYTES: usize = 1 << 22;
 /// Tokens that fit a slot.
 const INLINE: usize = 3;
 
@@ -22,22 +27,36 @@ struct Slot {
     count: u32,
 }
 
+/// A longer word and what it became: where its bytes and its tokens lie. A length of 0 is an empty slot.
+#[derive(Clone, Copy)]
+struct LongSlot {
+    hash: u64,
+    bytes: u32,
+    length: u32,
+    tokens: u32,
+    count: u32,
+}
+
 /// Remembered words of one tokenizer, for one thread at a time.
 pub struct Cache {
     slots: Box<[Slot]>,
+    long: Box<[LongSlot]>,
     /// Tokens of those that do not fit a slot.
     spilled: Vec<u32>,
-    long: FxHashMap<Box<[u8]>, (u32, u32)>,
+    /// The bytes of longer words.
+    words: Vec<u8>,
 }
 
 impl Cache {
     /// With nothing in it.
     pub fn new() -> Cache {
         let empty = Slot { key: 0, tokens: [0; INLINE], count: 0 };
+        let empty_long = LongSlot { hash: 0, bytes: 0, length: 0, tokens: 0, count: 0 };
         Cache {
             slots: vec![empty; 1 << SLOTS].into_boxed_slice(),
+            long: vec![empty_long; 1 << LONG_SLOTS].into_boxed_slice(),
             spilled: Vec::new(),
-            long: FxHashMap::default(),
+            words: Vec::new(),
         }
     }
 
@@ -83,18 +102,25 @@ impl Cache {
             self.spilled.truncate(start);
             return;
         }
-        if let Some(&(start, count)) = self.long.get(word) {
-            let tokens = &self.spilled[start as usize..(start + count) as usize];
+        let hash = hash(word);
+        let place = (hash >> (64 - LONG_SLOTS)) as usize;
+        let slot = self.long[place];
+        let bytes = slot.bytes as usize..(slot.bytes + slot.length) as usize;
+        if slot.hash == hash && &self.words[bytes] == word {
+            let tokens = &self.spilled[slot.tokens as usize..(slot.tokens + slot.count) as usize];
             out.extend(tokens.iter().map(|token| *token as i32));
             return;
         }
-        let (start, count) = self.made(out, make);
-        self.long.insert(word.into(), (start as u32, count as u32));
+        let (tokens, count) = self.made(out, make);
+        let bytes = self.words.len() as u32;
+        self.words.extend_from_slice(word);
+        let length = word.len() as u32;
+        self.long[place] = LongSlot { hash, bytes, length, tokens: tokens as u32, count: count as u32 };
     }
 
     /// Makes tokens at the end of what is spilled, and adds them to the result.
     fn made(&mut self, out: &mut Vec<i32>, make: impl FnOnce(&mut Vec<u32>)) -> (usize, usize) {
-        if self.spilled.len() > MOST {
+        if self.spilled.len() > MOST || self.words.len() > MOST_BYTES {
             *self = Cache::new();
         }
         let start = self.spilled.len();

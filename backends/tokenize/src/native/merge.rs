@@ -7,36 +7,67 @@ use std::collections::BinaryHeap;
 pub struct Merges {
     /// The token of each byte.
     bytes: [u32; 256],
-    /// Open addressing, keyed by both ids; [`NO_PAIR`] for an empty slot.
-    pairs: Vec<Pair>,
+    /// The rank of every two bytes, which is what most lookups ask for.
+    byte_ranks: Box<[u32]>,
+    /// Open addressing: both ids and their rank in one number; [`NO_PAIR`] for an empty slot.
+    pairs: Box<[u64]>,
     shift: u32,
+    /// What a pair of each rank becomes.
+    tokens: Vec<u32>,
 }
 
-#[derive(Clone, Copy)]
-struct Pair {
-    key: u64,
-    rank: u32,
-    token: u32,
+/// A pair that can be joined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pair {
+    /// The token that comes first.
+    pub left: u32,
+    /// The token that comes second.
+    pub right: u32,
+    /// Pairs of lower ranks are joined before.
+    pub rank: u32,
 }
 
 const NO_PAIR: u64 = u64::MAX;
-/// The rank of a pair that cannot be joined.
-const NEVER: u32 = u32::MAX;
+/// The rank of a pair that cannot be joined: the largest number whether its sign counts or not, and comparing with signs is faster.
+const NEVER: u32 = i32::MAX as u32;
+
+/// Bits of an id and of a rank: two ids and a rank fill a number.
+const ID_BITS: u32 = 21;
+const RANK_BITS: u32 = 22;
+/// So many ids there is room for, the last one left for empty slots.
+pub const MOST_IDS: usize = (1 << ID_BITS) - 1;
+/// So many pairs there is room for.
+pub const MOST_PAIRS: usize = (1 << RANK_BITS) - 1;
 
 /// Pieces of at most so many bytes are merged on the stack, by looking through all pairs each time.
 const SHORT: usize = 48;
+/// Bits of a place in such a piece.
+const PLACE_BITS: u32 = 6;
 
 impl Merges {
     /// From the token of each byte, and pairs with what they become, in the order of their ranks. A pair that is there twice
-    /// has its last rank.
+    /// has its last rank. There are at most [`MOST_IDS`] ids and [`MOST_PAIRS`] pairs.
     pub fn new(bytes: [u32; 256], pairs: &[(u32, u32, u32)]) -> Merges {
+        let tokens = pairs.iter().map(|&(_, _, token)| token).collect();
+        let ranked = pairs.iter().zip(0..).map(|(&(left, right, _), rank)| Pair { left, right, rank });
+        Merges::ranked(bytes, &ranked.collect::<Vec<_>>(), tokens)
+    }
+
+    /// The same with these pairs alone.
+    pub fn with(&self, pairs: &[Pair]) -> Merges {
+        Merges::ranked(self.bytes, pairs, self.tokens.clone())
+    }
+
+    fn ranked(bytes: [u32; 256], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
         let size = (pairs.len() * 2).next_power_of_two().max(16);
-        let empty = Pair { key: NO_PAIR, rank: NEVER, token: 0 };
-        let mut merges = Merges { bytes, pairs: vec![empty; size], shift: 64 - size.trailing_zeros() };
-        for (&(left, right, token), rank) in pairs.iter().zip(0..) {
+        let (pairs_of, shift) = (vec![NO_PAIR; size].into_boxed_slice(), 64 - size.trailing_zeros());
+        let mut merges = Merges { bytes, byte_ranks: Box::default(), pairs: pairs_of, shift, tokens };
+        for &Pair { left, right, rank } in pairs {
             let place = merges.place(left, right);
-            merges.pairs[place] = Pair { key: key(left, right), rank, token };
+            merges.pairs[place] = key(left, right) << RANK_BITS | u64::from(rank);
         }
+        let of_bytes = |place: usize| merges.rank(bytes[place >> 8], bytes[place & 255]);
+        merges.byte_ranks = (0..1 << 16).map(of_bytes).collect();
         merges
     }
 
@@ -46,16 +77,24 @@ impl Merges {
         let wanted = key(left, right);
         let mask = self.pairs.len() - 1;
         let mut place = (wanted.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
-        while self.pairs[place].key != wanted && self.pairs[place].key != NO_PAIR {
+        while self.pairs[place] >> RANK_BITS != wanted && self.pairs[place] != NO_PAIR {
             place = (place + 1) & mask;
         }
         place
     }
 
     #[inline]
-    fn pair(&self, left: u32, right: u32) -> (u32, u32) {
-        let pair = &self.pairs[self.place(left, right)];
-        (pair.rank, pair.token)
+    fn rank(&self, left: u32, right: u32) -> u32 {
+        match self.pairs[self.place(left, right)] {
+            NO_PAIR => NEVER,
+            pair => pair as u32 & ((1 << RANK_BITS) - 1),
+        }
+    }
+
+    /// What a pair of this rank becomes.
+    #[inline]
+    pub fn token(&self, rank: u32) -> u32 {
+        self.tokens[rank as usize]
     }
 
     /// Adds the tokens of a piece.
@@ -63,98 +102,141 @@ impl Merges {
         match piece.len() {
             0 => {}
             1 => tokens.push(self.bytes[usize::from(piece[0])]),
-            2..=SHORT => self.merge_short(piece, tokens),
-            _ => self.merge_long(piece, tokens),
+            2..=SHORT => {
+                self.merge_short(piece, tokens);
+            }
+            _ => {
+                self.merge_long(piece, tokens);
+            }
         }
     }
 
-    fn merge_short(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+    /// The pair that was joined last, where one token is left of a piece.
+    pub fn last_pair(&self, piece: &[u8]) -> Option<Pair> {
+        let mut tokens = Vec::new();
+        let last = match piece.len() {
+            0 | 1 => None,
+            2..=SHORT => self.merge_short(piece, &mut tokens),
+            _ => self.merge_long(piece, &mut tokens),
+        };
+        last.filter(|_| tokens.len() == 1)
+    }
+
+    /// Returns the pair that was joined last.
+    fn merge_short(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Option<Pair> {
+        let count = piece.len();
         let mut ids = [0u32; SHORT];
+        // Of the pair that begins at each place, its rank and then the place, so that the least is the one to be joined.
         let mut ranks = [NEVER; SHORT];
-        let mut joined = [0u32; SHORT];
-        let mut count = piece.len();
-        for (id, byte) in ids.iter_mut().zip(piece) {
-            *id = self.bytes[usize::from(*byte)];
+        let mut next = [0u8; SHORT];
+        let mut previous = [0u8; SHORT];
+        let with_place =
+            |rank: u32, place: usize| if rank == NEVER { NEVER } else { rank << PLACE_BITS | place as u32 };
+        for (place, byte) in piece.iter().enumerate() {
+            ids[place] = self.bytes[usize::from(*byte)];
+            next[place] = place as u8 + 1;
+            previous[place] = (place as u8).wrapping_sub(1);
         }
         for place in 0..count - 1 {
-            (ranks[place], joined[place]) = self.pair(ids[place], ids[place + 1]);
+            let both = usize::from(piece[place]) << 8 | usize::from(piece[place + 1]);
+            ranks[place] = with_place(self.byte_ranks[both], place);
         }
+        let mut last = None;
+        // Whole groups, which are compared side by side.
+        let groups = &mut ranks[..count.next_multiple_of(8)];
         loop {
-            let (mut best, mut rank) = (0, NEVER);
-            for (place, &other) in ranks[..count - 1].iter().enumerate() {
-                if other < rank {
-                    (best, rank) = (place, other);
-                }
-            }
-            if rank == NEVER {
+            let least = least(groups);
+            if least == NEVER {
                 break;
             }
-            ids[best] = joined[best];
-            ids.copy_within(best + 2..count, best + 1);
-            ranks.copy_within(best + 1..count - 1, best);
-            joined.copy_within(best + 1..count - 1, best);
-            count -= 1;
-            if best + 1 < count {
-                (ranks[best], joined[best]) = self.pair(ids[best], ids[best + 1]);
+            let (rank, place) = (least >> PLACE_BITS, (least & ((1 << PLACE_BITS) - 1)) as usize);
+            let behind = usize::from(next[place]);
+            last = Some(Pair { left: ids[place], right: ids[behind], rank });
+            ids[place] = self.token(rank);
+            groups[behind] = NEVER;
+            let after = usize::from(next[behind]);
+            next[place] = after as u8;
+            groups[place] = NEVER;
+            if after < count {
+                previous[after] = place as u8;
+                groups[place] = with_place(self.rank(ids[place], ids[after]), place);
             }
-            if best > 0 {
-                (ranks[best - 1], joined[best - 1]) = self.pair(ids[best - 1], ids[best]);
-            }
-            if count == 1 {
-                break;
+            let before = usize::from(previous[place]);
+            if before < count {
+                groups[before] = with_place(self.rank(ids[before], ids[place]), before);
             }
         }
-        tokens.extend_from_slice(&ids[..count]);
+        let mut place = 0;
+        while place < count {
+            tokens.push(ids[place]);
+            place = usize::from(next[place]);
+        }
+        last
     }
 
-    /// With a queue, so that the time stays near linear whatever the length.
-    fn merge_long(&self, piece: &[u8], tokens: &mut Vec<u32>) {
+    /// With a queue, so that the time stays near linear whatever the length. Returns the pair that was joined last.
+    fn merge_long(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Option<Pair> {
         const GONE: u32 = u32::MAX;
         let mut ids: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
-        let last = ids.len() - 1;
+        let end = ids.len() - 1;
         let mut next: Vec<u32> = (1..=ids.len() as u32).collect();
         let mut previous: Vec<u32> = (0..ids.len() as u32).map(|place| place.wrapping_sub(1)).collect();
         let mut queue = BinaryHeap::with_capacity(ids.len());
         // What a pair was when it was queued tells whether it still is.
         let offer = |queue: &mut BinaryHeap<_>, ids: &[u32], left: usize, right: usize| {
-            let (rank, token) = self.pair(ids[left], ids[right]);
+            let rank = self.rank(ids[left], ids[right]);
             if rank != NEVER {
-                queue.push(Reverse((rank, left as u32, ids[left], ids[right], token)));
+                queue.push(Reverse((rank, left as u32, ids[left], ids[right])));
             }
         };
-        for place in 0..last {
+        for place in 0..end {
             offer(&mut queue, &ids, place, place + 1);
         }
-        while let Some(Reverse((_, place, left, right, token))) = queue.pop() {
+        let mut last = None;
+        while let Some(Reverse((rank, place, left, right))) = queue.pop() {
             let place = place as usize;
             let behind = next[place] as usize;
-            if ids[place] != left || behind > last || ids[behind] != right {
+            if ids[place] != left || behind > end || ids[behind] != right {
                 continue;
             }
-            ids[place] = token;
+            last = Some(Pair { left, right, rank });
+            ids[place] = self.token(rank);
             ids[behind] = GONE;
             next[place] = next[behind];
             let after = next[place] as usize;
-            if after <= last {
+            if after <= end {
                 previous[after] = place as u32;
                 offer(&mut queue, &ids, place, after);
             }
             let before = previous[place] as usize;
-            if before <= last {
+            if before <= end {
                 offer(&mut queue, &ids, before, place);
             }
         }
         let mut place = 0;
-        while place <= last {
+        while place <= end {
             tokens.push(ids[place]);
             place = next[place] as usize;
         }
+        last
     }
 }
 
 #[inline]
 fn key(left: u32, right: u32) -> u64 {
-    u64::from(left) << 32 | u64::from(right)
+    u64::from(left) << ID_BITS | u64::from(right)
+}
+
+/// The least of some groups of eight.
+#[inline(always)]
+fn least(groups: &[u32]) -> u32 {
+    let mut all = [NEVER as i32; 8];
+    for group in groups.chunks_exact(8) {
+        for (least, &other) in all.iter_mut().zip(group) {
+            *least = (*least).min(other as i32);
+        }
+    }
+    all.into_iter().fold(NEVER as i32, i32::min) as u32
 }
 
 #[cfg(test)]
@@ -163,27 +245,31 @@ mod tests {
 
     use super::*;
 
-    /// Bytes are their own tokens; some pairs of small letters and of what became of them are joined.
-    fn merges() -> Merges {
-        let letters = [b'a', b'b', b'c'].map(u32::from);
+    /// Bytes are their own tokens; some pairs of small letters and of what became of them are joined. With the bytes of every token.
+    fn merges() -> (Merges, Vec<Vec<u8>>) {
+        let mut texts: Vec<Vec<u8>> = (0..=255).map(|byte| vec![byte]).collect();
         let mut pairs = Vec::new();
-        let mut known = letters.to_vec();
-        let mut token = 256;
+        let mut known = [b'a', b'b', b'c'].map(u32::from).to_vec();
         for step in 0..40usize {
             let (left, right) = (known[step * 7 % known.len()], known[step * 5 % known.len()]);
             if pairs.iter().all(|&(a, b, _)| (a, b) != (left, right)) {
-                pairs.push((left, right, token));
-                known.push(token);
-                token += 1;
+                let text = [&texts[left as usize][..], &texts[right as usize]].concat();
+                // What has the same bytes is the same token.
+                let token = texts.iter().position(|known| *known == text).unwrap_or(texts.len());
+                if token == texts.len() {
+                    texts.push(text);
+                    known.push(token as u32);
+                }
+                pairs.push((left, right, token as u32));
             }
         }
-        Merges::new(std::array::from_fn(|byte| byte as u32), &pairs)
+        (Merges::new(std::array::from_fn(|byte| byte as u32), &pairs), texts)
     }
 
     proptest! {
         #[test]
         fn both_ways_of_merging_agree(piece in "[abcd]{2,48}") {
-            let merges = merges();
+            let (merges, _) = merges();
             let (mut short, mut long) = (Vec::new(), Vec::new());
             merges.merge_short(piece.as_bytes(), &mut short);
             merges.merge_long(piece.as_bytes(), &mut long);
@@ -191,12 +277,26 @@ mod tests {
         }
     }
 
+    proptest! {
+        #[test]
+        fn the_pairs_that_tokens_come_from_are_enough(piece in "[abc]{2,60}") {
+            let (merges, texts) = merges();
+            let pairs: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text)).collect();
+            let reduced = merges.with(&pairs);
+            let (mut all, mut few) = (Vec::new(), Vec::new());
+            merges.merge(piece.as_bytes(), &mut all);
+            reduced.merge(piece.as_bytes(), &mut few);
+            prop_assert_eq!(all, few);
+        }
+    }
+
     #[test]
     fn nothing_and_one_byte() {
         let mut tokens = Vec::new();
-        merges().merge(b"", &mut tokens);
+        let (merges, _) = merges();
+        merges.merge(b"", &mut tokens);
         assert!(tokens.is_empty());
-        merges().merge(b"x", &mut tokens);
+        merges.merge(b"x", &mut tokens);
         assert_eq!(tokens, [u32::from(b'x')]);
     }
 }

@@ -13,7 +13,7 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use self::cache::Cache;
-use self::merge::Merges;
+use self::merge::{MOST_IDS, MOST_PAIRS, Merges, Pair};
 use self::split::Pattern;
 use self::vocabulary::Vocabulary;
 use crate::coder::{Coder, Encoded, encode_by_definition};
@@ -79,10 +79,18 @@ impl Native {
     fn new(definition: ByteLevelBpe) -> Result<Native, Reason> {
         let tokens = definition.token_bytes();
         let merges = merges_of(&definition, &tokens)?;
+        let pairs = last_pairs(&tokens, &merges);
         let mut vocabulary = Vocabulary::new(&tokens);
-        for id in whole_tokens(&definition, &tokens, &merges) {
-            vocabulary.index(id);
+        for ((id, token), pair) in (0..).zip(&tokens).zip(&pairs) {
+            // What a piece of exactly its bytes becomes: a token always if merges are ignored, else if merging arrives at it.
+            let merged = token.len() == 1 || pair.is_some_and(|pair| merges.token(pair.rank) == id);
+            if !token.is_empty() && (definition.ignores_merges || merged) {
+                vocabulary.index(id);
+            }
         }
+        // Where a token comes to be, nothing across its ends was joined before, so what is inside was joined as if it stood alone: it
+        // always comes from the same pair. All other pairs that would make it are never met, and there are several times as many.
+        let merges = merges.with(&pairs.into_iter().flatten().collect::<Vec<_>>());
         let decoded = decoded_of(&definition);
         let mut special: Vec<u32> =
             definition.added.iter().filter(|added| added.special).map(|added| added.id).collect();
@@ -201,6 +209,12 @@ impl Native {
 fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Reason> {
     let ids: rustc_hash::FxHashMap<&str, u32> =
         definition.vocabulary.iter().map(|(token, id)| (token.as_str(), *id)).collect();
+    if tokens.len() > MOST_IDS || definition.merges.len() > MOST_PAIRS {
+        return Err(Reason::new(ReasonCode::TokenizerModelUnsupported)
+            .argument("tokenizer")
+            .required(format!("at most {MOST_IDS} ids and {MOST_PAIRS} merges"))
+            .found(format!("{} and {}", tokens.len(), definition.merges.len())));
+    }
     let incomplete = |what: String| {
         Reason::new(ReasonCode::VocabHashMismatch)
             .argument("tokenizer")
@@ -226,22 +240,13 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
     Ok(Merges::new(bytes, &pairs))
 }
 
-/// Ids that a piece of exactly their bytes becomes: all of them if merges are ignored, else those that merging arrives at.
-fn whole_tokens(definition: &ByteLevelBpe, tokens: &[Vec<u8>], merges: &Merges) -> Vec<u32> {
+/// For each token, the pair that it comes from when its bytes are merged; `None` where they do not become one token.
+fn last_pairs(tokens: &[Vec<u8>], merges: &Merges) -> Vec<Option<Pair>> {
     const STRIDE: usize = 4096;
-    let chunks: Vec<Mutex<Vec<u32>>> = tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
+    let chunks: Vec<Mutex<Vec<Option<Pair>>>> = tokens.chunks(STRIDE).map(|_| Mutex::default()).collect();
     lz_pool::for_each(chunks.len(), &|chunk: usize| {
-        let (mut found, mut made) = (Vec::new(), Vec::new());
-        let first = chunk * STRIDE;
-        for (token, id) in tokens[first..].iter().take(STRIDE).zip(first as u32..) {
-            made.clear();
-            if !definition.ignores_merges {
-                merges.merge(token, &mut made);
-            }
-            if !token.is_empty() && (definition.ignores_merges || made == [id]) {
-                found.push(id);
-            }
-        }
+        let own = tokens[chunk * STRIDE..].iter().take(STRIDE);
+        let found = own.map(|token| merges.last_pair(token)).collect();
         *chunks[chunk].lock().unwrap_or_else(PoisonError::into_inner) = found;
     });
     chunks.into_iter().flat_map(|chunk| chunk.into_inner().unwrap_or_else(PoisonError::into_inner)).collect()

@@ -86,13 +86,21 @@ def prefill_cases():
     yield "a row that sees nothing", {"mask": "blind"}
     yield "window", {"window_left": 2, "window_right": 1}
     yield "slopes", {"alibi_slopes": "slopes", "causal": True}
-    yield "heads first", {"layout": "BHSD", "causal": True}
+    yield "heads first", {"layout": "BHSD"}
+    yield "heads first and causal", {"layout": "BHSD", "causal": True}
 
 
-@pytest.mark.parametrize("case", [name for name, _ in prefill_cases()])
-@pytest.mark.parametrize(("kernel", "operation"), [one for one in ATTENTION if one[1].endswith("prefill")])
-def test_attention_of_a_prefill(kernel, operation, case):
-    chosen = dict(prefill_cases())[case]
+def prefills():
+    """Each kernel with each case that its operation has: an encoder's keys stand in no order."""
+    for kernel, operation in ATTENTION:
+        for name, case in prefill_cases():
+            ordered = case.keys() - {"mask", "sm_scale", "layout"}
+            if operation.endswith("prefill") and not (ordered and "cross" in operation):
+                yield pytest.param(kernel, operation, case, id=f"{kernel}-{name}")
+
+
+@pytest.mark.parametrize(("kernel", "operation", "chosen"), prefills())
+def test_attention_of_a_prefill(kernel, operation, chosen):
     kv_heads = 4 if "standard" in operation else 2
 
     def make():
@@ -128,6 +136,22 @@ def test_attention_of_a_decode_step_with_lengths(kernel, operation):
         q = torch.randn(3, 4, 8, generator=generator)
         k, v = (torch.randn(3, 6, kv_heads, 8, generator=generator) for _ in range(2))
         return (q, k, v), {"kv_lens": torch.tensor([6, 1, 3], dtype=torch.int32)}
+
+    check(operation, kernel, make)
+
+
+@pytest.mark.parametrize("kind", ["bool", "float"])
+@pytest.mark.parametrize(("kernel", "operation"), [one for one in ATTENTION if "cross" in one[1]])
+def test_an_encoders_keys_with_lengths_and_a_mask(kernel, operation, kind):
+    queries = () if operation.endswith("decode") else (5,)
+
+    def make():
+        generator = torch.Generator().manual_seed(3)
+        q = torch.randn(3, *queries, 4, 8, generator=generator)
+        k, v = (torch.randn(3, 6, 2, 8, generator=generator) for _ in range(2))
+        mask = torch.randn(3, 4, *queries, 6, generator=generator)
+        mask = mask > -1 if kind == "bool" else mask
+        return (q, k, v), {"kv_lens": torch.tensor([6, 0, 3], dtype=torch.int32), "mask": mask}
 
     check(operation, kernel, make)
 

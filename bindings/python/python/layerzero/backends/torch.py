@@ -104,6 +104,33 @@ def _decode(
     return _attend(inner, q.unsqueeze(2), k, v, mask, is_causal=False, sm_scale=sm_scale).squeeze(2)
 
 
+def _cross(
+    inner: SDPBackend, q: Any, k: Any, v: Any, kv_lens: Any, mask: Any, *,
+    sm_scale: float, return_lse: bool = False, layout: str,
+) -> Any:  # fmt: skip
+    """An encoder's keys: from one query a row, or from a sequence of them."""
+    single = q.dim() == 3
+    if single:
+        q, mask = q.unsqueeze(2), None if mask is None else mask.unsqueeze(-2)
+    elif layout == "BSHD":
+        q = q.transpose(1, 2)
+    if layout == "BSHD":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    if mask is not None:
+        mask = mask[(None,) * (4 - mask.dim())]
+        mask = mask if mask.dtype == torch.bool else mask.to(q.dtype)
+    if kv_lens is not None:
+        inside = (torch.arange(k.shape[2], device=k.device) < kv_lens[:, None])[:, None, None]
+        if mask is None:
+            mask = inside
+        else:
+            mask = mask & inside if mask.dtype == torch.bool else torch.where(inside, mask, float("-inf"))
+    output = _attend(inner, q, k, v, mask, is_causal=False, sm_scale=sm_scale)
+    if single:
+        return output.squeeze(2)
+    return output.transpose(1, 2) if layout == "BSHD" else output
+
+
 def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
     """Output and lse. By itself it aligns causality at the last key, as operations do; descriptors let nothing else through."""
     if not _flash_is_enabled():
@@ -357,6 +384,9 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
 
 #: Kernels by id; those of the host and those of a GPU are the same functions, but for attention by one of torch's inner backends.
 KERNELS: dict[str, Callable[..., Any]] = {f"torch.{name}": _takes_arrays(function) for name, function in _PLAIN.items()}
+for _name in ("flash", "math"):
+    for _length in ("prefill", "decode"):
+        KERNELS[f"torch.sdpa.{_name}.cross.{_length}"] = _takes_arrays(partial(_cross, _INNER[_name]))
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 # No array of numpy's is on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
