@@ -260,7 +260,7 @@ fn write_row<S: Simd, T: Float>(
         // 0 times what is not finite is NaN.
         s.sum(nothing) == 0.0
     });
-    if sound {
+    if sound && !task.sequence.lse.data.is_null() {
         let lse = f64::from(highest) * std::f64::consts::LN_2 + f64::from(total).ln();
         careful::write_lse(&task.sequence.lse, query, head, lse as f32);
     }

@@ -228,7 +228,11 @@ fn softmax<S: Simd>(s: S, keys: usize, row: usize, scratch: &Scratch) {
                 total = s.add(total, weight);
                 at += S::LANES;
             }
-            let correction = if before == highest { 1.0 } else { (before - base).exp2() };
+            let correction = match before {
+                f32::NEG_INFINITY if highest > before => 0.0,
+                _ if before == highest => 1.0,
+                _ => (before - base).exp2(),
+            };
             *scratch.total.add(row) = *scratch.total.add(row) * correction + s.sum(total);
             *scratch.highest.add(row) = highest;
             *scratch.correction.add(row) = correction;

@@ -26,14 +26,16 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
     ranges: Ranges<'_>,
     mut take: impl FnMut(&[Key<T>], usize, &[Key<T>]),
 ) {
-    let mut tiles: [[Key<T>; N]; 2] = [[[std::ptr::null(); 3]; N]; 2];
+    // Written as far as they are handed on: two tiles of zeros would cost a short call more than its keys.
+    let mut tiles = [[const { MaybeUninit::<Key<T>>::uninit() }; N]; 2];
     let (mut filling, mut count, mut start) = (0, 0, 0);
     let mut full: Option<usize> = None;
     ranges(&mut |range| {
         for j in range {
             if count == N {
                 if let Some(start) = full {
-                    take(&tiles[1 - filling], start, &tiles[filling]);
+                    // SAFETY: both are full.
+                    unsafe { take(written(&tiles[1 - filling]), start, written(&tiles[filling])) };
                 }
                 full = Some(start);
                 (filling, count) = (1 - filling, 0);
@@ -41,16 +43,29 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
             if count == 0 {
                 start = j;
             }
-            tiles[filling][count] = task.sequence.key(j, task.head);
+            tiles[filling][count].write(task.sequence.key(j, task.head));
             count += 1;
         }
     });
-    if let Some(start) = full {
-        take(&tiles[1 - filling], start, &tiles[filling][..count]);
+    // SAFETY: one tile is full, and of the other so many were written.
+    unsafe {
+        let rest = written(&tiles[filling][..count]);
+        if let Some(start) = full {
+            take(written(&tiles[1 - filling]), start, rest);
+        }
+        if count > 0 {
+            take(rest, start, &[]);
+        }
     }
-    if count > 0 {
-        take(&tiles[filling][..count], start, &[]);
-    }
+}
+
+/// Keys that were written.
+///
+/// # Safety
+/// All of them were.
+unsafe fn written<K>(keys: &[MaybeUninit<K>]) -> &[K] {
+    // SAFETY: promised by the caller.
+    unsafe { &*(std::ptr::from_ref(keys) as *const [K]) }
 }
 
 /// Some rows of one sequence and key head.
