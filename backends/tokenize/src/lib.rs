@@ -37,8 +37,10 @@ pub fn kernels() -> Vec<KernelEntry> {
     kernels
 }
 
-/// Builds the preferred kernel for a tokenizer and shows it equal, so that no call has to wait for it; says why not if it is
-/// not equal. Calls do the same by themselves when they first need it.
+/// Builds the kernels that calls for a tokenizer prefer and shows them equal, so that no call has to wait for it: the one that is
+/// fastest, and the one that also knows offsets. Says why not if neither is equal. Calls do the same by themselves when they first
+/// need it.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    proof::proven::<native::Native>(tokenizer).map(drop)
+    let next = proof::proven::<peers::Next>(tokenizer).map(drop);
+    proof::proven::<native::Native>(tokenizer).map(drop).or(next)
 }

@@ -3,17 +3,24 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use rustc_hash::FxHashMap;
+
 /// Which pairs can be joined: their rank and what they become.
+///
+/// Inside, tokens may have numbers of their own: bytes first, then what pairs become, in the order of their ranks. Then nobody has to
+/// look up what a pair becomes.
 pub struct Merges {
-    /// The token of each byte.
+    /// The number of each byte.
     bytes: [u32; 256],
     /// The rank of every two bytes, which is what most lookups ask for.
     byte_ranks: Box<[u32]>,
-    /// Open addressing: both ids and their rank in one number; [`NO_PAIR`] for an empty slot.
+    /// Open addressing: both numbers and their rank in one word; [`NO_PAIR`] for an empty slot.
     pairs: Box<[u64]>,
     shift: u32,
-    /// What a pair of each rank becomes.
+    /// What a pair of each rank becomes; none where numbers are our own.
     tokens: Vec<u32>,
+    /// The token of each number of our own.
+    ids: Vec<u32>,
 }
 
 /// A pair that can be joined.
@@ -31,11 +38,13 @@ const NO_PAIR: u64 = u64::MAX;
 /// The rank of a pair that cannot be joined: the largest number whether its sign counts or not, and comparing with signs is faster.
 const NEVER: u32 = i32::MAX as u32;
 
-/// Bits of an id and of a rank: two ids and a rank fill a number.
-const ID_BITS: u32 = 21;
+/// How many bytes there are.
+const BYTES: usize = 256;
+/// Bits of an id and of a rank: two ids and a rank fill a word.
+pub const ID_BITS: u32 = 21;
 const RANK_BITS: u32 = 22;
-/// So many ids there is room for, the last one left for empty slots.
-pub const MOST_IDS: usize = (1 << ID_BITS) - 1;
+/// So many tokens there is room for: bytes have numbers besides, and the last one is left for empty slots.
+pub const MOST_IDS: usize = (1 << ID_BITS) - BYTES - 1;
 /// So many pairs there is room for.
 pub const MOST_PAIRS: usize = (1 << RANK_BITS) - 1;
 
@@ -53,15 +62,27 @@ impl Merges {
         Merges::ranked(bytes, &ranked.collect::<Vec<_>>(), tokens)
     }
 
-    /// The same with these pairs alone.
+    /// The same with these pairs alone, which are of these merges and make each token from its own.
     pub fn with(&self, pairs: &[Pair]) -> Merges {
-        Merges::ranked(self.bytes, pairs, self.tokens.clone())
+        let mut pairs = pairs.to_vec();
+        pairs.sort_unstable_by_key(|pair| pair.rank);
+        let mut ids = self.bytes.to_vec();
+        ids.extend(pairs.iter().map(|pair| self.token(pair.rank)));
+        let numbers: FxHashMap<u32, u32> = ids.iter().copied().zip(0..).collect();
+        // What a pair is made of was made before, or is a byte.
+        let number = |token: u32| numbers.get(&token).copied().unwrap_or(0);
+        for (pair, rank) in pairs.iter_mut().zip(0..) {
+            *pair = Pair { left: number(pair.left), right: number(pair.right), rank };
+        }
+        let bytes = std::array::from_fn(|byte| byte as u32);
+        Merges { ids, ..Merges::ranked(bytes, &pairs, Vec::new()) }
     }
 
-    fn ranked(bytes: [u32; 256], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
+    fn ranked(bytes: [u32; BYTES], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
         let size = (pairs.len() * 2).next_power_of_two().max(16);
         let (pairs_of, shift) = (vec![NO_PAIR; size].into_boxed_slice(), 64 - size.trailing_zeros());
-        let mut merges = Merges { bytes, byte_ranks: Box::default(), pairs: pairs_of, shift, tokens };
+        let mut merges =
+            Merges { bytes, byte_ranks: Box::default(), pairs: pairs_of, shift, tokens, ids: Vec::new() };
         for &Pair { left, right, rank } in pairs {
             let place = merges.place(left, right);
             merges.pairs[place] = key(left, right) << RANK_BITS | u64::from(rank);
@@ -94,14 +115,20 @@ impl Merges {
     /// What a pair of this rank becomes.
     #[inline]
     pub fn token(&self, rank: u32) -> u32 {
-        self.tokens[rank as usize]
+        if self.tokens.is_empty() { BYTES as u32 + rank } else { self.tokens[rank as usize] }
+    }
+
+    /// The token of a number.
+    #[inline]
+    fn id(&self, number: u32) -> u32 {
+        if self.ids.is_empty() { number } else { self.ids[number as usize] }
     }
 
     /// Adds the tokens of a piece.
     pub fn merge(&self, piece: &[u8], tokens: &mut Vec<u32>) {
         match piece.len() {
             0 => {}
-            1 => tokens.push(self.bytes[usize::from(piece[0])]),
+            1 => tokens.push(self.id(self.bytes[usize::from(piece[0])])),
             2..=SHORT => {
                 self.merge_short(piece, tokens);
             }
@@ -168,7 +195,7 @@ impl Merges {
         }
         let mut place = 0;
         while place < count {
-            tokens.push(ids[place]);
+            tokens.push(self.id(ids[place]));
             place = usize::from(next[place]);
         }
         last
@@ -215,7 +242,7 @@ impl Merges {
         }
         let mut place = 0;
         while place <= end {
-            tokens.push(ids[place]);
+            tokens.push(self.id(ids[place]));
             place = next[place] as usize;
         }
         last

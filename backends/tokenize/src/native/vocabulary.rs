@@ -4,7 +4,7 @@ use std::hash::Hasher;
 
 use rustc_hash::FxHasher;
 
-use super::merge::MOST_IDS;
+use super::merge::{ID_BITS, MOST_IDS};
 
 /// The bytes of every id, and which ids bytes that stand alone have.
 pub struct Vocabulary {
@@ -74,7 +74,7 @@ impl Vocabulary {
 /// The bits of a hash that stand above an id.
 #[inline]
 fn above(hash: u64) -> u32 {
-    (hash >> 32) as u32 & !(MOST_IDS as u32)
+    (hash >> 32) as u32 >> ID_BITS << ID_BITS
 }
 
 /// Spread over all bits, the low ones included.
