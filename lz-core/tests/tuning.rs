@@ -132,6 +132,22 @@ fn candidates_take_turns_and_each_round_begins_with_another() {
 }
 
 #[test]
+fn a_kernel_that_cannot_win_is_left_behind() {
+    let house = House::new("behind");
+    let kernels = [("a.x", 100), ("b.x", 100), ("far.x", 900)].map(|(id, cost)| house.kernel(spec(id), cost));
+    let engine = house.engine(kernels.into());
+    let mut order = String::new();
+    let tuned = house.tune(&engine, &mut |progress| {
+        if let Progress::Sampled { kernel, .. } = progress {
+            order.push_str(&kernel[..1]);
+        }
+        ControlFlow::Continue(())
+    });
+    assert_eq!((order.matches('a').count(), order.matches('f').count()), (20, 5));
+    assert_eq!(names(&tuned), ["a.x", "b.x", "far.x"], "what was measured of it is kept");
+}
+
+#[test]
 fn breaking_off_keeps_what_was_measured() {
     let house = House::new("cancel");
     let engine = house.engine(vec![house.kernel(spec("a.x"), 100), house.kernel(spec("b.x"), 900)]);

@@ -26,6 +26,7 @@ mod split;
 mod tensor;
 mod text;
 mod tokenizers;
+mod torch_attention;
 mod torch_ops;
 mod worker;
 
@@ -50,6 +51,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     backend::add(module)?;
     decisions::add(module)?;
     torch_ops::add(module)?;
+    torch_attention::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;

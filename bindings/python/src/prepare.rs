@@ -40,9 +40,9 @@ fn tune<'py>(
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _there = frame.on_its_device();
         if frame.is_asynchronous() {
-            // Waiting costs some microseconds, so that a sample is as many runs as make that little.
+            // Waiting costs some ten microseconds, so that a sample is as many runs as make that less than kernels differ by.
             options.synchronise = Some(cuda::Waits::shared());
-            options.sample_time = Duration::from_millis(1);
+            options.sample_time = Duration::from_millis(3);
         }
         let mut tell = |progress: &Progress<'_>| {
             let heard = match (progress, told) {

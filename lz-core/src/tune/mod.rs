@@ -32,6 +32,9 @@ use settled::{Samples, is_settled};
 
 /// What a crash leaves behind: the row that was written before a kernel ran for the first time.
 const CRASHED: &str = "the process ended while this kernel was being measured";
+/// A kernel that takes so many times as long as the fastest cannot win, and takes no further part after the fewest samples: the time is
+/// better spent on telling those apart that can.
+const FAR_BEHIND: f64 = 1.5;
 /// How long a nightly build's measurements count.
 const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
 
@@ -164,6 +167,13 @@ struct Candidate {
     /// Runs that make one sample.
     runs: u32,
     failure: Option<Reason>,
+    is_far_behind: bool,
+}
+
+impl Candidate {
+    fn takes_part(&self) -> bool {
+        self.failure.is_none() && !self.is_far_behind
+    }
 }
 
 /// Broken off by the caller.
@@ -199,6 +209,7 @@ impl Engine {
                     warm_up_ns: 0.0,
                     runs: 1,
                     failure: None,
+                    is_far_behind: false,
                 }),
             }
         }
@@ -303,8 +314,7 @@ impl Trial<'_> {
             // Each round begins with another kernel, so that none always runs on a cache that the same other one left.
             let count = candidates.len().max(1);
             for turn in 0..candidates.len() {
-                let Some(one) =
-                    candidates.get_mut((turn + round) % count).filter(|one| one.failure.is_none())
+                let Some(one) = candidates.get_mut((turn + round) % count).filter(|one| one.takes_part())
                 else {
                     continue;
                 };
@@ -318,8 +328,11 @@ impl Trial<'_> {
                     Err(error) => self.fail(one, &error, keeping, told)?,
                 }
             }
+            if round + 1 == self.options.least_samples as usize {
+                leave_behind(candidates);
+            }
             let running: Vec<&Samples> =
-                candidates.iter().filter(|one| one.failure.is_none()).map(|one| &one.samples).collect();
+                candidates.iter().filter(|one| one.takes_part()).map(|one| &one.samples).collect();
             if round + 1 >= self.options.least_samples as usize
                 && is_settled(&running, self.options.deviations)
             {
@@ -382,6 +395,14 @@ impl Trial<'_> {
         self.engine.failed_in_trial(self.runners, &one.runner, error);
         keeping.failed(&one.runner, &error.reason.sentence(), self.options.clock.unix_seconds());
         tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
+    }
+}
+
+fn leave_behind(candidates: &mut [Candidate]) {
+    let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
+    let fastest = medians.fold(f64::INFINITY, f64::min);
+    for one in candidates {
+        one.is_far_behind = one.samples.median() > FAR_BEHIND * fastest;
     }
 }
 

@@ -26,7 +26,7 @@ mod stable;
 use peek::Peek;
 use plain::Plain;
 use stable::Stable;
-pub use stable::library;
+pub use stable::{Handle, library, library_beside};
 
 /// DLPack's number of devices of CUDA.
 const DL_CUDA: i32 = 2;
@@ -206,6 +206,17 @@ fn not_lent(object: Borrowed<'_, '_, PyAny>) -> Problem {
     let message = error.value(py).to_string();
     let first = message.lines().next().unwrap_or_default();
     capsule::refused(py, PyBufferError::new_err(first.to_owned()))
+}
+
+/// A tensor as torch's C interface names it, which is where its object points to its record. Nothing for objects of other types,
+/// and where the record is not where it was looked for.
+#[inline]
+pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<Handle> {
+    let ty = types::of(object);
+    let is_known = types::TENSOR.is(ty) || types::PARAMETER.is(ty);
+    TORCH.get(object.py())?.peek.as_ref().filter(|_| is_known)?;
+    // SAFETY: a tensor's object is larger than its head, behind which the pointer was found.
+    Some(unsafe { object.as_ptr().byte_add(size_of::<ffi::PyObject>()).cast() })
 }
 
 /// The stream that torch works on, as the driver's handle.

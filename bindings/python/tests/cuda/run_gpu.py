@@ -5,61 +5,53 @@ What comes out is JSON, in ``--output``: what each kernel was held to, what each
 leaves what it found, and the next one runs.
 
     python run_gpu.py --output out [--parts conform bench ...] [--seconds 600]
-    python run_gpu.py --output out --parts short --seconds 115
+
+Parts run in the order in which they are given. `compile` begins to compile FlashInfer's modules, `ready` waits for that: what is timed
+should come after it.
 """
 
 import argparse
 import glob
 import json
 import os
+import signal
 import subprocess
 import sys
 import tarfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BEGAN = time.monotonic()
 
-#: FlashInfer's modules by the names that `layerzero.backends.flashinfer._compile` gives them, in the order of their worth.
+#: FlashInfer's modules by the names that `layerzero.backends.flashinfer._compile` gives them; those come first that take longest.
 PLAIN = [False, False]
 MODULES = [
-    [
-        ["norm"], ["rope"], ["cascade"], ["mla", "fa2", "bfloat16", 512, 64], ["mla", "fa3", "bfloat16", 512, 64],
-        ["decode", "bfloat16", 128, 128, *PLAIN], ["prefill", "fa3", "bfloat16", 128, 128, *PLAIN],
-        ["prefill", "fa2", "bfloat16", 128, 128, *PLAIN], ["single", "fa3", "bfloat16", 128, 128, *PLAIN],
-        ["single", "fa2", "bfloat16", 128, 128, *PLAIN], ["sampling"],
-    ],
-    [
-        ["decode", "bfloat16", 64, 64, *PLAIN], ["decode", "bfloat16", 256, 256, *PLAIN],
-        ["single", "fa3", "bfloat16", 64, 64, *PLAIN], ["single", "fa2", "bfloat16", 64, 64, *PLAIN],
-        ["prefill", "fa2", "bfloat16", 64, 64, *PLAIN], ["single", "fa2", "bfloat16", 256, 256, *PLAIN],
-        ["decode", "float16", 128, 128, *PLAIN], ["decode", "bfloat16", 128, 128, True, False],
-        ["single", "fa2", "float16", 128, 128, *PLAIN], ["single", "fa2", "bfloat16", 128, 128, True, False],
-    ],
-    [
-        ["single", "fa3", "bfloat16", 256, 256, *PLAIN], ["prefill", "fa2", "bfloat16", 256, 256, *PLAIN],
-        ["prefill", "fa3", "bfloat16", 64, 64, *PLAIN], ["single", "fa3", "float16", 128, 128, *PLAIN],
-        ["prefill", "fa2", "float16", 128, 128, *PLAIN], ["prefill", "fa2", "bfloat16", 128, 128, False, True],
-    ],
+    ["prefill", "fa3", "bfloat16", 128, 128, *PLAIN], ["prefill", "fa3", "bfloat16", 64, 64, *PLAIN],
+    ["single", "fa3", "float16", 128, 128, *PLAIN], ["single", "fa3", "bfloat16", 128, 128, *PLAIN],
+    ["mla", "fa3", "bfloat16", 512, 64], ["prefill", "fa2", "bfloat16", 128, 128, *PLAIN], ["mla", "fa2", "bfloat16", 512, 64],
+    ["single", "fa3", "bfloat16", 64, 64, *PLAIN], ["single", "fa3", "bfloat16", 256, 256, *PLAIN], ["sampling"],
+    ["decode", "bfloat16", 128, 128, *PLAIN], ["norm"], ["rope"], ["cascade"], ["single", "fa2", "bfloat16", 128, 128, *PLAIN],
+    ["prefill", "fa2", "bfloat16", 64, 64, *PLAIN], ["prefill", "fa2", "bfloat16", 256, 256, *PLAIN],
+    ["decode", "bfloat16", 64, 64, *PLAIN], ["decode", "bfloat16", 256, 256, *PLAIN],
+    ["single", "fa2", "bfloat16", 64, 64, *PLAIN], ["single", "fa2", "bfloat16", 256, 256, *PLAIN],
+    ["decode", "bfloat16", 128, 128, True, False],
+    ["single", "fa2", "bfloat16", 128, 128, True, False], ["decode", "float16", 128, 128, *PLAIN],
+    ["single", "fa2", "float16", 128, 128, *PLAIN], ["prefill", "fa2", "float16", 128, 128, *PLAIN], ["prefill", "fa2", "bfloat16", 128, 128, False, True],
 ]  # fmt: skip
 
-#: Those that two minutes are enough for, with everything else that runs then.
-SHORT = [["norm"], ["decode", "bfloat16", 128, 128, *PLAIN], ["single", "fa2", "bfloat16", 128, 128, *PLAIN], ["single", "fa3", "bfloat16", 128, 128, *PLAIN]]
-
-_GROUP = """
-import json, os, sys
-from flashinfer.jit.core import build_jit_specs
+_ONE = """
+import sys
 from layerzero.backends.flashinfer._build import spec_of
-specs = [spec for spec in (spec_of(json.dumps(one)) for one in json.loads(sys.argv[1])) if not spec.is_aot]
-build_jit_specs(specs)
-for spec in specs:
+spec = spec_of(sys.argv[1])
+if not spec.is_aot:
+    spec.build(verbose=False)
     spec.aot_path.parent.mkdir(parents=True, exist_ok=True)
     beside = spec.aot_path.with_suffix(".part")
     beside.write_bytes(spec.jit_library_path.read_bytes())
     beside.replace(spec.aot_path)
-    print(spec.name, flush=True)
 """
 
 
@@ -72,7 +64,7 @@ def install(site):
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-index", "--no-deps", "--upgrade", "--target", str(site), *wheels]
     subprocess.run(command, check=True)
     compiled = site / "flashinfer" / "data" / "aot"
-    for archive in sorted(HERE.glob("aot*.tar.gz")):
+    for archive in sorted(HERE.glob("aot*.tar.*")):
         with tarfile.open(archive) as tar:
             tar.extractall(compiled, filter="data")
     say("installed", len(wheels), "wheels,", len(list(compiled.glob("*/*.so"))), "compiled modules")
@@ -89,24 +81,61 @@ def pack(site, output):
             size = 0
         parts[-1].append(library)
         size += library.stat().st_size
-    for number, part in enumerate(parts):
+
+    def write(number):
         with tarfile.open(Path(output) / f"aot{number}.tar.gz", "w:gz", compresslevel=5) as tar:
-            for library in part:
+            for library in parts[number]:
                 tar.add(library, arcname=str(library.relative_to(compiled)))
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, range(len(parts))))
     say("packed", sum(map(len, parts)), "compiled modules")
 
 
-def compile_groups(site, environment, groups, jobs, output, after):
-    for number in groups:
-        begin = time.monotonic()
-        wanted = json.dumps(MODULES[number])
-        done = subprocess.run(
-            [sys.executable, "-c", _GROUP, wanted], env={**environment, "MAX_JOBS": str(jobs)}, capture_output=True, text=True
-        )
-        say(f"compiled group {number}: {len(done.stdout.split())} modules in {time.monotonic() - begin:.0f} s", done.stderr[-1500:] if done.returncode else "")
-        if output:
-            pack(site, output)
-        after[number].set()
+class Compiling:
+    """FlashInfer's modules, several at a time and each by itself: whatever is ready when time is up is there."""
+
+    def __init__(self, environment, modules, workers, jobs):
+        self.environment = {**environment, "MAX_JOBS": str(jobs)}
+        self.waiting, self.running, self.failed, self.lock = list(modules), set(), {}, threading.Lock()
+        self.threads = [threading.Thread(target=self.work, daemon=True) for _ in range(workers)]
+        for thread in self.threads:
+            thread.start()
+
+    def work(self):
+        while True:
+            with self.lock:
+                if not self.waiting:
+                    return
+                wanted = json.dumps(self.waiting.pop(0))
+            begin = time.monotonic()
+            process = subprocess.Popen(
+                [sys.executable, "-c", _ONE, wanted], env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                text=True, start_new_session=True,
+            )  # fmt: skip
+            with self.lock:
+                self.running.add(process)
+            words = process.communicate()[0]
+            with self.lock:
+                self.running.discard(process)
+            if process.returncode:
+                self.failed[wanted] = words[-1500:]
+            say(f"{wanted}: {time.monotonic() - begin:.0f} s", words[-1500:] if process.returncode else "")
+
+    def wait(self, seconds):
+        """Whether all of them were tried by then."""
+        end = time.monotonic() + seconds
+        for thread in self.threads:
+            thread.join(max(end - time.monotonic(), 0))
+        return not any(thread.is_alive() for thread in self.threads)
+
+    def stop(self):
+        """What is not ready is given up."""
+        with self.lock:
+            self.waiting.clear()
+            for process in self.running:
+                # With the compilers that it started.
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def part(name, command, environment, seconds):
@@ -124,8 +153,12 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default="out")
     parser.add_argument("--site", default="/tmp/layerzero-gpu-site")
-    parser.add_argument("--parts", nargs="*", default=["compile", "conform", "scenarios", "bench"])
-    parser.add_argument("--groups", nargs="*", type=int, default=[0, 1, 2])
+    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "scenarios", "bench", "step"])
+    parser.add_argument("--reserve", type=float, default=300, help="seconds that are not spent on compiling")
+    parser.add_argument("--modules", type=int, help="how many of FlashInfer's modules are compiled")
+    parser.add_argument("--compilers", type=int, default=8, help="modules that are compiled at a time")
+    parser.add_argument("--jobs", type=int, default=3, help="compilers for each of them")
+    parser.add_argument("--conform-seconds", type=float, default=1e6)
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--seeds", default="12")
     parser.add_argument("--backends", nargs="*", default=["torch", "triton", "liger", "flashinfer"], help="for conform")
@@ -139,43 +172,34 @@ def main():
     def left():
         return options.seconds - (time.monotonic() - BEGAN)
 
-    after = {number: threading.Event() for number in range(len(MODULES))}
-    if "compile" in options.parts:
-        first, rest = options.groups[:1], options.groups[1:]
-
-        def work():
-            compile_groups(site, environment, first, 18, output, after)
-            compile_groups(site, environment, rest, 13, output, after)
-
-        threading.Thread(target=work, daemon=True).start()
     python, tests = [sys.executable], HERE / "cuda"
-    codes = []
-    if "short" in options.parts:
-        # Each by itself, so that one that is not ready in time does not keep the others from being used.
-        few = {**environment, "MAX_JOBS": "3"}
-        compiling = [subprocess.Popen([*python, "-c", _GROUP, json.dumps([one])], env=few, stderr=subprocess.DEVNULL) for one in SHORT]
-        command = [*python, str(tests / "short.py"), "--output", str(output), "--seconds", str(left() - 4)]
-        codes.append(part("short", [*command, *(["--only", *options.only] if options.only else [])], environment, left()))
-        for process in compiling:
-            process.kill()
-    if "conform" in options.parts:
-        run = [*python, str(tests / "conform.py"), "--output", str(output), "--seeds", options.seeds, "--workers", "12"]
-        if "compile" in options.parts:
-            after[options.groups[0]].wait(max(left() - 60, 1))
-        codes.append(part("conform", [*run, "--backends", *options.backends, "--seconds", str(left() - 30)], environment, left()))
-    if "scenarios" in options.parts:
-        codes.append(part("scenarios", [*python, str(tests / "scenarios.py"), "--output", str(output), *(["--only", *options.only] if options.only else [])], environment, left()))
-    if "bench" in options.parts:
-        code = "import sys; from layerzero.cli import main; sys.exit(main(sys.argv[1:]))"
-        # What is not compiled by now would take the time of everything else.
-        frozen = {**environment, "FLASHINFER_DISABLE_JIT": "1"}
-        codes.append(part("bench", [*python, "-c", code, "bench", "gpu", "--output", str(output / "bench.json"), "--limit", str(left() - 20)], frozen, left()))
-    if "compile" in options.parts:
-        while left() > 40 and not after[options.groups[-1]].is_set():
-            time.sleep(1)
-        pack(site, output)
+    only = ["--only", *options.only] if options.only else []
+    compiling, codes = None, []
+    # What is not compiled by now would take the time of everything else.
+    frozen = {**environment, "FLASHINFER_DISABLE_JIT": "1"}
+    for name in options.parts:
+        if name == "compile":
+            compiling = Compiling(environment, MODULES[: options.modules], options.compilers, options.jobs)
+        elif name == "ready" and compiling is not None:
+            compiling.wait(left() - options.reserve)
+            compiling.stop()
+            pack(site, output)
+        elif name == "conform":
+            command = [*python, str(tests / "conform.py"), "--output", str(output), "--seeds", options.seeds, "--workers", "12"]
+            command += ["--backends", *options.backends, "--seconds", str(min(left() - 30, options.conform_seconds))]
+            codes.append(part(name, command, environment, left()))
+        elif name == "bench":
+            code = "import sys; from layerzero.cli import main; sys.exit(main(sys.argv[1:]))"
+            command = [*python, "-c", code, "bench", "gpu", "--output", str(output / "bench.json"), "--limit", str(left() - 20)]
+            codes.append(part(name, command, frozen, left()))
+        elif name == "short":
+            command = [*python, str(tests / "short.py"), "--output", str(output), "--seconds", str(left() - 4), *only]
+            codes.append(part(name, command, frozen, left()))
+        elif name == "step":
+            codes.append(part(name, [*python, str(tests / "scenarios.py"), "--output", str(output), "--name", "step", "--only", "decode_step"], environment, left()))
+        elif name == "scenarios":
+            codes.append(part(name, [*python, str(tests / "scenarios.py"), "--output", str(output), *only], frozen, left()))
     say("done", codes)
-    # Compilations that are left are not waited for.
     sys.stdout.flush()
     os._exit(0 if not any(codes) else 1)
 

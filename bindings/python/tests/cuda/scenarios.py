@@ -1,6 +1,8 @@
 """What only a GPU shows: graphs, streams, cold starts, memory that runs out, a decode step of a whole model. Says what it found as JSON.
 
     python scenarios.py --output FOLDER [--only graphs streams ...]
+
+The decode step is timed, so that it runs only when it is asked for, while nothing else does.
 """
 
 import argparse
@@ -433,33 +435,80 @@ def decode_step():
 
 
 def compiled_block():
-    """A block of lz.ops under torch.compile in one graph, captured as CUDA graphs by torch."""
-    x, w = torch.randn(16, 4096, device="cuda", dtype=torch.bfloat16), torch.randn(4096, device="cuda", dtype=torch.bfloat16)
-    gate, up, down = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) * 0.02 for shape in ((2048, 4096), (2048, 4096), (4096, 2048)))
-    warm("norm.rms", {"x": x, "weight": w})
-    warm("activation.silu_mul", {"gate": F.linear(x, gate), "up": F.linear(x, up)})
+    """A small block of Llama's with lz.ops under torch.compile in one graph, captured as CUDA graphs by torch."""
+    seq, hidden, heads, kv_heads, head_dim, inner = 64, 1024, 8, 2, 128, 2816
+
+    def weight(*shape):
+        return torch.randn(shape, device="cuda", dtype=torch.bfloat16) * 0.02
+
+    x, first, second = weight(1, seq, hidden) * 50, 1 + weight(hidden), 1 + weight(hidden)
+    qkv, o = weight((heads + 2 * kv_heads) * head_dim, hidden), weight(hidden, heads * head_dim)
+    gate, up, down = weight(inner, hidden), weight(inner, hidden), weight(hidden, inner)
+    angles = torch.rand(seq, head_dim // 2, device="cuda")
+    cos, sin = angles.cos(), angles.sin()
+
+    def turned(y, count):
+        return lz.ops.posenc_rope(y.reshape(1, seq, count, head_dim), cos, sin)
 
     def block(x):
-        y = lz.ops.norm_rms(x, w)
+        q, k, v = F.linear(lz.ops.norm_rms(x, first), qkv).split((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), -1)
+        v = v.reshape(1, seq, kv_heads, head_dim).contiguous()
+        x = x + F.linear(lz.ops.attention_gqa_prefill(turned(q, heads), turned(k, kv_heads), v, causal=True).flatten(2), o)
+        y = lz.ops.norm_rms(x, second)
         return x + F.linear(lz.ops.activation_silu_mul(F.linear(y, gate), F.linear(y, up)), down)
 
+    def by_torch(x):
+        def norm(x, w):
+            return F.rms_norm(x, (hidden,), w, 1e-6)
+
+        def turned(y, count):
+            a, b = y.reshape(1, seq, count, head_dim).float().chunk(2, -1)
+            c, s = cos[None, :, None], sin[None, :, None]
+            return torch.cat((a * c - b * s, b * c + a * s), -1).to(y.dtype).transpose(1, 2)
+
+        q, k, v = F.linear(norm(x, first), qkv).split((heads * head_dim, kv_heads * head_dim, kv_heads * head_dim), -1)
+        v = v.reshape(1, seq, kv_heads, head_dim).transpose(1, 2)
+        attended = F.scaled_dot_product_attention(turned(q, heads), turned(k, kv_heads), v, is_causal=True, enable_gqa=True)
+        x = x + F.linear(attended.transpose(1, 2).flatten(2), o)
+        y = norm(x, second)
+        return x + F.linear(F.silu(F.linear(y, gate)) * F.linear(y, up), down)
+
     found = {}
-    for mode in ("default", "reduce-overhead"):
-        compiled = torch.compile(block, fullgraph=True, mode=mode)
-        with torch.no_grad():
+    with torch.no_grad():
+        expected = by_torch(x)
+        block(x)
+        # Kernels that compile take part from the second time on.
+        time.sleep(3)
+        found["eager"] = {"off": close(block(x), expected)}
+        for mode in ("default", "reduce-overhead"):
+            compiled = torch.compile(block, fullgraph=True, mode=mode)
             for _ in range(4):
                 result = compiled(x)
-            found[mode] = {"off": close(result, block(x))}
+            found[mode] = {"off": close(result, expected)}
+    found["largest"] = float(expected.abs().max())
     return found
 
 
-PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "decode_step": decode_step, "compiled_block": compiled_block}
+def formats():
+    """Formats of eight bits are served on the device, those of four declined with the reason."""
+    x, found = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16), {}
+    for name in ("int8", "fp8_e4m3", "fp8_e5m2", "int4", "mxfp4", "nvfp4"):
+        call = {"x": x, "format": name, "granularity": "block" if name.endswith("fp4") else "tensor"}
+        try:
+            found[name] = lz.which("quantize", **call).kernel_id
+        except lz.LayerZeroError as error:
+            found[name] = {"declined": sorted({reason.code for reason in error.reasons})}
+    return found
+
+
+PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "decode_step": decode_step, "compiled_block": compiled_block, "formats": formats}
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default=".")
-    parser.add_argument("--only", nargs="*", default=list(PARTS))
+    parser.add_argument("--only", nargs="*", default=[name for name in PARTS if name != "decode_step"])
+    parser.add_argument("--name", default="scenarios", help="of the file")
     options = parser.parse_args()
     try:
         import flashinfer  # noqa: F401
@@ -475,7 +524,7 @@ def main():
         except Exception as error:
             found[name] = {"error": f"{type(error).__name__}: {error} ({error.__cause__})"[:600]}
         print(name, round(time.monotonic() - began, 1), "s", json.dumps(found[name])[:2500], flush=True)
-        Path(options.output, "scenarios.json").write_text(json.dumps(found, indent=1) + "\n")
+        Path(options.output, f"{options.name}.json").write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

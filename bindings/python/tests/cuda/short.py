@@ -1,5 +1,5 @@
-"""What two minutes on a card can show: what calls cost the host, kernels whose adapters changed, caches of keys and values, captures tried
-and pinned, a cold start, our own kernels under compute-sanitizer. Says what it found as JSON, after each part.
+"""What one minute on a card can show: caches of keys and values, captures tried and pinned, a cold start, our own kernels under
+compute-sanitizer, and what a call costs the host besides its kernel. Says what it found as JSON, after each part.
 
     python short.py --output FOLDER [--seconds 110] [--only kv strict ...]
 """
@@ -9,7 +9,6 @@ import gc
 import json
 import os
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,9 +20,7 @@ import torch.nn.functional as F
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
-from cases import DTYPES, small  # noqa: E402
-from conform import off, run, there  # noqa: E402
-from scenarios import cold_process, cold_trace, decode_step  # noqa: E402
+from scenarios import cold_process, cold_trace  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 from layerzero import _graphs, _native  # noqa: E402
@@ -31,32 +28,6 @@ from layerzero._bench import gpu  # noqa: E402
 from layerzero._bench import shapes as shapes_module  # noqa: E402
 
 BEGAN = time.monotonic()
-
-
-def conform():
-    """Attention of torch and FlashInfer, dense: adapters that were rewritten, against the reference on the host."""
-    found = {}
-    for operation in ("attention.standard.prefill", "attention.gqa.prefill", "attention.standard.decode", "attention.gqa.decode"):
-        kernels = [one["id"] for one in lz.list_kernels(operation) if one["platform"] == "cuda"]
-        for seed in range(12):
-            call = small(operation, "bf16", seed)
-            on_card = there(call, "cuda")
-            _native.compile_cold([(operation, (), on_card)], 4)
-            plan = lz.which(operation, **on_card)
-            expected = None
-            for kernel in kernels:
-                if kernel not in (plan.kernel_id, *plan.fallbacks):
-                    continue
-                if expected is None:
-                    expected = run(operation, f"reference.{operation}", there(call, "cpu"))
-                line = found.setdefault(kernel, {"calls": 0, "worst": 0.0, "errors": []})
-                try:
-                    actual = run(operation, kernel, there(call, "cuda"))
-                    line["calls"] += 1
-                    line["worst"] = max(line["worst"], *(off(one, other, DTYPES["bf16"]) for one, other in zip(actual, expected, strict=True)))
-                except lz.LayerZeroError as error:
-                    line["errors"].append(f"{seed}: {error.__cause__ or error}"[:160])
-    return found
 
 
 def kv():
@@ -242,26 +213,6 @@ def host():
         for _ in range(calls):
             asked()
         found[name] = round((time.perf_counter() - start) / calls * 1e6, 3)
-    found["libraries"] = gpu.host_cost()
-    return found
-
-
-def attention_host():
-    """What short prefills and decodes cost the host: torch by hand with the same tensors, and each kernel through selection."""
-    found = {}
-    for shape in (shapes_module._prefill(1, 32, 8, 128, 128, True), shapes_module._prefill(4, 12, 12, 512, 64, False), shapes_module._decode(16, 32, 8, 512, 128)):
-        plan = lz.which(shape.operation, **shape.arguments)
-        line = found[shape.name] = {}
-        for kernel in (plan.kernel_id, *plan.fallbacks):
-            if ".math." in kernel or ".efficient." in kernel:
-                continue
-            lz.lock(shape.operation, kernel)
-            try:
-                line[kernel], line["torch by hand"] = gpu._host(gpu._call(shape), shape.by_torch)
-            except Exception as error:
-                line[kernel] = f"{type(error).__name__}: {error.__cause__ or error}"[:200]
-            finally:
-                lz.unlock(shape.operation)
     return found
 
 
@@ -358,16 +309,8 @@ def main():
         part("kv", kv)
     if sanitizer is not None:
         part("sanitizer", lambda: sanitizer.result(min(left() - 40, 30)))
-    # FlashInfer's kernels take part in what follows as far as they are compiled by now.
-    os.environ["FLASHINFER_DISABLE_JIT"] = "1"
-    lz.load_backends("flashinfer")
-    for name, does in {"conform": conform, "host": host, "attention_host": attention_host}.items():
-        if wanted(name):
-            part(name, does)
-    if wanted("bench"):
-        part("bench", lambda: gpu.run(str(Path(options.output, "bench-short.json")), left() - 20, ("prefill", "decode")).data["summary"])
-    if wanted("decode_step") and left() > 15:
-        part("decode_step", decode_step)
+    if wanted("host"):
+        part("host", host)
     sys.stdout.flush()
     os._exit(0)
 

@@ -35,9 +35,9 @@ def attend(q, k, v, causal=False, window_left=-1, soft_cap=0.0, sm_scale=1.0):
 
 
 class Wrapper:
-    """What all wrappers do: remember a plan, and count how often it is made."""
+    """What all wrappers do: remember a plan, count how often it is made, and hand everything to a compiled module."""
 
-    plans = 0
+    plans = runs = 0
 
     def __init__(self, memory, *_, **__):
         pass
@@ -46,20 +46,31 @@ class Wrapper:
         Wrapper.plans += 1
         assert all(one.device.type == "cpu" for one in plan.values() if isinstance(one, torch.Tensor))
         self.planned = plan
+        self._cached_module = types.SimpleNamespace(run=self.compiled)
 
-    def finish(self, results, return_lse):
-        output, lse = (torch.cat(one) for one in zip(*results, strict=True))
-        return (output, lse) if return_lse else output
+    def run(self, *tensors, out, lse, return_lse):
+        Wrapper.runs += 1
+        assert (lse is not None) == return_lse
+        q, *others = tensors
+        pair = others[0] if len(others) == 1 else tuple(others)
+        self._cached_module.run(self.planned, q, *pair, out, lse, 7, pair)
+
+    def compiled(self, plan, q, k, v, out, lse, number, unused):
+        assert out.is_contiguous() and number == 7
+        output, found = (torch.cat(one) for one in zip(*self.requests(plan, q, k, v), strict=True))
+        out.copy_(output)
+        if lse is not None:
+            lse.copy_(found)
 
 
 class Ragged(Wrapper):
     def plan(self, queries, keys, heads, kv_heads, dim, dim_v, *, logits_soft_cap, q_data_type, kv_data_type, **params):
         self.keep(queries=queries, keys=keys, params={**params, "soft_cap": logits_soft_cap})
 
-    def run(self, q, k, v, return_lse):
-        queries, keys = self.planned["queries"].tolist(), self.planned["keys"].tolist()
+    def requests(self, plan, q, k, v):
+        queries, keys = plan["queries"].tolist(), plan["keys"].tolist()
         rows = zip(queries, queries[1:], keys, keys[1:], strict=False)
-        return self.finish([attend(q[a:b], k[c:d], v[c:d], **self.planned["params"]) for a, b, c, d in rows], return_lse)
+        return [attend(q[a:b], k[c:d], v[c:d], **plan["params"]) for a, b, c, d in rows]
 
 
 class Paged(Wrapper):
@@ -69,21 +80,42 @@ class Paged(Wrapper):
     def plan(self, queries, pages, indices, last, heads, kv_heads, dim, size, *, logits_soft_cap, q_data_type, kv_data_type, **params):
         self.keep(queries=queries, pages=pages, indices=indices, last=last, params={**params, "soft_cap": logits_soft_cap})
 
-    def run(self, q, caches, return_lse):
-        caches = [one if self.layout == "NHD" else one.transpose(1, 2) for one in caches]
-        plan, results = self.planned, []
+    def requests(self, plan, q, k, v):
+        caches = [one if self.layout == "NHD" else one.transpose(1, 2) for one in (k, v)]
+        results = []
         queries, pages, last = (plan[name].tolist() for name in ("queries", "pages", "last"))
         for row in range(len(pages) - 1):
             mine = plan["indices"][pages[row] : pages[row + 1]].long()
             length = (len(mine) - 1) * caches[0].shape[1] + last[row] if len(mine) else 0
             k, v = (one[mine].flatten(0, 1)[:length] for one in caches)
             results.append(attend(q[queries[row] : queries[row + 1]], k, v, **plan["params"]))
-        return self.finish(results, return_lse)
+        return results
 
 
 class Decode(Paged):
     def plan(self, pages, indices, last, *numbers, **params):
         super().plan(torch.arange(len(pages)), pages, indices, last, *numbers, **params)
+
+
+class Latents(Wrapper):
+    def plan(self, queries, pages, indices, lengths, heads, dim_ckv, dim_kpe, size, causal, sm_scale, dtype, kv_dtype):
+        assert (dim_ckv, dim_kpe) == (32, 8)
+        self.keep(queries=queries, pages=pages, indices=indices, lengths=lengths, params={"causal": causal, "sm_scale": sm_scale})
+        self._cached_module = types.SimpleNamespace(run=self.compiled_latents)
+
+    def run(self, q_nope, q_pe, ckv, kpe, out, lse, return_lse):
+        Wrapper.runs += 1
+        self._cached_module.run(self.planned, q_nope, q_pe, ckv, kpe, out, lse)
+
+    def compiled_latents(self, plan, q_nope, q_pe, ckv, kpe, out, lse):
+        queries, pages, lengths = (plan[name].tolist() for name in ("queries", "pages", "lengths"))
+        for row in range(len(pages) - 1):
+            mine, some = plan["indices"][pages[row] : pages[row + 1]].long(), slice(queries[row], queries[row + 1])
+            keys = torch.cat((ckv[mine], kpe[mine]), -1).flatten(0, 1)[: lengths[row], None]
+            made = attend(torch.cat((q_nope[some], q_pe[some]), -1), keys, keys, **plan["params"])
+            out[some] = made[0][..., : ckv.shape[-1]]
+            if lse is not None:
+                lse[some] = made[1]
 
 
 class Single:
@@ -103,7 +135,7 @@ def adapters(monkeypatch):
     whole = modules["flashinfer"]
     whole.BatchPrefillWithRaggedKVCacheWrapper, whole.BatchPrefillWithPagedKVCacheWrapper = Ragged, Paged
     whole.BatchDecodeWithPagedKVCacheWrapper = Decode
-    modules["flashinfer.mla"].BatchMLAPagedAttentionWrapper = Wrapper
+    modules["flashinfer.mla"].BatchMLAPagedAttentionWrapper = Latents
     modules["flashinfer.prefill"].get_single_prefill_module = lambda *_: Single()
     modules["flashinfer.norm"].get_norm_module = modules["flashinfer.rope"].get_rope_module = lambda: None
     for name, module in modules.items():
@@ -116,7 +148,7 @@ def adapters(monkeypatch):
     monkeypatch.setattr(plans, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(plans, "SCRATCH_BYTES", 16)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    Wrapper.plans = 0
+    Wrapper.plans = Wrapper.runs = 0
     yield package.KERNELS
     for name in [name for name in sys.modules if name.startswith("layerzero.backends.flashinfer")]:
         del sys.modules[name]
@@ -152,7 +184,21 @@ def paged(*lengths, queries=None, layout="NHD", **params):
     return {"q": draw(rows, 6, 64), **caches, **table, "layout": layout, **params}
 
 
+def latents(tokens, length, **params):
+    return {"q_nope": draw(tokens, 4, 32), "q_pe": draw(tokens, 4, 8), "ckv": draw(length, 1, 32), "kpe": draw(length, 1, 8), "sm_scale": 0.2, **params}
+
+
+def latent_pages(*lengths, **params):
+    table, count = page_table(*lengths)
+    rows = len(lengths)
+    caches = {"ckv_cache": draw(count, 4, 32), "kpe_cache": draw(count, 4, 8)}
+    return {"q_nope": draw(rows, 4, 32), "q_pe": draw(rows, 4, 8), **caches, **table, "sm_scale": 0.2, **params}
+
+
 CALLS = [
+    ("attention.mla.decode", "flashinfer.fa2.mla.decode", latents(3, 9, return_lse=True)),
+    ("attention.mla.prefill", "flashinfer.fa3.mla.prefill", latents(5, 9, causal=True)),
+    ("attention.mla.decode.paged", "flashinfer.fa2.mla.decode.paged", latent_pages(7, 0, 16, return_lse=True)),
     ("attention.gqa.prefill", "flashinfer.fa2.single.gqa.prefill", dense(1, 9, 9, causal=True, return_lse=True)),
     ("attention.gqa.prefill", "flashinfer.fa2.single.gqa.prefill", dense(1, 5, 9, "BHSD", causal=True, return_lse=True, sm_scale=0.2)),
     ("attention.gqa.prefill", "flashinfer.fa2.single.gqa.prefill", dense(1, 5, 9, window_left=3, soft_cap=2.0, causal=True)),
@@ -189,6 +235,35 @@ def test_adapters_agree_with_the_reference(adapters, operation, kernel, call):
             assert one.shape == other.shape
             torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
     assert Wrapper.plans == (0 if ".single." in kernel else 1), "the second call finds the plan of the first"
+    assert Wrapper.runs == Wrapper.plans, "and does without the wrapper"
+
+
+def test_what_a_plan_has_listened_to_holds_nobodys_tensors(adapters):
+    import gc
+    import weakref
+
+    function, call = adapters["flashinfer.cuda_cores.gqa.decode.paged"], paged(7, 16)
+    inputs = [call[name] for name in ("q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "kv_last_page_len")]
+    params = {"window_left": -1, "soft_cap": 0.0, "sm_scale": 0.125, "return_lse": False, "layout": "NHD"}
+    first = function(*inputs, None, **params)
+    twice = function(*[one.clone() for one in inputs[:3]], *inputs[3:], None, **params)
+    torch.testing.assert_close(twice, first)
+    gone = [weakref.ref(one) for one in (*inputs[:3], first)]
+    del call, inputs[:3], first
+    gc.collect()
+    assert [one() for one in gone] == [None] * 4
+
+
+def test_one_tensor_in_two_places_is_not_mistaken_for_another(adapters):
+    function, call = adapters["flashinfer.cuda_cores.gqa.decode.paged"], paged(7, 16)
+    tables = [call[name] for name in ("kv_indptr", "kv_indices", "kv_last_page_len")]
+    params = {"window_left": -1, "soft_cap": 0.0, "sm_scale": 0.125, "return_lse": False, "layout": "NHD"}
+    q, k, v = call["q"], call["k_cache"], call["v_cache"]
+    function(q, k, k, *tables, None, **params)
+    ours = function(q, k, v, *tables, None, **params)
+    again = function(q, k, v, *tables, None, **params)
+    assert Wrapper.runs == 2
+    assert torch.equal(ours, again) and not torch.equal(ours, function(q, k, k, *tables, None, **params))
 
 
 def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):

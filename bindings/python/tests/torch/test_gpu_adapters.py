@@ -4,6 +4,7 @@ not here, plans of FlashInfer by when they are made anew."""
 import importlib.util
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -231,6 +232,31 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
     with pytest.raises(RuntimeError, match="make a new one"):
         run(x, table, scale=3.0)
     assert plans._THREAD.handle is None
+
+
+def test_scratch_memory_is_neither_a_graphs_nor_from_one(monkeypatch):
+    """Kept memory is asked for by another thread, whose allocations no capture has redirected; a capture's own is not kept."""
+    path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
+    spec = importlib.util.spec_from_file_location("plans_alone", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    threads, empty = [], torch.empty
+
+    def listening(*arguments, **keywords):
+        threads.append(threading.current_thread())
+        return empty(*arguments, **keywords)
+
+    capturing = [True]
+    monkeypatch.setattr(module, "_raw_stream", lambda index: 0)
+    monkeypatch.setattr(module, "SCRATCH_BYTES", 16)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
+    monkeypatch.setattr(torch, "empty", listening)
+    like = empty(1)
+    first = module.scratch(like)
+    capturing[0] = False
+    second = module.scratch(like)
+    assert second is not first and module.scratch(like) is second
+    assert [thread is threading.current_thread() for thread in threads] == [True, False]
 
 
 def test_plans_are_bounded_and_keep_their_wrappers(plans):

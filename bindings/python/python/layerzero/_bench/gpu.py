@@ -8,22 +8,23 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 import layerzero as lz
 from layerzero import _native
-from layerzero._bench.shapes import Shape, shapes
+from layerzero._bench.shapes import Shape, _decode, _paged, _prefill, shapes
 from layerzero._report import Report, table
 
 #: How long one sample takes at least, and how many are taken.
 _SAMPLE_SECONDS = 0.003
-_ROUNDS = 7
+_ROUNDS = 15
 #: Kernels that are this much slower than the fastest at first sight are measured no further.
-_HOPELESS = 8.0
+_HOPELESS = 2.5
 
 
 def _call(shape: Shape) -> Callable[[], Any]:
@@ -101,11 +102,11 @@ def measure(shape: Shape) -> dict[str, Any]:
     for name in list(kernels):
         if quick[name] > _HOPELESS * fastest:
             kernels[name].append(quick[name])
-    lz.tune(operation, samples=10, **shape.arguments)
+    tuning = lz.tune(operation, samples=30, **shape.arguments).data
     tuned = lz.which(operation, **shape.arguments).kernel_id
-    by_torch: list[float] = []
-    chosen: list[float] = []
-    torch_count, chosen_count = _times(shape.by_torch), _times(call)
+    others = {"torch": shape.by_torch, "selected": call, **({"torch_prepared": shape.prepared} if shape.prepared else {})}
+    times: dict[str, list[float]] = {name: [] for name in others}
+    counts.update({name: _times(other) for name, other in others.items()})
     for turn in range(_ROUNDS):
         running = [name for name in kernels if quick[name] <= _HOPELESS * fastest]
         # Each round begins with another one, so that none always follows the same.
@@ -114,22 +115,33 @@ def measure(shape: Shape) -> dict[str, Any]:
                 call()
                 call()
                 kernels[name].append(_sample(call, counts[name]))
-        call()
-        chosen.append(_sample(call, chosen_count))
-        by_torch.append(_sample(shape.by_torch, torch_count))
+        for name, other in others.items():
+            other()
+            times[name].append(_sample(other, counts[name]))
     medians = {name: statistics.median(samples) for name, samples in kernels.items()}
     best = min(medians, key=medians.__getitem__)
     untuned_name = next((name for name in names if name in medians), best)
+    taken = {name: statistics.median(samples) for name, samples in times.items()}
     return {
         "family": shape.family, "shape": shape.name, "operation": operation, "composed_by_torch": shape.composed,
         "kernels_us": {name: round(value * 1e6, 2) for name, value in sorted(medians.items(), key=lambda one: one[1])},
         "off": {name: None if value is None else round(value, 5) for name, value in off.items()},
         "failed": failed, "best": best, "tuned": tuned, "untuned": untuned_name,
-        "selected_us": round(statistics.median(chosen) * 1e6, 2), "torch_us": round(statistics.median(by_torch) * 1e6, 2),
-        "tuned_over_best": round(medians.get(tuned, math.inf) / medians[best], 4),
-        "untuned_over_best": round(medians[untuned_name] / medians[best], 4),
-        "speedup": round(statistics.median(by_torch) / medians.get(tuned, math.inf), 3),
+        "tuning": {"kept": tuning["kept"], **{one["kernel"]: round(one["median_ns"] / 1e3, 2) for one in tuning["kernels"] if "median_ns" in one}},
+        **{f"{name}_us": round(value * 1e6, 2) for name, value in taken.items()},
+        "tuned_over_best": round(_slower(kernels, tuned, best), 4),
+        "untuned_over_best": round(_slower(kernels, untuned_name, best), 4),
+        "speedup": round(taken["torch"] / taken["selected"], 3),
+        "speedup_over_prepared": round(taken["torch_prepared"] / taken["selected"], 3) if "torch_prepared" in taken else None,
     }  # fmt: skip
+
+
+def _slower(kernels: dict[str, list[float]], one: str, best: str) -> float:
+    """How many times as long a kernel takes as the best: of readings of the same round, so that drift hits both alike."""
+    if one not in kernels:
+        return math.inf
+    rounds = zip(kernels[one], kernels[best], strict=False)
+    return statistics.median(mine / theirs for mine, theirs in rounds)
 
 
 def _mean(values: list[float]) -> float:
@@ -139,53 +151,144 @@ def _mean(values: list[float]) -> float:
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
     """Speed-ups by family, and how far choices are from the best."""
     families: dict[str, list[float]] = {}
+    prepared: dict[str, list[float]] = {}
     for one in results:
         families.setdefault(one["family"], []).append(one["speedup"])
+        if one["speedup_over_prepared"] is not None:
+            prepared.setdefault(one["family"], []).append(one["speedup_over_prepared"])
     return {
         "shapes": len(results),
+        "tuned_within_1_percent": sum(one["tuned_over_best"] <= 1.01 for one in results),
         "worst_tuned_over_best": max(one["tuned_over_best"] for one in results),
         "mean_untuned_over_best": round(statistics.fmean(one["untuned_over_best"] for one in results), 4),
         "speedup_by_family": {family: round(_mean(values), 3) for family, values in families.items()},
+        "speedup_over_prepared_by_family": {family: round(_mean(values), 3) for family, values in prepared.items()},
         "speedup_composed": round(_mean([one["speedup"] for one in results if one["composed_by_torch"]] or [1.0]), 3),
     }
 
 
-def host_cost() -> list[dict[str, Any]]:
-    """Microseconds on the host of a call through selection, and of the library behind it called by hand."""
-    rows = []
+class _Case(NamedTuple):
+    """One kernel through selection, and its library called by hand with the same tensors."""
+
+    name: str
+    kernel: str
+    shape: Shape
+    by_hand: Callable[[], Any]
+    out: Any = None
+
+
+def _cases() -> Iterator[Callable[[], _Case]]:
+    """Makers of what is compared, each by itself: a library that is not there takes no other case with it."""
     x, weight = torch.randn(1, 256, device="cuda", dtype=torch.bfloat16), torch.randn(256, device="cuda", dtype=torch.bfloat16)
+    norm = Shape("norm", "1x256", "norm.rms", {"x": x, "weight": weight}, lambda: None, False)
     out = torch.empty_like(x)
-    pairs: list[tuple[str, str, dict[str, Any], Callable[[], Any]]] = []
-    pairs.append(("norm_rms, torch", "torch.cuda.norm.rms", {"x": x, "weight": weight}, lambda: torch.nn.functional.rms_norm(x, (256,), weight, 1e-6)))
-    if lz.list_kernels("norm.rms", backend="flashinfer"):
+    yield lambda: _Case("norm_rms, torch", "torch.cuda.norm.rms", norm, lambda: torch.nn.functional.rms_norm(x, (256,), weight, 1e-6))
+
+    def by_flashinfer(out: Any) -> _Case:
         import flashinfer
 
-        pairs.append(("norm_rms, FlashInfer", "flashinfer.norm.rms.bf16", {"x": x, "weight": weight}, lambda: flashinfer.rmsnorm(x, weight, 1e-6)))
-        pairs.append(("norm_rms out=, FlashInfer", "flashinfer.norm.rms.bf16", {"x": x, "weight": weight, "out": out}, lambda: flashinfer.rmsnorm(x, weight, 1e-6, out=out)))
-    _native.compile_cold([("norm.rms", (), {"x": x, "weight": weight})], 4)
-    for name, kernel, arguments, by_hand in pairs:
-        with _Locked("norm.rms", kernel):
-            ours, theirs = _host(lambda: lz.ops.norm_rms(**arguments), by_hand)
-        rows.append({"case": name, "ours_us": ours, "by_hand_us": theirs, "over_us": round(ours - theirs, 3)})
-    if lz.list_kernels("attention.gqa.decode.paged", backend="flashinfer"):
-        rows.append(_host_of_a_plan())
-    return rows
+        name = "norm_rms, FlashInfer" if out is None else "norm_rms out=, FlashInfer"
+        return _Case(name, "flashinfer.norm.rms.bf16", norm, lambda: flashinfer.rmsnorm(x, weight, 1e-6, out=out), out)
+
+    yield lambda: by_flashinfer(None)
+    yield lambda: by_flashinfer(out)
+
+    prefill, decode = _prefill(1, 32, 8, 128, 128, True), _decode(16, 32, 8, 512, 128)
+    for place, shape in (("prefill", prefill), ("decode", decode)):
+        q, k, v = (shape.arguments[name] for name in ("q", "k", "v"))
+
+        def own(place: str = place, shape: Shape = shape) -> _Case:
+            return _Case(f"{place}, torch's own choice", f"torch.cuda.sdpa.own.gqa.{place}", shape, shape.by_torch)
+
+        def flash(place: str = place, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
+            rows = (lambda: q.transpose(1, 2)) if place == "prefill" else (lambda: q.unsqueeze(2))
+            causal = place == "prefill"
+
+            def by_hand() -> Any:
+                attend = torch._scaled_dot_product_flash_attention
+                return attend(rows(), k.transpose(1, 2), v.transpose(1, 2), 0.0, causal)[0].transpose(1, 2)
+
+            return _Case(f"{place}, torch's flash attention", f"torch.cuda.sdpa.flash.gqa.{place}", shape, by_hand)
+
+        def cudnn(place: str = place, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
+            rows = (lambda: q.transpose(1, 2)) if place == "prefill" else (lambda: q.unsqueeze(2))
+            causal = place == "prefill"
+
+            def by_hand() -> Any:
+                attend = torch._scaled_dot_product_cudnn_attention
+                return attend(rows(), k.transpose(1, 2), v.transpose(1, 2), None, False, 0.0, causal)[0].transpose(1, 2)
+
+            return _Case(f"{place}, torch's cuDNN attention", f"torch.cuda.sdpa.cudnn.gqa.{place}", shape, by_hand)
+
+        yield from (own, flash, cudnn)
+    for backend in ("fa2", "fa3"):
+
+        def single(backend: str = backend) -> _Case:
+            import flashinfer
+
+            q, k, v = (prefill.arguments[name][0] for name in ("q", "k", "v"))
+
+            def by_hand() -> Any:
+                return flashinfer.single_prefill_with_kv_cache(q, k, v, causal=True, backend=backend)
+
+            return _Case(f"prefill of one request, FlashInfer {backend}", f"flashinfer.{backend}.single.gqa.prefill", prefill, by_hand)
+
+        yield single
+    for cores in ("cuda_cores", "tensor_cores"):
+        yield partial(_planned, cores)
 
 
-def _host_of_a_plan() -> dict[str, Any]:
+def _planned(cores: str) -> _Case:
     import flashinfer
-
-    from layerzero._bench.shapes import _paged
 
     shape = _paged(4, 8, 2, 64, 128, 16)
     given = shape.arguments
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(torch.empty(128 << 20, dtype=torch.uint8, device="cuda"), "NHD")
+    memory = torch.empty(128 << 20, dtype=torch.uint8, device="cuda")
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=cores == "tensor_cores")
     wrapper.plan(given["kv_indptr"], given["kv_indices"], given["kv_last_page_len"], 8, 2, 128, 16, q_data_type=torch.bfloat16, sm_scale=128**-0.5)
     cache = (given["k_cache"], given["v_cache"])
-    _native.compile_cold([(shape.operation, (), given)], 4)
-    with _Locked(shape.operation, "flashinfer.cuda_cores.gqa.decode.paged"):
-        ours, theirs = _host(_call(shape), lambda: wrapper.run(given["q"], cache))
-    return {"case": "paged decode with a kept plan, FlashInfer", "ours_us": ours, "by_hand_us": theirs, "over_us": round(ours - theirs, 3)}
+    name = f"paged decode with a kept plan, FlashInfer {cores.replace('_', ' ')}"
+    return _Case(name, f"flashinfer.{cores}.gqa.decode.paged", shape, lambda: wrapper.run(given["q"], cache))
+
+
+def host_cost(told: Callable[[list[dict[str, Any]]], None] = lambda rows: None) -> list[dict[str, Any]]:
+    """Microseconds on the host of a call through selection, and of the library behind it called by hand; then of replays of both as
+    graphs. `told` hears of the rows after each."""
+    rows: list[dict[str, Any]] = []
+    for make in _cases():
+        row: dict[str, Any] = {}
+        rows.append(row)
+        try:
+            case = make()
+            row["case"] = case.name
+            operation, arguments = case.shape.operation, dict(case.shape.arguments)
+            if case.out is not None:
+                arguments["out"] = case.out
+            function = getattr(lz.ops, operation.replace(".", "_"))
+            _native.compile_cold([(operation, (), case.shape.arguments)], 4)
+            with _Locked(operation, case.kernel):
+                call = lambda: function(**arguments)  # noqa: E731
+                ours, theirs = _host(call, case.by_hand)
+                row.update({"ours_us": ours, "by_hand_us": theirs, "over_us": round(ours - theirs, 3)})
+                ours, theirs = _host(_captured(call).replay, _captured(case.by_hand).replay)
+                row.update({"replay_us": ours, "replay_by_hand_us": theirs})
+        except Exception as error:
+            row["problem"] = f"{type(error).__name__}: {error.__cause__ or error}"[:300]
+        told(rows)
+    return rows
+
+
+def _captured(call: Callable[[], Any]) -> Any:
+    """A graph of one call."""
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):
+            call()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        call()
+    return graph
 
 
 def _host(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
@@ -220,6 +323,13 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
         "backends": {one.name: one.version for one in backends.states() if one.state == "ok"},
         "results": [], "problems": [],
     }  # fmt: skip
+
+    def keep_host(rows: list[dict[str, Any]]) -> None:
+        data["host"] = rows
+        _write(output, data)
+
+    if not families:
+        host_cost(keep_host)
     for make in shapes():
         if time.monotonic() > end:
             data["problems"].append("cut off by the time that was given")
@@ -242,11 +352,6 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
         gc.collect()
         torch.cuda.empty_cache()
         _write(output, data)
-    try:
-        data["host"] = host_cost()
-    except Exception as error:
-        data["problems"].append(f"host cost: {type(error).__name__}: {error} ({error.__cause__})"[:400])
-    _write(output, data)
     rows = [
         (one["family"], one["shape"], one["torch_us"], one["selected_us"], one["speedup"], one["tuned"], one["tuned_over_best"], one["untuned_over_best"])
         for one in data["results"]

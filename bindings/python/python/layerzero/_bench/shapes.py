@@ -20,6 +20,8 @@ class Shape(NamedTuple):
     by_torch: Callable[[], Any]
     # Whether torch has a function of its own for it, or it is a composition.
     composed: bool
+    # The same by torch where views in its layout were made beforehand.
+    prepared: Callable[[], Any] | None = None
 
 
 def _normal(*shape: int, dtype: Any = torch.bfloat16) -> Any:
@@ -31,25 +33,33 @@ def _prefill(batch: int, heads: int, kv_heads: int, seq: int, head_dim: int, cau
     v = _normal(batch, seq, kv_heads, value_dim or head_dim)
     rows, keys, values = (tensor.transpose(1, 2) for tensor in (q, k, v))
 
+    def prepared() -> Any:
+        return F.scaled_dot_product_attention(rows, keys, values, is_causal=causal, enable_gqa=heads != kv_heads).transpose(1, 2)
+
     def by_torch() -> Any:
+        rows, keys, values = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
         return F.scaled_dot_product_attention(rows, keys, values, is_causal=causal, enable_gqa=heads != kv_heads).transpose(1, 2)
 
     kind = "standard" if heads == kv_heads else "gqa"
     dims = str(head_dim) if value_dim is None else f"{head_dim}/{value_dim}"
     name = f"B{batch} H{heads}/{kv_heads} S{seq} D{dims}{' causal' if causal else ''}"
-    return Shape("prefill", name, f"attention.{kind}.prefill", {"q": q, "k": k, "v": v, "causal": causal}, by_torch, False)
+    return Shape("prefill", name, f"attention.{kind}.prefill", {"q": q, "k": k, "v": v, "causal": causal}, by_torch, False, prepared)
 
 
 def _decode(batch: int, heads: int, kv_heads: int, seq: int, head_dim: int) -> Shape:
     q, k, v = _normal(batch, heads, head_dim), _normal(batch, seq, kv_heads, head_dim), _normal(batch, seq, kv_heads, head_dim)
     row, keys, values = q[:, :, None], k.transpose(1, 2), v.transpose(1, 2)
 
-    def by_torch() -> Any:
+    def prepared() -> Any:
         return F.scaled_dot_product_attention(row, keys, values, enable_gqa=heads != kv_heads)[:, :, 0]
+
+    def by_torch() -> Any:
+        row, keys, values = q.unsqueeze(2), k.transpose(1, 2), v.transpose(1, 2)
+        return F.scaled_dot_product_attention(row, keys, values, enable_gqa=heads != kv_heads).squeeze(2)
 
     kind = "standard" if heads == kv_heads else "gqa"
     name = f"B{batch} H{heads}/{kv_heads} ctx{seq} D{head_dim}"
-    return Shape("decode", name, f"attention.{kind}.decode", {"q": q, "k": k, "v": v}, by_torch, False)
+    return Shape("decode", name, f"attention.{kind}.decode", {"q": q, "k": k, "v": v}, by_torch, False, prepared)
 
 
 def _table(batch: int, length: int, page_size: int) -> dict[str, Any]:

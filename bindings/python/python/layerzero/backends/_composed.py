@@ -1,7 +1,7 @@
 """Operations that torch has no function for, put together from those that it has. Slow, but nothing else has to be installed.
 
-Everything stays on the device. Only decoding over pages waits for it, to know the longest request: what it gathers would be as large as
-all requests together for each of them otherwise.
+Everything stays on the device. Only decoding over pages waits for it, to know the longest request (what it gathers would be as large as
+all requests together for each of them otherwise), and appending to pages, to know how many tokens there are to write.
 """
 
 from __future__ import annotations
@@ -179,6 +179,28 @@ def paged_latent(
     return (output, lse) if return_lse else output
 
 
+_SATURATES_AT = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
+    """New tokens into pages. Of tokens with the same slot only the last is written: torch does not say which of two writes wins."""
+    ordered, order = torch.sort(slots, stable=True)
+    chosen = ordered >= 0
+    chosen[:-1] &= ordered[1:] != ordered[:-1]
+    rows, slots = order[chosen], ordered[chosen]
+    size = k_cache.shape[1 if layout == "NHD" else 2]
+    page, place = slots // size, slots % size
+    for cache, values in ((k_cache, k[rows]), (v_cache, v[rows])):
+        largest = _SATURATES_AT.get(cache.dtype)
+        if largest is not None:
+            # Not every torch can write to places of an eight-bit float.
+            cache, values = cache.view(torch.uint8), values.float().clamp(-largest, largest).to(cache.dtype).view(torch.uint8)
+        if layout == "NHD":
+            cache[page, place] = values.to(cache.dtype)
+        else:
+            cache[page, :, place] = values.to(cache.dtype)
+
+
 def _uniform(rows: int, seed: Any, offset: Any, seed_tensor: Any, offset_tensor: Any, device: Any) -> Any:
     """Numbers in [0, 1) of the operations' own generator, so that a captured graph draws anew when its tensors change."""
     low = 0xFFFFFFFF
@@ -280,16 +302,17 @@ def quantize(
     x: Any, scale: Any, zero_point: Any, global_scale: Any, *, format: str, granularity: str, block_size: int
 ) -> Any:
     """To a byte an element, rounded to nearest even and saturated."""
-    values = _groups(x.float(), granularity, block_size)
+    values = _groups(x, granularity, block_size)
     made = None
     if scale is None:
         dims = {"tensor": tuple(range(values.dim())), "block": (-1,)}.get(granularity, (*range(values.dim() - 2), values.dim() - 1))
-        top = values.abs().amax(dims)
+        top = values.abs().amax(dims).float()
         # A division by a number of the host would become a product with its reciprocal, which rounds otherwise.
         scale = top / torch.full((), _LARGEST[format], device=x.device)
         scale = torch.where(top == 0, 1.0, torch.where(scale == 0, 2.0**-149, scale))
         made = scale
-    ratio = values / _over(scale, granularity)
+    # In single precision, in one kernel: a scale with a dimension decides the dtype as one without would not.
+    ratio = values / (scale.reshape(1) if granularity == "tensor" else scale[..., None])
     if format == "int8":
         rounded = torch.round(ratio).nan_to_num(nan=0.0)
         if zero_point is not None:
@@ -297,7 +320,7 @@ def quantize(
         quantized = rounded.clamp(-128, 127).to(torch.int8)
     else:
         largest = _LARGEST[format]
-        quantized = ratio.clamp(-largest, largest).to(_STORED[format])
+        quantized = ratio.clamp_(-largest, largest).to(_STORED[format])
     if granularity == "block":
         quantized = quantized.view(torch.uint8).flatten(-2)[..., : x.shape[-1]].contiguous().view(quantized.dtype)
     return quantized if made is None else (quantized, made)

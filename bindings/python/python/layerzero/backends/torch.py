@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from layerzero import _native
 from layerzero.backends import _composed
 
 _flash_is_enabled = torch.backends.cuda.flash_sdp_enabled
@@ -131,6 +132,36 @@ def _cross(
     return output.transpose(1, 2) if layout == "BSHD" else output
 
 
+#: cuDNN's, where torch's C interface has it not.
+_cudnn_prefill, _cudnn_decode = partial(_prefill, SDPBackend.CUDNN_ATTENTION), partial(_decode, SDPBackend.CUDNN_ATTENTION)
+#: Flash attention on the host, likewise.
+_host_prefill, _host_decode = partial(_prefill, SDPBackend.FLASH_ATTENTION), partial(_decode, SDPBackend.FLASH_ATTENTION)
+
+
+def _flash_prefill_on_host(
+    q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+    layout: str,
+) -> Any:  # fmt: skip
+    """Without a mask it is called past torch's choice, which needs a context to be told what to choose."""
+    plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0 and not (causal and causal_offset)
+    return (_native.torch_host_prefill if plain and q.shape == k.shape else _host_prefill)(
+        q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right,
+        soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse, layout=layout,
+    )  # fmt: skip
+
+
+def _flash_decode_on_host(
+    q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+) -> Any:  # fmt: skip
+    plain = kv_lens is None and alibi_slopes is None and window_left < 0 and q.shape[1] == k.shape[1 if layout == "BHSD" else 2]
+    return (_native.torch_host_decode if plain else _host_decode)(
+        q, k, v, kv_lens, alibi_slopes, window_left=window_left, soft_cap=soft_cap, sm_scale=sm_scale, return_lse=return_lse,
+        layout=layout,
+    )  # fmt: skip
+
+
 def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
     """Output and lse. By itself it aligns causality at the last key, as operations do; descriptors let nothing else through."""
     if not _flash_is_enabled():
@@ -182,12 +213,15 @@ def _own_decode(
     return F.scaled_dot_product_attention(q.unsqueeze(2), k, v, scale=sm_scale, enable_gqa=grouped).squeeze(2)
 
 
+_rms_norm = torch.rms_norm
+
+
 def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
     if weight is not None and weight_offset:
         weight = weight.float() + weight_offset
-    if weight is None or weight.dtype == x.dtype:
-        return F.rms_norm(x, x.shape[-1:], weight, eps)
-    return F.rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
+    if weight is None or weight.dtype is x.dtype:
+        return _rms_norm(x, x.shape[-1:], weight, eps)
+    return _rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
 
 
 def _norm_rms_add(x: Any, residual: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
@@ -378,6 +412,7 @@ _COMPOSED: dict[str, Callable[..., Any]] = {
     "attention.mla.prefill": _composed.latent,
     "sampling.topk": _composed.sample_topk,
     "sampling.topp": _composed.sample_topp,
+    "kv.append": _composed.append,
     "quantize": _composed.quantize,
     "dequantize": _composed.dequantize,
 }
@@ -398,5 +433,10 @@ for _family in ("standard", "gqa"):
         KERNELS[f"torch.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))
         KERNELS[f"torch.cuda.sdpa.{_name}.{_family}.prefill"] = partial(_prefill, _backend)
         KERNELS[f"torch.cuda.sdpa.{_name}.{_family}.decode"] = partial(_decode, _backend)
-    KERNELS[f"torch.cuda.sdpa.flash.{_family}.prefill"] = _flash_prefill
-    KERNELS[f"torch.cuda.sdpa.flash.{_family}.decode"] = _flash_decode
+    KERNELS[f"torch.sdpa.flash.{_family}.prefill"] = _takes_arrays(_flash_prefill_on_host)
+    KERNELS[f"torch.sdpa.flash.{_family}.decode"] = _takes_arrays(_flash_decode_on_host)
+    # They call what has the same name here where torch's C interface does not answer.
+    KERNELS[f"torch.cuda.sdpa.flash.{_family}.prefill"] = _native.torch_flash_prefill
+    KERNELS[f"torch.cuda.sdpa.flash.{_family}.decode"] = _native.torch_flash_decode
+    KERNELS[f"torch.cuda.sdpa.cudnn.{_family}.prefill"] = _native.torch_cudnn_prefill
+    KERNELS[f"torch.cuda.sdpa.cudnn.{_family}.decode"] = _native.torch_cudnn_decode

@@ -9,7 +9,8 @@ use lz_core::tensor::{Dims, Place};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-type Handle = *mut c_void;
+/// A tensor, as torch's C interface names one.
+pub type Handle = *mut c_void;
 type ToObject = unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int;
 type Number = unsafe extern "C" fn() -> i32;
 
@@ -119,9 +120,14 @@ impl Stable {
 
 /// torch's own library, which is loaded already.
 pub fn library(torch: &Bound<'_, PyAny>) -> Option<libloading::os::unix::Library> {
+    library_beside(torch, "torch_cpu")
+}
+
+/// Another one of torch's, if it is loaded.
+pub fn library_beside(torch: &Bound<'_, PyAny>, name: &str) -> Option<libloading::os::unix::Library> {
     let folder: String = torch.getattr("__path__").ok()?.get_item(0).ok()?.extract().ok()?;
-    let name = if cfg!(target_os = "macos") { "libtorch_cpu.dylib" } else { "libtorch_cpu.so" };
-    loaded(&std::path::Path::new(&folder).join("lib").join(name))
+    let ending = if cfg!(target_os = "macos") { "dylib" } else { "so" };
+    loaded(&std::path::Path::new(&folder).join("lib").join(format!("lib{name}.{ending}")))
 }
 
 #[cfg(unix)]

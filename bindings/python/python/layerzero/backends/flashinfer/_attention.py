@@ -15,21 +15,46 @@ import torch
 from flashinfer.mla import BatchMLAPagedAttentionWrapper
 from flashinfer.prefill import get_single_prefill_module
 
-from layerzero.backends.flashinfer._plans import Recipe, planned, scratch
+from layerzero import _native
+from layerzero.backends.flashinfer import _direct
+from layerzero.backends.flashinfer._plans import Planned, Recipe, planned, scratch
 
 _LN2 = log(2.0)
 #: Compiled modules' functions, by what they were compiled for.
 _SINGLE: dict[tuple[Any, ...], Any] = {}
 
 
-def _finish(result: Any, return_lse: bool, empty: Any = None) -> Any:
+_divided = _native.divided
+_empty_like = torch.empty_like
+_DENSE = torch.contiguous_format
+
+
+def _run(made: Planned, q: Any, value_dim: int, return_lse: bool, run: Any, *tensors: Any) -> Any:
+    """Output and natural lse of a planned wrapper. `run` calls it with places for them; `tensors` are what it is given besides."""
+    output = _empty_like(q, memory_format=_DENSE) if value_dim == q.shape[-1] else q.new_empty((*q.shape[:-1], value_dim))
     if not return_lse:
-        return result
-    output, lse = result
+        lse, direct, tensors = None, made.direct, (*tensors, output)
+    else:
+        lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
+        direct, tensors = made.direct_with_lse, (*tensors, output, lse)
+    if direct is not None:
+        _direct.run(direct, tensors)
+    else:
+        direct = _direct.listen(made.wrapper, lambda: run(output, lse), tensors)
+        if return_lse:
+            made.direct_with_lse = direct
+        else:
+            made.direct = direct
+    if lse is None:
+        return output
+    return output, _natural(lse, made.empty)
+
+
+def _natural(lse: Any, empty: Any) -> Any:
     lse.mul_(_LN2)
     if empty is not None:
         lse.masked_fill_(empty[:, None], float("-inf"))
-    return output, lse
+    return lse
 
 
 def single_prefill(
@@ -40,9 +65,10 @@ def single_prefill(
     """One request over contiguous keys; it needs no plan. Heads that lie before places are looked at in the other order: told of
     that layout, FlashAttention 3's kernel ended the process by SIGFPE on a card."""
     whole = q
-    q, k, v = q[0], k[0], v[0]
     if layout == "BHSD":
-        q, k, v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
+        q, k, v = q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)
+    else:
+        q, k, v = _divided(q, q.shape[1]), _divided(k, k.shape[1]), _divided(v, v.shape[1])
     tokens, heads, head_dim = q.shape
     value_dim = v.shape[2]
     key = (backend, q.dtype, head_dim, value_dim, window_left >= 0, soft_cap > 0)
@@ -54,8 +80,8 @@ def single_prefill(
         _SINGLE[key] = run
     # The library takes rows of results for dense, whatever those of queries are.
     if value_dim == head_dim and layout == "BSHD" and whole.is_contiguous():
-        output = torch.empty_like(whole)
-        rows = output[0]
+        output = _empty_like(whole)
+        rows = _divided(output, tokens)
     else:
         rows = q.new_empty((tokens, heads, value_dim))
         output = (rows.transpose(0, 1) if layout == "BHSD" else rows)[None]
@@ -83,9 +109,14 @@ def dense_prefill(
     """A batch of equally long requests; its plan depends on nothing but shapes."""
     facts = ("dense", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
     made = planned(facts, q, (), _dense_recipe, k)
-    result = made.wrapper.run(q.flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1), return_lse=return_lse)
-    result = _finish(result, return_lse)
     batch, seq_q, heads, _ = q.shape
+    rows = batch * k.shape[1]
+    q, k, v = _divided(q, batch * seq_q), _divided(k, rows), _divided(v, rows)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
+
+    result = _run(made, q, v.shape[2], return_lse, run, q, k, v)
     if return_lse:
         return result[0].view(batch, seq_q, heads, -1), result[1].view(batch, seq_q, heads)
     return result.view(batch, seq_q, heads, -1)
@@ -127,7 +158,11 @@ def ragged_prefill(
     """Requests of different lengths, one after the other."""
     facts = ("ragged", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
     made = planned(facts, q, (qo_indptr, kv_indptr), _ragged_recipe, k, qo_indptr, kv_indptr)
-    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
+
+    return _run(made, q, v.shape[2], return_lse, run, q, k, v)
 
 
 def _ragged_recipe(facts: tuple[Any, ...], k: Any, qo_indptr: Any, kv_indptr: Any) -> Recipe:
@@ -160,7 +195,11 @@ def paged_prefill(
     facts = ("paged", backend, q.shape, k_cache.shape, q.dtype, causal, window_left, soft_cap, sm_scale, layout)
     tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
     made = planned(facts, q, tables, _paged_recipe, k_cache, tables)
-    return _finish(made.wrapper.run(q, (k_cache, v_cache), return_lse=return_lse), return_lse, made.empty)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
+
+    return _run(made, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
 
 
 def _page(cache: Any, layout: str) -> tuple[int, int]:
@@ -195,7 +234,11 @@ def paged_decode(
     facts = ("decode", tensor_cores, q.shape, k_cache.shape, q.dtype, window_left, soft_cap, sm_scale, layout)
     tables = (kv_indptr, kv_indices, kv_last_page_len)
     made = planned(facts, q, tables, _decode_recipe, k_cache, tables)
-    return _finish(made.wrapper.run(q, (k_cache, v_cache), return_lse=return_lse), return_lse, made.empty)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
+
+    return _run(made, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
 
 
 def _decode_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
@@ -223,9 +266,15 @@ def dense_decode(
     """One query a row over contiguous keys, which are looked at as pages: their table is our own, made from shapes and lengths."""
     facts = ("rows", tensor_cores, q.shape, k.shape, q.dtype, window_left, soft_cap, sm_scale, kv_lens is None)
     made = planned(facts, q, () if kv_lens is None else (kv_lens,), _rows_recipe, k, kv_lens)
-    _, seq_k, kv_heads, head_dim = k.shape
-    paged = (-1, _largest_page(seq_k), kv_heads, head_dim)
-    return _finish(made.wrapper.run(q, (k.view(paged), v.view(paged)), return_lse=return_lse), return_lse, made.empty)
+    batch, seq_k = k.shape[:2]
+    page_size = _largest_page(seq_k)
+    pages = batch * seq_k // page_size
+    k, v = _divided(k, pages, page_size), _divided(v, pages, page_size)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q, (k, v), out=output, lse=lse, return_lse=return_lse)
+
+    return _run(made, q, v.shape[3], return_lse, run, q, k, v)
 
 
 def _largest_page(length: int) -> int:
@@ -262,10 +311,14 @@ def paged_latent(
     facts = ("latent", backend, q_nope.shape, q_pe.shape, ckv_cache.shape, q_nope.dtype, sm_scale)
     tables = (kv_indptr, kv_indices, kv_last_page_len)
     made = planned(facts, q_nope, tables, _latent_pages_recipe, ckv_cache, tables)
-    result = made.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, return_lse=return_lse)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, out=output, lse=lse, return_lse=return_lse)
+
+    result = _run(made, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv_cache, kpe_cache)
     if made.empty is not None:
         (result[0] if return_lse else result).masked_fill_(made.empty[:, None, None], 0)
-    return _finish(result, return_lse, made.empty)
+    return result
 
 
 def _latent_pages_recipe(facts: tuple[Any, ...], ckv: Any, tables: tuple[Any, ...]) -> Recipe:
@@ -292,11 +345,15 @@ def latent(
     """Queries of one request over contiguous latents: pages of one token each, whose table is our own."""
     facts = ("latents", backend, q_nope.shape, q_pe.shape, ckv.shape, q_nope.dtype, sm_scale, causal)
     made = planned(facts, q_nope, (), _latents_recipe, ckv)
-    return _finish(made.wrapper.run(q_nope, q_pe, ckv, kpe, return_lse=return_lse), return_lse)
+
+    def run(output: Any, lse: Any) -> None:
+        made.wrapper.run(q_nope, q_pe, ckv, kpe, out=output, lse=lse, return_lse=return_lse)
+
+    return _run(made, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv, kpe)
 
 
 def _latents_recipe(facts: tuple[Any, ...], ckv: Any) -> Recipe:
-    _, backend, (tokens, heads, dim_ckv), (_, _, dim_kpe), (kv_len, _), dtype, sm_scale, causal = facts
+    _, backend, (tokens, heads, dim_ckv), (_, _, dim_kpe), (kv_len, _, _), dtype, sm_scale, causal = facts
 
     def plan(wrapper: Any) -> None:
         wrapper.plan(
@@ -315,7 +372,8 @@ def block_sparse(
     """Blocks of keys for blocks of queries."""
     facts = ("sparse", backend, q.shape, k.shape, block_rows, block_cols, q.dtype, soft_cap, sm_scale)
     made = planned(facts, q, (indptr, indices), _sparse_recipe, k, indptr, indices)
-    return _finish(made.wrapper.run(q, k, v, return_lse=return_lse), return_lse, made.empty)
+    result = made.wrapper.run(q, k, v, return_lse=return_lse)
+    return (result[0], _natural(result[1], made.empty)) if return_lse else result
 
 
 def _sparse_recipe(facts: tuple[Any, ...], k: Any, indptr: Any, indices: Any) -> Recipe:

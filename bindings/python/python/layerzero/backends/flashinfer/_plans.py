@@ -15,9 +15,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from contextlib import nullcontext, suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+
+if TYPE_CHECKING:
+    from layerzero.backends.flashinfer._direct import Direct
 
 #: Scratch for partial results, as the library recommends.
 SCRATCH_BYTES = 128 << 20
@@ -41,7 +45,7 @@ class Recipe(NamedTuple):
 class Planned:
     """A wrapper of the library with what it was planned for."""
 
-    __slots__ = ("empty", "index", "stream", "versions", "watched", "wrapper")
+    __slots__ = ("direct", "direct_with_lse", "empty", "index", "stream", "versions", "watched", "wrapper")
 
     def __init__(self, wrapper: Any, index: int, stream: int, watched: tuple[Any, ...], versions: list[int] | None, empty: Any) -> None:
         self.wrapper = wrapper
@@ -52,6 +56,9 @@ class Planned:
         self.versions = versions
         # Rows of the result that see no key, as a mask on the device; nothing if there are none.
         self.empty = empty
+        # How to run without the wrapper, once it was listened to.
+        self.direct: Direct | None = None
+        self.direct_with_lse: Direct | None = None
 
     def end(self) -> None:
         """Its wrapper is planned anew, or given up."""
@@ -127,9 +134,34 @@ def scratch(like: Any) -> Any:
     key = (index, _raw_stream(index))
     found = _THREAD.scratch.get(key)
     if found is None:
-        found = torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=like.device)
-        _THREAD.scratch[key] = found
+        if torch.cuda.is_current_stream_capturing():
+            # A graph's memory is the graph's: kept here, it would outlive it.
+            return torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=like.device)
+        found = _THREAD.scratch[key] = _of_no_pool(like.device)
     return found
+
+
+def _of_no_pool(device: Any) -> Any:
+    """Memory that is kept. Whoever prepares a capture has what a thread allocates come from the graph's own memory, so that another
+    thread asks for it."""
+    made: list[Any] = []
+    context = torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
+
+    def allocate() -> None:
+        with context:
+            made.append(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device))
+
+    def try_to() -> None:
+        with suppress(Exception):
+            allocate()
+
+    thread = threading.Thread(target=try_to)
+    thread.start()
+    thread.join()
+    if not made:
+        # It says in this thread why there is none.
+        allocate()
+    return made[0]
 
 
 def _versions(watched: tuple[Any, ...]) -> list[int] | None:

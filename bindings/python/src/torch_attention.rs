@@ -1,0 +1,534 @@
+//! torch's own attention, called behind its dispatcher, and views of tensors that are made without it.
+//!
+//! On the way from Python to one of its kernels torch reads arguments, looks for a mode, for autograd and for the kernel to use, and
+//! every change of layout is a call of its own with all of that. The functions of its C interface are behind it, and views that
+//! they make cost a tenth. They are found by name in the libraries that the process has loaded; where one is not there or
+//! does not answer, the adapter in Python is called, which also knows what to raise.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use pyo3::Borrowed;
+use pyo3::exceptions::PyNotImplementedError;
+use pyo3::ffi;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyTuple};
+
+use crate::tensor::torch::{Handle, handle, library_beside};
+
+type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
+type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
+type Reinterpret = unsafe extern "C" fn(Handle, i64, *const i64, *const i64, i64, *mut Handle) -> c_int;
+/// Queries, keys, values; how many queries and keys; a place for what comes back.
+type Flash = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    *const Handle,
+    *const Handle,
+    i64,
+    i64,
+    f64,
+    i32,
+    i32,
+    *const f64,
+    *const i64,
+    *const i64,
+    *const Handle,
+    *const Handle,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+) -> c_int;
+type Cudnn = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    *const Handle,
+    i32,
+    f64,
+    i32,
+    i32,
+    *const f64,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+    *mut i64,
+    *mut i64,
+    *mut Handle,
+    *mut Handle,
+    *mut Handle,
+) -> c_int;
+type OnHost = unsafe extern "C" fn(
+    Handle,
+    Handle,
+    Handle,
+    f64,
+    i32,
+    *const Handle,
+    *const f64,
+    *mut Handle,
+    *mut Handle,
+) -> c_int;
+
+/// What is needed for views, and the attention that there is.
+struct Functions {
+    rank: Number,
+    sizes: Numbers,
+    strides: Numbers,
+    offset: Number,
+    reinterpret: Reinterpret,
+    delete: unsafe extern "C" fn(Handle) -> c_int,
+    wrap: unsafe extern "C" fn(Handle) -> *mut ffi::PyObject,
+    flash: Option<Flash>,
+    cudnn: Option<Cudnn>,
+    on_host: Option<OnHost>,
+    flash_is_on: Py<PyAny>,
+    cudnn_is_on: Py<PyAny>,
+}
+
+static FUNCTIONS: PyOnceLock<Option<Functions>> = PyOnceLock::new();
+
+fn functions(py: Python<'_>) -> Option<&'static Functions> {
+    FUNCTIONS.get_or_init(py, || py.import("torch").ok().and_then(|torch| Functions::find(&torch))).as_ref()
+}
+
+impl Functions {
+    fn find(torch: &Bound<'_, PyAny>) -> Option<Functions> {
+        let (host, python) = (library_beside(torch, "torch_cpu")?, library_beside(torch, "torch_python")?);
+        let device = library_beside(torch, "torch_cuda");
+        let about = torch.getattr("_C").ok()?;
+        // SAFETY: the names and types are those of torch's C interface, whose functions keep both; `THPVariable_Wrap` takes a
+        // reference to a tensor, which is what a handle points to. None of the libraries is ever unloaded.
+        unsafe {
+            let found = Functions {
+                rank: *host.get(b"aoti_torch_get_dim").ok()?,
+                sizes: *host.get(b"aoti_torch_get_sizes").ok()?,
+                strides: *host.get(b"aoti_torch_get_strides").ok()?,
+                offset: *host.get(b"aoti_torch_get_storage_offset").ok()?,
+                reinterpret: *host.get(b"aoti_torch__reinterpret_tensor").ok()?,
+                delete: *host.get(b"aoti_torch_delete_tensor_object").ok()?,
+                wrap: *python.get(b"_Z16THPVariable_WrapRKN2at10TensorBaseE").ok()?,
+                flash: device.as_ref().and_then(|device| {
+                    device.get::<Flash>(b"aoti_torch_cuda__flash_attention_forward").ok().map(|found| *found)
+                }),
+                cudnn: device.as_ref().and_then(|device| {
+                    let name = b"aoti_torch_cuda__scaled_dot_product_cudnn_attention";
+                    device.get::<Cudnn>(name).ok().map(|found| *found)
+                }),
+                on_host: host
+                    .get::<OnHost>(b"aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu")
+                    .ok()
+                    .map(|found| *found),
+                flash_is_on: about.getattr("_get_flash_sdp_enabled").ok()?.unbind(),
+                cudnn_is_on: about.getattr("_get_cudnn_sdp_enabled").ok()?.unbind(),
+            };
+            std::mem::forget((host, python, device));
+            Some(found)
+        }
+    }
+
+    /// A tensor's sizes, strides and where it begins in its memory.
+    fn shape<const N: usize>(&self, tensor: Handle) -> Option<Shape<N>> {
+        let (mut rank, mut offset) = (0, 0);
+        let (mut sizes, mut strides) = (ptr::null(), ptr::null());
+        // SAFETY: the handle is a tensor's; both rows have as many numbers as it has dimensions, and live as long as it does.
+        unsafe {
+            let told = (self.rank)(tensor, &raw mut rank) == 0
+                && (self.sizes)(tensor, &raw mut sizes) == 0
+                && (self.strides)(tensor, &raw mut strides) == 0
+                && (self.offset)(tensor, &raw mut offset) == 0;
+            (told && rank == N as i64).then(|| Shape {
+                sizes: *sizes.cast::<[i64; N]>(),
+                strides: *strides.cast::<[i64; N]>(),
+                offset,
+            })
+        }
+    }
+
+    /// The same memory in another shape.
+    fn view<const N: usize>(&'static self, tensor: Handle, shape: &Shape<N>) -> Option<Owned> {
+        let mut made = ptr::null_mut();
+        // SAFETY: as many sizes and strides as is said; they stay inside the memory of the tensor, of which they are a
+        // permutation or another division.
+        let code = unsafe {
+            (self.reinterpret)(
+                tensor,
+                N as i64,
+                shape.sizes.as_ptr(),
+                shape.strides.as_ptr(),
+                shape.offset,
+                &raw mut made,
+            )
+        };
+        (code == 0).then_some(Owned { handle: made, functions: self })
+    }
+}
+
+/// A tensor's dimensions.
+#[derive(Clone, Copy)]
+struct Shape<const N: usize> {
+    sizes: [i64; N],
+    strides: [i64; N],
+    offset: i64,
+}
+
+impl<const N: usize> Shape<N> {
+    /// With the second and the third dimension in each other's place.
+    fn swapped(mut self) -> Shape<N> {
+        self.sizes.swap(1, 2);
+        self.strides.swap(1, 2);
+        self
+    }
+
+    /// Without one dimension, of size 1.
+    fn without<const M: usize>(&self, gone: usize) -> Shape<M> {
+        let at = |place: usize| if place < gone { place } else { place + 1 };
+        Shape {
+            sizes: std::array::from_fn(|place| self.sizes[at(place)]),
+            strides: std::array::from_fn(|place| self.strides[at(place)]),
+            offset: self.offset,
+        }
+    }
+
+    /// With one dimension more, of size 1.
+    fn with<const M: usize>(&self, new: usize) -> Shape<M> {
+        let at = |place: usize| if place < new { place } else { place - 1 };
+        let mut wider = Shape {
+            sizes: std::array::from_fn(|place| self.sizes[at(place).min(N - 1)]),
+            strides: std::array::from_fn(|place| self.strides[at(place).min(N - 1)]),
+            offset: self.offset,
+        };
+        wider.sizes[new] = 1;
+        wider
+    }
+}
+
+/// A tensor of torch's that is ours.
+struct Owned {
+    handle: Handle,
+    functions: &'static Functions,
+}
+
+// SAFETY: torch's tensors are counted atomically, and may be given back on any thread.
+unsafe impl Send for Owned {}
+
+impl Drop for Owned {
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: ours, and given back once.
+            unsafe { (self.functions.delete)(self.handle) };
+        }
+    }
+}
+
+impl Owned {
+    const fn place(functions: &'static Functions) -> Owned {
+        Owned { handle: ptr::null_mut(), functions }
+    }
+
+    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
+        // SAFETY: the interpreter is attached; a new reference comes back, which shares the tensor.
+        unsafe { Bound::from_owned_ptr_or_err(py, (self.functions.wrap)(self.handle)) }
+    }
+}
+
+/// Which of torch's kernels.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Library {
+    Flash,
+    Cudnn,
+    OnHost,
+}
+
+/// What one of them is called with.
+struct Call {
+    functions: &'static Functions,
+    library: Library,
+    inputs: [Handle; 3],
+    is_decode: bool,
+    heads_first: bool,
+    causal: bool,
+    sm_scale: f64,
+}
+
+// SAFETY: the handles are tensors that the caller holds while the call lasts.
+unsafe impl Send for Call {}
+
+impl Call {
+    /// The output in the caller's layout and the lse, heads before places; nothing if torch does not answer.
+    fn run(&self) -> Option<(Owned, Owned)> {
+        let functions = self.functions;
+        // Flash attention itself has places before heads, and the other two the other order.
+        let wants_heads_first = self.library != Library::Flash;
+        let turns = wants_heads_first != self.heads_first;
+        let [q, k, v] = self.inputs;
+        let turned = |tensor: Handle| functions.view(tensor, &functions.shape::<4>(tensor)?.swapped());
+        let place = if wants_heads_first { 2 } else { 1 };
+        let rows = match (self.is_decode, turns) {
+            (true, _) => Some(functions.view(q, &functions.shape::<3>(q)?.with::<4>(place))?),
+            (false, true) => Some(turned(q)?),
+            (false, false) => None,
+        };
+        let (keys, values) = if turns { (Some(turned(k)?), Some(turned(v)?)) } else { (None, None) };
+        let used = |view: &Option<Owned>, given: Handle| view.as_ref().map_or(given, |view| view.handle);
+        let (output, lse) = self.attend([used(&rows, q), used(&keys, k), used(&values, v)])?;
+        if self.is_decode {
+            let shape = functions.shape::<4>(output.handle)?.without::<3>(place);
+            return Some((functions.view(output.handle, &shape)?, lse));
+        }
+        Some((if turns { turned(output.handle)? } else { output }, lse))
+    }
+
+    fn attend(&self, [q, k, v]: [Handle; 3]) -> Option<(Owned, Owned)> {
+        let functions = self.functions;
+        let mut made: [Owned; 7] = std::array::from_fn(|_| Owned::place(functions));
+        let [output, lse, others @ ..] = &mut made;
+        let (output, lse) = (&raw mut output.handle, &raw mut lse.handle);
+        let [first, second, third, fourth, fifth] = others.each_mut().map(|one| &raw mut one.handle);
+        let (scale, causal, mut number, mut another) =
+            (&raw const self.sm_scale, i32::from(self.causal), 0, 0);
+        let none = ptr::null();
+        // SAFETY: tensors with the dimensions that each function wants, which are alive; what it has not is null; every place for
+        // a result is ours.
+        let code = unsafe {
+            match self.library {
+                Library::Flash => {
+                    let (queries, keys) =
+                        (functions.shape::<4>(q)?.sizes[1], functions.shape::<4>(k)?.sizes[1]);
+                    functions.flash?(
+                        q,
+                        k,
+                        v,
+                        none,
+                        none,
+                        queries,
+                        keys,
+                        0.0,
+                        causal,
+                        0,
+                        scale,
+                        ptr::null(),
+                        ptr::null(),
+                        none,
+                        none,
+                        output,
+                        lse,
+                        first,
+                        second,
+                        third,
+                    )
+                }
+                Library::Cudnn => functions.cudnn?(
+                    q,
+                    k,
+                    v,
+                    none,
+                    0,
+                    0.0,
+                    causal,
+                    0,
+                    scale,
+                    output,
+                    lse,
+                    first,
+                    second,
+                    &raw mut number,
+                    &raw mut another,
+                    third,
+                    fourth,
+                    fifth,
+                ),
+                Library::OnHost => functions.on_host?(q, k, v, 0.0, causal, none, scale, output, lse),
+            }
+        };
+        let [output, lse, ..] = made;
+        (code == 0).then_some((output, lse))
+    }
+}
+
+/// A call as kernels in Python get it, with what they are called in Python.
+struct Asked<'a, 'py> {
+    library: Library,
+    inputs: [Borrowed<'a, 'py, PyAny>; 3],
+    is_decode: bool,
+    causal: bool,
+    sm_scale: f64,
+    return_lse: bool,
+    layout: &'a str,
+}
+
+impl<'py> Asked<'_, 'py> {
+    fn run(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let Some(functions) = functions(py) else { return Ok(None) };
+        let (is_on, name) = match self.library {
+            Library::Cudnn => (&functions.cudnn_is_on, "CUDNN_ATTENTION"),
+            _ => (&functions.flash_is_on, "FLASH_ATTENTION"),
+        };
+        if !is_on.bind(py).call0()?.is_truthy()? {
+            let message = format!("the caller's sdpa_kernel has {name} switched off");
+            return Err(PyNotImplementedError::new_err(message));
+        }
+        let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
+        let heads_first = self.layout == "BHSD";
+        let (library, is_decode, causal, sm_scale) =
+            (self.library, self.is_decode, self.causal, self.sm_scale);
+        let call = Call { functions, library, inputs: [q, k, v], is_decode, heads_first, causal, sm_scale };
+        let Some((output, lse)) = py.detach(move || call.run()) else { return Ok(None) };
+        let output = output.into_object(py)?;
+        if !self.return_lse {
+            return Ok(Some(output));
+        }
+        // Flash attention gives `[batch, heads, places]`.
+        let Some(shape) = functions.shape::<3>(lse.handle) else { return Ok(None) };
+        let lse = match (is_decode, heads_first) {
+            (true, _) => functions.view(lse.handle, &shape.without::<2>(2)),
+            (false, false) => functions.view(lse.handle, &shape.swapped()),
+            (false, true) => Some(lse),
+        };
+        let Some(lse) = lse else { return Ok(None) };
+        Ok(Some(PyTuple::new(py, [output, lse.into_object(py)?])?.into_any()))
+    }
+}
+
+/// The adapter in Python, for what was not answered here.
+#[cold]
+fn again<'py>(
+    py: Python<'py>,
+    name: &str,
+    inputs: [Option<&Bound<'py, PyAny>>; 5],
+    params: &[(&str, Bound<'py, PyAny>)],
+) -> PyResult<Bound<'py, PyAny>> {
+    let keywords = PyDict::new(py);
+    for (name, value) in params {
+        keywords.set_item(name, value)?;
+    }
+    py.import("layerzero.backends.torch")?.getattr(name)?.call(PyTuple::new(py, inputs)?, Some(&keywords))
+}
+
+macro_rules! kernels {
+    ($($library:expr, $prefill:ident, $prefill_in_python:literal, $decode:ident, $decode_in_python:literal;)*) => { $(
+        #[pyfunction]
+        #[pyo3(signature = (q, k, v, mask, alibi_slopes=None, *, causal, causal_offset, window_left, window_right, soft_cap, sm_scale, return_lse, layout))]
+        #[expect(clippy::too_many_arguments, reason = "an operation's own")]
+        fn $prefill<'py>(
+            py: Python<'py>,
+            q: &Bound<'py, PyAny>,
+            k: &Bound<'py, PyAny>,
+            v: &Bound<'py, PyAny>,
+            mask: Option<&Bound<'py, PyAny>>,
+            alibi_slopes: Option<&Bound<'py, PyAny>>,
+            causal: bool,
+            causal_offset: Bound<'py, PyAny>,
+            window_left: Bound<'py, PyAny>,
+            window_right: Bound<'py, PyAny>,
+            soft_cap: Bound<'py, PyAny>,
+            sm_scale: f64,
+            return_lse: bool,
+            layout: &str,
+        ) -> PyResult<Bound<'py, PyAny>> {
+            let asked = Asked { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: false, causal, sm_scale, return_lse, layout };
+            if let Some(result) = asked.run(py)? {
+                return Ok(result);
+            }
+            let params = [
+                ("causal", causal.into_pyobject(py)?.to_owned().into_any()), ("causal_offset", causal_offset),
+                ("window_left", window_left), ("window_right", window_right), ("soft_cap", soft_cap),
+                ("sm_scale", sm_scale.into_pyobject(py)?.into_any()),
+                ("return_lse", return_lse.into_pyobject(py)?.to_owned().into_any()),
+                ("layout", layout.into_pyobject(py)?.into_any()),
+            ];
+            again(py, $prefill_in_python, [Some(q), Some(k), Some(v), mask, alibi_slopes], &params)
+        }
+
+        #[pyfunction]
+        #[pyo3(signature = (q, k, v, kv_lens, alibi_slopes=None, *, window_left, soft_cap, sm_scale, return_lse, layout))]
+        #[expect(clippy::too_many_arguments, reason = "an operation's own")]
+        fn $decode<'py>(
+            py: Python<'py>,
+            q: &Bound<'py, PyAny>,
+            k: &Bound<'py, PyAny>,
+            v: &Bound<'py, PyAny>,
+            kv_lens: Option<&Bound<'py, PyAny>>,
+            alibi_slopes: Option<&Bound<'py, PyAny>>,
+            window_left: Bound<'py, PyAny>,
+            soft_cap: Bound<'py, PyAny>,
+            sm_scale: f64,
+            return_lse: bool,
+            layout: &str,
+        ) -> PyResult<Bound<'py, PyAny>> {
+            let asked = Asked { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: true, causal: false, sm_scale, return_lse, layout };
+            if let Some(result) = asked.run(py)? {
+                return Ok(result);
+            }
+            let params = [
+                ("window_left", window_left), ("soft_cap", soft_cap), ("sm_scale", sm_scale.into_pyobject(py)?.into_any()),
+                ("return_lse", return_lse.into_pyobject(py)?.to_owned().into_any()),
+                ("layout", layout.into_pyobject(py)?.into_any()),
+            ];
+            again(py, $decode_in_python, [Some(q), Some(k), Some(v), kv_lens, alibi_slopes], &params)
+        }
+    )* };
+}
+
+kernels! {
+    Library::Flash, torch_flash_prefill, "_flash_prefill", torch_flash_decode, "_flash_decode";
+    Library::Cudnn, torch_cudnn_prefill, "_cudnn_prefill", torch_cudnn_decode, "_cudnn_decode";
+    Library::OnHost, torch_host_prefill, "_host_prefill", torch_host_decode, "_host_decode";
+}
+
+/// The same values with the first two dimensions divided anew, into one or two: a view, or a copy where they do not lie densely in
+/// each other.
+#[pyfunction]
+#[pyo3(signature = (tensor, first, second=None))]
+fn divided<'py>(
+    py: Python<'py>,
+    tensor: &Bound<'py, PyAny>,
+    first: i64,
+    second: Option<i64>,
+) -> PyResult<Bound<'py, PyAny>> {
+    if let (Some(functions), Some(whole)) = (functions(py), handle(tensor.as_borrowed()))
+        && let Some(Shape {
+            sizes: [outer, inner, heads, features],
+            strides: [far, near, head, feature],
+            offset,
+        }) = functions.shape::<4>(whole)
+    {
+        // The step between two of one means nothing.
+        let step = if inner == 1 { far } else { near };
+        let is_dense = outer == 1 || far == inner * step;
+        let view = match second {
+            _ if !is_dense || outer * inner != first * second.unwrap_or(1) => None,
+            None => functions.view(
+                whole,
+                &Shape { sizes: [first, heads, features], strides: [step, head, feature], offset },
+            ),
+            Some(second) => {
+                let sizes = [first, second, heads, features];
+                functions.view(whole, &Shape { sizes, strides: [second * step, step, head, feature], offset })
+            }
+        };
+        if let Some(view) = view {
+            return view.into_object(py);
+        }
+    }
+    let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;
+    let sizes: Vec<i64> =
+        [Some(first), second].into_iter().flatten().chain(shape.into_iter().skip(2)).collect();
+    tensor.call_method1("reshape", (sizes,))
+}
+
+/// Adds the functions.
+pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(torch_flash_prefill, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_flash_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_cudnn_prefill, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_cudnn_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_host_prefill, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_host_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(divided, module)?)
+}

@@ -1,0 +1,80 @@
+"""torch's attention behind its dispatcher, and views made without it: as far as a host has them, against torch's own."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import _native  # noqa: E402
+
+PARAMS = {"window_left": -1, "soft_cap": 0.0, "return_lse": False}
+# torch's records are looked at when its first tensor comes.
+lz.ops.norm_rms(torch.ones(1, 8), torch.ones(8))
+
+
+def draw(*shape, seed=0, dtype=torch.float32):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_prefill_in_either_layout(layout, causal, dtype):
+    q, k, v = (draw(2, 7, 3, 16, seed=seed, dtype=dtype) for seed in range(3))
+    expected = F.scaled_dot_product_attention(*(one.transpose(1, 2) for one in (q, k, v)), is_causal=causal, scale=0.3)
+    if layout == "BHSD":
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+    else:
+        expected = expected.transpose(1, 2)
+    params = {**PARAMS, "causal_offset": 0, "window_right": -1, "layout": layout}
+    result = _native.torch_host_prefill(q, k, v, None, causal=causal, sm_scale=0.3, **params)
+    assert type(result) is torch.Tensor and not result.requires_grad
+    torch.testing.assert_close(result, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
+def test_a_decode_step_in_either_layout(layout):
+    q, k, v = draw(2, 3, 16), draw(2, 9, 3, 16, seed=1), draw(2, 9, 3, 16, seed=2)
+    expected = F.scaled_dot_product_attention(q[:, :, None], k.transpose(1, 2), v.transpose(1, 2))[:, :, 0]
+    if layout == "BHSD":
+        k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
+    result = _native.torch_host_decode(q, k, v, None, sm_scale=0.25, **PARAMS, layout=layout)
+    torch.testing.assert_close(result, expected)
+
+
+def test_a_callers_own_choice_is_respected():
+    q = draw(1, 4, 2, 8)
+    params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION switched off"):
+        _native.torch_host_prefill(q, q, q, None, **params)
+
+
+def test_what_torch_refuses_is_raised_as_torch_does():
+    q, k = draw(1, 4, 2, 8), draw(1, 4, 2, 16)
+    params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
+    with pytest.raises(RuntimeError):
+        _native.torch_host_prefill(q, k, k, None, **params)
+
+
+def test_dimensions_are_divided_as_views():
+    x = draw(2, 12, 3, 4)
+    for sizes in ((24,), (6, 4), (24, 1), (1, 24)):
+        made = _native.divided(x, *sizes)
+        assert made.data_ptr() == x.data_ptr() and torch.equal(made, x.view(*sizes, 3, 4))
+    one = draw(1, 24, 3, 4)[:, :12]
+    assert torch.equal(_native.divided(one, 12), one[0]) and _native.divided(one, 12).data_ptr() == one.data_ptr()
+    made = _native.divided(x[:, :1], 2)
+    assert torch.equal(made, x[:, 0]) and made.data_ptr() == x.data_ptr()
+    del x
+    assert made.shape == (2, 3, 4) and bool(torch.isfinite(made).all()), "a view keeps its memory"
+
+
+def test_dimensions_that_are_not_dense_are_copied():
+    x = draw(2, 12, 3, 4)
+    part = x[:, :8]
+    assert torch.equal(_native.divided(part, 16), part.reshape(16, 3, 4))
+    with pytest.raises(RuntimeError):
+        _native.divided(x, 7)
