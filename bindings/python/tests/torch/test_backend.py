@@ -99,7 +99,7 @@ def prefills():
                 yield pytest.param(kernel, operation, case, id=f"{kernel}-{name}")
 
 
-@pytest.mark.parametrize(("kernel", "operation", "chosen"), prefills())
+@pytest.mark.parametrize(("kernel", "operation", "chosen"), list(prefills()))
 def test_attention_of_a_prefill(kernel, operation, chosen):
     kv_heads = 4 if "standard" in operation else 2
 
