@@ -229,6 +229,12 @@ for shape in (shapes._norm(3, 1000, False), shapes._norm(3, 1000, True), shapes.
     getattr(lz.ops, shape.operation.replace(".", "_"))(**shape.arguments)
     torch.cuda.synchronize()
     done.append(shape.operation)
+for shape, inner in ((shapes._prefill(1, 4, 2, 96, 64, True), "prefill"), (shapes._decode(2, 4, 2, 100, 64), "decode")):
+    for kernel in (f"torch.cuda.sdpa.flash.gqa.{inner}", f"torch.cuda.sdpa.cudnn.gqa.{inner}"):
+        lz.lock(shape.operation, kernel)
+        getattr(lz.ops, shape.operation.replace(".", "_"))(**shape.arguments)
+        torch.cuda.synchronize()
+        done.append(kernel)
 cache = lz.kv_cache("virtual", batch=2, kv_heads=2, head_dim=64, capacity=4096, dtype=torch.bfloat16, device="cuda")
 k = torch.randn(3000, 2, 64, device="cuda", dtype=torch.bfloat16)
 cache.extend(0, k, k)

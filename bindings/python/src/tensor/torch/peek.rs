@@ -59,28 +59,41 @@ impl Peek {
         };
         let mut autograd = (0..WORDS).collect::<Vec<_>>();
         let mut keys: Vec<(usize, u64)> = Vec::new();
-        for (round, (sizes, dtype)) in [((2, 3), "float32"), ((4, 1), "float64")].into_iter().enumerate() {
-            let plain_tensor = make(sizes, dtype, false).ok()?;
-            let wanting_tensor = make(sizes, dtype, true).ok()?;
-            let negated_tensor = torch.call_method1("_neg_view", (&plain_tensor,)).ok()?;
-            let detached_tensor = wanting_tensor.call_method0("detach").ok()?;
-            let plain = record(&plain_tensor, words)?;
-            let wanting = record(&wanting_tensor, words)?;
-            let negated = record(&negated_tensor, words)?;
-            let detached = record(&detached_tensor, words)?;
+        // All of them stay, so that no record lies where an earlier one lay.
+        let mut samples = Vec::new();
+        let rounds = [((2, 3), "float32"), ((4, 1), "float64"), ((1, 5), "float32"), ((3, 3), "float64")];
+        for (round, (sizes, dtype)) in rounds.into_iter().enumerate() {
+            let plain = make(sizes, dtype, false).ok()?;
+            let wanting = make(sizes, dtype, true).ok()?;
+            let negated = torch.call_method1("_neg_view", (&plain,)).ok()?;
+            let detached = wanting.call_method0("detach").ok()?;
+            let complex = make(sizes, "complex64", false).ok()?;
+            let conjugated = complex.call_method0("conj").ok()?;
+            let both = torch.call_method1("_neg_view", (&conjugated,)).ok()?;
+            let tensors = [plain, wanting, negated, detached, complex, conjugated, both];
+            let mut records = [[0; WORDS]; 7];
+            for (found, tensor) in records.iter_mut().zip(&tensors) {
+                *found = record(tensor, words)?;
+            }
+            samples.push(tensors);
+            let [plain, wanting, negated, detached, complex, conjugated, both] = records;
             autograd.retain(|&word| plain[word] == 0 && detached[word] == 0 && wanting[word] != 0);
-            let differs = |word: usize| (word, plain[word] ^ negated[word]);
-            // One bit that only the negated one has, in a word that is otherwise the same for all four.
-            let found: Vec<(usize, u64)> = (0..WORDS)
-                .map(differs)
-                .filter(|&(word, bit)| {
-                    bit.count_ones() == 1
-                        && plain[word] & bit == 0
-                        && plain[word] == wanting[word]
-                        && plain[word] == detached[word]
-                        && plain[word] != 0
-                })
-                .collect();
+            // One bit that only the negated one has, in a word that is otherwise the same for all that are not complex. What a
+            // record leaves unused may look so by chance; among dispatch keys is one for conjugates too, and a view can have both.
+            let is_key = |word: usize, bit: u64| {
+                let conjugate = complex[word] ^ conjugated[word];
+                bit.count_ones() == 1
+                    && plain[word] & bit == 0
+                    && plain[word] != 0
+                    && plain[word] == wanting[word]
+                    && plain[word] == detached[word]
+                    && conjugate.count_ones() == 1
+                    && conjugate != bit
+                    && complex[word] & (conjugate | bit) == 0
+                    && both[word] == complex[word] | conjugate | bit
+            };
+            let found = (0..WORDS).map(|word| (word, plain[word] ^ negated[word]));
+            let found: Vec<(usize, u64)> = found.filter(|&(word, bit)| is_key(word, bit)).collect();
             if round == 0 {
                 keys = found;
             } else {
