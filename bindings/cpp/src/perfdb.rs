@@ -34,28 +34,20 @@ pub fn measure(
 fn measured(kernel: String, outcome: &Outcome) -> ffi::Measured {
     let mut one = ffi::Measured {
         kernel,
-        state: String::new(),
+        state: outcome.state().to_owned(),
         median_ns: 0.0,
         p95_ns: 0.0,
         samples: 0,
         reasons: Vec::new(),
     };
-    let state = match outcome {
+    match outcome {
         Outcome::Measured(timing) => {
             (one.median_ns, one.p95_ns, one.samples) = (timing.median_ns, timing.p95_ns, timing.samples);
-            "measured"
         }
-        Outcome::Failed(why) => {
-            one.reasons.push(reason(why));
-            "failed"
-        }
-        Outcome::Passed(whys) => {
-            one.reasons.extend(whys.iter().map(reason));
-            "passed"
-        }
-        Outcome::Untouched => "untouched",
-    };
-    one.state = state.to_owned();
+        Outcome::Failed(why) => one.reasons.push(reason(why)),
+        Outcome::Passed(whys) => one.reasons.extend(whys.iter().map(reason)),
+        Outcome::Untouched => {}
+    }
     one
 }
 

@@ -71,21 +71,21 @@ fn tune<'py>(
     for (id, outcome) in &tuned.kernels {
         let one = PyDict::new(py);
         one.set_item("kernel", id)?;
-        let (state, why) = match outcome {
+        let why = match outcome {
             Outcome::Measured(timing) => {
                 one.set_item("median_ns", timing.median_ns)?;
                 one.set_item("p95_ns", timing.p95_ns)?;
                 one.set_item("samples", timing.samples)?;
-                ("measured", None)
+                None
             }
-            Outcome::Failed(reason) => ("failed", Some(reason.to_string())),
+            Outcome::Failed(reason) => Some(reason.to_string()),
             Outcome::Passed(reasons) => {
                 let all: Vec<String> = reasons.iter().map(ToString::to_string).collect();
-                ("passed", Some(all.join("; ")))
+                Some(all.join("; "))
             }
-            Outcome::Untouched => ("untouched", None),
+            Outcome::Untouched => None,
         };
-        one.set_item("state", state)?;
+        one.set_item("state", outcome.state())?;
         one.set_item("why", why)?;
         kernels.push(one);
     }

@@ -170,12 +170,6 @@ struct Candidate {
     is_far_behind: bool,
 }
 
-impl Candidate {
-    fn takes_part(&self) -> bool {
-        self.failure.is_none() && !self.is_far_behind
-    }
-}
-
 /// Broken off by the caller.
 struct Cancelled;
 
@@ -264,6 +258,16 @@ impl Engine {
 }
 
 impl Outcome {
+    /// In one word, for those who pass it on.
+    pub fn state(&self) -> &'static str {
+        match self {
+            Outcome::Measured(_) => "measured",
+            Outcome::Failed(_) => "failed",
+            Outcome::Passed(_) => "passed",
+            Outcome::Untouched => "untouched",
+        }
+    }
+
     /// Measured ones by their median, the others after them.
     fn order(&self) -> f64 {
         match self {
@@ -274,6 +278,10 @@ impl Outcome {
 }
 
 impl Candidate {
+    fn takes_part(&self) -> bool {
+        self.failure.is_none() && !self.is_far_behind
+    }
+
     fn timing(&self, now: u64) -> Option<Timing> {
         (self.samples.len() > 0).then(|| Timing {
             median_ns: self.samples.median(),
