@@ -12,7 +12,7 @@
 pub static ATTENTION_CROSS_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.decode",
     1u32,
-    "9fe5239eda2022d51fd695f4ab2b57237c5c8f5502a03548dbf945d4e5781b0e",
+    "5cc9e5bcc5628ad5747a1f8934ed19e26a5d54dcd50f6e89babd1a963cb62cc4",
     "schemas/ops/attention/cross/decode.yaml",
     include_str!("../../../schemas/ops/attention/cross/decode.yaml"),
     &FIELDS,
@@ -699,7 +699,10 @@ const FIELDS: [::lz_core::context::Field; 21usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

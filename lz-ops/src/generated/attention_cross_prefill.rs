@@ -12,7 +12,7 @@
 pub static ATTENTION_CROSS_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.prefill",
     1u32,
-    "673ea244aa2b1a4269cb5fc515d87bb17fbc01e7a6c3d32f1c2698a862a910b5",
+    "8e6a99e2fa441ebc5c46538083b54f387501d8987f44a10f15e3b78031c461cb",
     "schemas/ops/attention/cross/prefill.yaml",
     include_str!("../../../schemas/ops/attention/cross/prefill.yaml"),
     &FIELDS,
@@ -721,7 +721,7 @@ const FIELDS: [::lz_core::context::Field; 22usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -746,7 +746,10 @@ const FIELDS: [::lz_core::context::Field; 22usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.decode",
     1u32,
-    "3c1b72f89442b5f05757d03221676e69ed7eeac2f97f0ae41e23264ded45e7b9",
+    "6b82d7cf1114914fb68d139c3bd337374e0ec1d7e639915842de688a37576675",
     "schemas/ops/attention/gqa/decode.yaml",
     include_str!("../../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
@@ -792,7 +792,10 @@ const FIELDS: [::lz_core::context::Field; 22usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill",
     1u32,
-    "e6c8c6c73b38e6cfee4908b4aab2fa3d8c27ca24898bb1c49be08593f706bd7c",
+    "e3240c20334696ca13157dac08cb3ea066f499a809bf8844027e06f73c6a666b",
     "schemas/ops/attention/gqa/prefill.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.yaml"),
     &FIELDS,
@@ -922,7 +922,7 @@ const FIELDS: [::lz_core::context::Field; 27usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -933,7 +933,10 @@ const FIELDS: [::lz_core::context::Field; 27usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_PREFILL_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1u32,
-    "d1ebbdb151d8ae2c0716052064a1abcf853df38c51d3e955e98f7733a935da84",
+    "acf2e16c9e291b5cb18ec77edb9890ec14308d618ccabeae54a73eb5deadcfd6",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -1047,7 +1047,7 @@ const FIELDS: [::lz_core::context::Field; 28usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },

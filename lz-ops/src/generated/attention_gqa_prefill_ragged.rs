@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1u32,
-    "9524de294bc00d8ad44a677b1e58a64d47363931e951f3985e4cd4f3c5dba328",
+    "601d8d0fdf56abb38f80c3426287b8fd9c6fb58688c84b4bfa69ec9e17eba3ee",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -794,7 +794,7 @@ const FIELDS: [::lz_core::context::Field; 24usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -805,7 +805,10 @@ const FIELDS: [::lz_core::context::Field; 24usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

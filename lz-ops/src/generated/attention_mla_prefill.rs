@@ -12,7 +12,7 @@
 pub static ATTENTION_MLA_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.prefill",
     1u32,
-    "26d857b23447225456f2f316fc1b91df6fb7690d81d9dc73e38839d1850f04d6",
+    "3d5ec311d90e3cec6c9162f02e9d2551841f3be6f78bd732d5ece93fae3625f5",
     "schemas/ops/attention/mla/prefill.yaml",
     include_str!("../../../schemas/ops/attention/mla/prefill.yaml"),
     &FIELDS,
@@ -515,7 +515,7 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -533,7 +533,10 @@ const FIELDS: [::lz_core::context::Field; 17usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_SPARSE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.block",
     1u32,
-    "0b8d381ca733e62c1487cb7b2c642476ca577238470f6c71da96fbaa56147342",
+    "e15e192044e29c7d8019defafd52d32dde31f3dc878ce4d37bc23ba2cd5cb05b",
     "schemas/ops/attention/sparse/block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
@@ -659,7 +659,7 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -684,7 +684,10 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

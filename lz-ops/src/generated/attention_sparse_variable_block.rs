@@ -12,7 +12,7 @@
 pub static ATTENTION_SPARSE_VARIABLE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.variable_block",
     1u32,
-    "e06c065652a069a5a30ca85cba568c92fc51d12dc54b1b640db2a2f7b5e1dc97",
+    "183eec9b64cdd68bb9447f7be32f2741e152dc96b15263993a4ef6c7cb926db4",
     "schemas/ops/attention/sparse/variable_block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/variable_block.yaml"),
     &FIELDS,
@@ -676,7 +676,7 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -701,7 +701,10 @@ const FIELDS: [::lz_core::context::Field; 20usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.decode",
     1u32,
-    "99befdcb68cdd903a00d83406f4cd1cc98198572e842427cf687a34b85e0531a",
+    "5ee01eb2e329c55be5ce9c46fe7607471dc6b9fb1313aa5fae62655cff3413c7",
     "schemas/ops/attention/standard/decode.yaml",
     include_str!("../../../schemas/ops/attention/standard/decode.yaml"),
     &FIELDS,
@@ -763,7 +763,10 @@ const FIELDS: [::lz_core::context::Field; 21usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill",
     1u32,
-    "ac6697fd28bf9548484cfc07b23802c97608ccf02288ac0ff0a0e63453d67ece",
+    "f4bd661549cf0489298a6e7d18d25091f2bf66790ceb32781d486ddcc13bb980",
     "schemas/ops/attention/standard/prefill.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.yaml"),
     &FIELDS,
@@ -900,7 +900,7 @@ const FIELDS: [::lz_core::context::Field; 26usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -911,7 +911,10 @@ const FIELDS: [::lz_core::context::Field; 26usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },

@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_PREFILL_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.paged",
     1u32,
-    "5d25af0f47bae3841eb6fb22cee8fbe6299a6874d6d47bc9dda510862129f2a5",
+    "40f5838a1f60e9592bca9851ca2a4b0cb9bcdcf9679696f17acf8f849b43f0cc",
     "schemas/ops/attention/standard/prefill.paged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.paged.yaml"),
     &FIELDS,
@@ -1029,7 +1029,7 @@ const FIELDS: [::lz_core::context::Field; 27usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },

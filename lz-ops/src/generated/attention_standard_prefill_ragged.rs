@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.ragged",
     1u32,
-    "9257b7473db74da94e409fbf9270f36787e09fe61b6270c8a9cc24278e5b1dd3",
+    "c386db1b04ee85622d3f78d633a1172ff5c7f8759f6406185a4402d1011246e7",
     "schemas/ops/attention/standard/prefill.ragged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.ragged.yaml"),
     &FIELDS,
@@ -776,7 +776,7 @@ const FIELDS: [::lz_core::context::Field; 23usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[1i64, 16i64, 128i64, 512i64, 2048i64, 8192i64],
+                    &[1i64, 16i64, 128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64],
                 ),
             ),
         },
@@ -787,7 +787,10 @@ const FIELDS: [::lz_core::context::Field; 23usize] = [
         kind: ::lz_core::context::FieldKind::Axis {
             buckets: Some(
                 ::std::borrow::Cow::Borrowed(
-                    &[128i64, 512i64, 2048i64, 8192i64, 32768i64],
+                    &[
+                        128i64, 512i64, 1024i64, 2048i64, 4096i64, 8192i64, 16384i64,
+                        32768i64,
+                    ],
                 ),
             ),
         },
