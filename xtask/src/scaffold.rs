@@ -84,12 +84,9 @@ pub fn check(root: &Path) -> Result<()> {
     codegen::run(&checkout, Mode::Check)?;
     let again = new_op::run(&checkout, NAME).err().context("the same operation was started twice")?;
     ensure!(again.to_string().contains("exists already"), "unexpected refusal: {again}");
-    codegen::write(&checkout.join("lz-ops/examples/call.rs"), CALLER)?;
-    let arguments = ["run", "--quiet", "--offline", "--package", "lz-ops", "--example", "call"];
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let target = root.join(target);
-    command::run_with(&checkout, "cargo", &arguments, &[("CARGO_TARGET_DIR", &target)])?;
-    call_from_cpp(&checkout, &target)?;
+    call_from_rust_and_cpp(&checkout, &target)?;
     call_from_python(root, &checkout, &target)?;
     // What was built first from the copy would go on passing for the checkout's own, as long as the copy does not change.
     fs::remove_dir_all(&checkout).with_context(|| format!("removing {}", checkout.display()))
@@ -109,10 +106,13 @@ fn rename(checkout: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Links a program with the library of the copy.
-fn call_from_cpp(checkout: &Path, target: &Path) -> Result<()> {
-    let build = ["build", "--quiet", "--offline", "--package", "lz-cpp"];
+/// Runs a program in Rust, and one in C++ that is linked with the library of the copy. Both are built with the package of C++,
+/// which has all that they need: every other choice of packages would compile the operations once more.
+fn call_from_rust_and_cpp(checkout: &Path, target: &Path) -> Result<()> {
+    codegen::write(&checkout.join("bindings/cpp/examples/call.rs"), CALLER)?;
+    let build = ["build", "--quiet", "--offline", "--package", "lz-cpp", "--lib", "--example", "call"];
     command::run_with(checkout, "cargo", &build, &[("CARGO_TARGET_DIR", target)])?;
+    command::run(checkout, &target.join("debug/examples/call").to_string_lossy(), &[])?;
     let source = checkout.join("call.cpp");
     codegen::write(&source, CPP_CALLER)?;
     let program = target.join("new-op-call");
