@@ -425,34 +425,47 @@ pub fn pointer_mut<T>(value: Option<&mut T>) -> *mut T {
 /// `repr(C)`; the first field is the size as a `usize`; zero bytes are a value of every other field and mean "not said".
 pub unsafe trait Versioned: Copy {}
 
-/// Copies a structure as far as both sides know it; what the other side does not know is zero.
+/// A structure as far as both sides know it: the other side's own where that has everything, or else a copy, kept in `room`, in
+/// which what the other side does not know is zero.
 ///
 /// # Safety
-/// The pointer is null or names a structure that has as many bytes as its first field says.
+/// The pointer is null or names a structure that has as many bytes as its first field says and stays as it is while it is
+/// borrowed.
 #[inline]
-pub unsafe fn read<T: Versioned>(structure: *const T) -> Result<T, Reason> {
+pub unsafe fn borrow<T: Versioned>(structure: *const T, room: &mut Option<T>) -> Result<&T, Reason> {
     // SAFETY: null is checked; otherwise the caller vouches for the first field.
     let size = if structure.is_null() { 0 } else { unsafe { structure.cast::<usize>().read() } };
+    if size >= size_of::<T>() {
+        // SAFETY: at least as many bytes as our own structure has, and `Versioned` says that any of them are values.
+        return Ok(unsafe { &*structure });
+    }
     if size < size_of::<usize>() {
-        return Err(Reason::new(ReasonCode::BackendAbiMismatch)
-            .required("a structure that says its size")
-            .found(format!("{size} bytes")));
+        return Err(unsized_structure(size));
     }
-    if size == size_of::<T>() {
-        // SAFETY: as many bytes as our own structure has, and `Versioned` says that any of them are values.
-        return Ok(unsafe { *structure });
-    }
-    let mut copy = std::mem::MaybeUninit::<T>::zeroed();
-    // SAFETY: the caller vouches for `size` bytes, and the copy has room for its own size.
+    let mut copy = MaybeUninit::<T>::zeroed();
+    // SAFETY: the caller vouches for `size` bytes, and the copy has room for more.
     unsafe {
-        std::ptr::copy_nonoverlapping(
-            structure.cast::<u8>(),
-            copy.as_mut_ptr().cast::<u8>(),
-            size.min(size_of::<T>()),
-        );
+        std::ptr::copy_nonoverlapping(structure.cast::<u8>(), copy.as_mut_ptr().cast::<u8>(), size);
     }
     // SAFETY: zeroes or the other side's values; `Versioned` says that both are values.
-    Ok(unsafe { copy.assume_init() })
+    Ok(room.insert(unsafe { copy.assume_init() }))
+}
+
+#[cold]
+fn unsized_structure(size: usize) -> Reason {
+    Reason::new(ReasonCode::BackendAbiMismatch)
+        .required("a structure that says its size")
+        .found(format!("{size} bytes"))
+}
+
+/// The same as a copy.
+///
+/// # Safety
+/// As for [`borrow`], for the time of this call.
+pub unsafe fn read<T: Versioned>(structure: *const T) -> Result<T, Reason> {
+    let mut room = None;
+    // SAFETY: passed on.
+    unsafe { borrow(structure, &mut room) }.copied()
 }
 
 // SAFETY: `repr(C)`, begins with its size, and holds pointers, numbers and optional functions.
@@ -478,5 +491,44 @@ mod bridged {
     unsafe impl cxx::ExternType for super::Tokenizer {
         type Id = cxx::type_id!("lz_tokenizer");
         type Kind = cxx::kind::Trivial;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(size: usize) -> CallOptions {
+        CallOptions {
+            size,
+            stream: std::ptr::dangling_mut(),
+            context: std::ptr::dangling_mut(),
+            allocate: None,
+        }
+    }
+
+    #[test]
+    fn a_structure_that_has_everything_is_borrowed_and_a_shorter_one_is_filled_up() {
+        for size in [size_of::<CallOptions>(), size_of::<CallOptions>() + 8] {
+            let (given, mut room) = (options(size), None);
+            // SAFETY: at least as many bytes are there as are looked at.
+            let found = unsafe { borrow(&raw const given, &mut room) }.unwrap();
+            assert!(std::ptr::eq(found, &raw const given));
+        }
+        let (given, mut room) = (options(2 * size_of::<usize>()), None);
+        // SAFETY: as many bytes as it says are there.
+        let found = unsafe { borrow(&raw const given, &mut room) }.unwrap();
+        assert_eq!(found.stream, given.stream);
+        assert!(found.context.is_null());
+    }
+
+    #[test]
+    fn a_structure_without_a_size_is_refused() {
+        let (given, mut room) = (options(3), None);
+        for structure in [std::ptr::null(), &raw const given] {
+            // SAFETY: null, or there.
+            let refusal = unsafe { borrow(structure, &mut room) }.unwrap_err();
+            assert_eq!(refusal.code, ReasonCode::BackendAbiMismatch);
+        }
     }
 }

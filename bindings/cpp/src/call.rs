@@ -11,12 +11,21 @@ use crate::generated::bridge::ffi;
 #[derive(Debug)]
 pub struct Failure(Error);
 
+/// What came of a call. An error takes a hundred bytes: where it is boxed, success is no more than a null pointer, and calls pass
+/// it on at no cost.
+pub type Outcome = Result<(), Box<Error>>;
+
 /// Runs `work`; an error or a panic becomes a failure, success a null pointer.
-#[inline]
 pub fn guarded(work: impl FnOnce() -> Result<(), Error>) -> *mut Failure {
+    guarded_call(|| work().map_err(Box::new))
+}
+
+/// The same for the call of an operation.
+#[inline]
+pub fn guarded_call(work: impl FnOnce() -> Outcome) -> *mut Failure {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(())) => std::ptr::null_mut(),
-        Ok(Err(error)) => fail(error),
+        Ok(Err(error)) => fail(*error),
         Err(panic) => {
             let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
             let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
@@ -40,21 +49,39 @@ pub fn refuse(operation: &OperationInfo, reason: Reason) -> Error {
 
 /// What came of lending arguments: those that cannot be lent are the caller's mistake.
 #[inline]
-pub fn settle(operation: &OperationInfo, outcome: Result<Result<(), Error>, Reason>) -> Result<(), Error> {
+pub fn settle(operation: &OperationInfo, outcome: Result<Outcome, Reason>) -> Outcome {
     match outcome {
         Ok(outcome) => outcome,
-        Err(reason) => Err(refuse(operation, reason)),
+        Err(reason) => Err(refuse(operation, reason).into()),
     }
 }
 
 /// The arguments of a call, as far as both sides know them.
 ///
 /// # Safety
-/// As for [`abi::read`].
+/// As for [`abi::borrow`].
 #[inline]
-pub unsafe fn arguments<A: Versioned>(operation: &OperationInfo, args: *const A) -> Result<A, Error> {
+pub unsafe fn arguments<'a, A: Versioned>(
+    operation: &OperationInfo,
+    args: *const A,
+    room: &'a mut Option<A>,
+) -> Result<&'a A, Error> {
     // SAFETY: passed on.
-    unsafe { abi::read(args) }.map_err(|reason| refuse(operation, reason))
+    unsafe { abi::borrow(args, room) }.map_err(|reason| refuse(operation, reason))
+}
+
+/// Room for what a caller says who knows less than we do.
+#[derive(Debug)]
+pub struct Room<A> {
+    args: Option<A>,
+    options: Option<CallOptions>,
+}
+
+impl<A> Default for Room<A> {
+    #[inline]
+    fn default() -> Room<A> {
+        Room { args: None, options: None }
+    }
 }
 
 /// The places for results of one call.
@@ -65,11 +92,11 @@ pub struct Call<const N: usize> {
 
 /// How a call is made.
 #[derive(Debug)]
-pub struct CallSettings {
-    pub(crate) given: CallOptions,
+pub struct CallSettings<'a> {
+    pub(crate) given: &'a CallOptions,
 }
 
-impl CallSettings {
+impl CallSettings<'_> {
     /// Runs on the caller's stream.
     #[inline]
     pub fn run(&self, work: impl FnOnce() -> Result<(), Error>) -> Result<(), Error> {
@@ -85,18 +112,20 @@ impl<const N: usize> Call<N> {
     /// Everything that a call crosses with.
     ///
     /// # Safety
-    /// The pointers name structures as `lz_plugin.h` describes them; there are `N` outputs.
+    /// The pointers name structures as `lz_plugin.h` describes them, which stay as they are for `'a`; there are `N` outputs.
     #[inline]
-    pub unsafe fn read<A: Versioned>(
+    pub unsafe fn read<'a, A: Versioned>(
         operation: &OperationInfo,
         args: *const A,
         outputs: *mut Output,
         options: *const CallOptions,
-    ) -> Result<(A, Call<N>, CallSettings), Error> {
+        room: &'a mut Room<A>,
+    ) -> Result<(&'a A, Call<N>, CallSettings<'a>), Error> {
         // SAFETY: passed on.
-        let args = unsafe { arguments(operation, args) }?;
+        let args = unsafe { arguments(operation, args, &mut room.args) }?;
         // SAFETY: passed on.
-        let given = unsafe { abi::read(options) }.map_err(|reason| refuse(operation, reason))?;
+        let given = unsafe { abi::borrow(options, &mut room.options) };
+        let given = given.map_err(|reason| refuse(operation, reason))?;
         if N > 0 && outputs.is_null() {
             let reason = Reason::new(ReasonCode::OutputMissing).message("there is no place for the results");
             return Err(refuse(operation, reason));

@@ -20,7 +20,7 @@ pub unsafe fn place(
     name: &str,
     spec: impl FnOnce() -> Spec,
     slot: &mut Output,
-    options: &CallSettings,
+    options: &CallSettings<'_>,
     follow: Place,
     view: &mut TensorMut<'_>,
 ) -> Result<(), Error> {
@@ -44,7 +44,7 @@ pub unsafe fn optional_place(
     name: &str,
     spec: impl FnOnce() -> Spec,
     slot: &mut Output,
-    options: &CallSettings,
+    options: &CallSettings<'_>,
     follow: Place,
     view: &mut TensorMut<'_>,
 ) -> Result<bool, Error> {
@@ -70,7 +70,7 @@ unsafe fn allocate(
     name: &str,
     (shape, dtype): (Dims, DType),
     slot: &mut Output,
-    options: &CallSettings,
+    options: &CallSettings<'_>,
     follow: Place,
     view: &mut TensorMut<'_>,
 ) -> Result<(), Error> {

@@ -89,7 +89,7 @@ pub fn tokens(operation: &Operation) -> TokenStream {
         use lz_plugin::abi::{CallOptions, Output};
         use lz_plugin::generated::#module::#args;
 
-        use crate::call::{Call, Failure};
+        use crate::call::{Call, Failure, Outcome, Room};
         use crate::engine::Engine;
 
         #[doc = #docs]
@@ -103,13 +103,15 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             options: *const CallOptions,
             tuned: *mut crate::generated::bridge::ffi::Tuned,
         ) -> *mut Failure {
-            crate::call::guarded(|| {
+            crate::call::guarded_call(|| {
+                let mut room = Room::default();
                 // SAFETY: the caller vouches for all of it.
-                let (args, mut outputs, options) = unsafe { Call::<#count>::read(&lz_ops::#info, args, outputs, options) }?;
+                let (args, mut outputs, options) =
+                    unsafe { Call::<#count>::read(&lz_ops::#info, args, outputs, options, &mut room) }?;
                 let outputs = &mut outputs;
                 // SAFETY: as above.
                 let outcome = unsafe {
-                    args.lend(|args| {
+                    args.lend(|args| -> Outcome {
                         let mut checked = None;
                         let call = args.check_in(&mut checked)?;
                         #(#make)*
@@ -144,14 +146,15 @@ pub fn tokens(operation: &Operation) -> TokenStream {
             args: *const #args,
             answer: &mut crate::generated::bridge::ffi::Answer,
         ) -> *mut Failure {
-            crate::call::guarded(|| {
+            crate::call::guarded_call(|| {
+                let mut room = None;
                 // SAFETY: the caller vouches for all of it.
-                let args = unsafe { crate::call::arguments(&lz_ops::#info, args) }?;
+                let args = unsafe { crate::call::arguments(&lz_ops::#info, args, &mut room) }?;
                 // SAFETY: as above.
                 let outcome = unsafe {
-                    args.lend(|args| {
+                    args.lend(|args| -> Outcome {
                         let context = args.check()?.context();
-                        crate::inspect::answer(&engine.inner, &lz_ops::#info, &context, answer)
+                        Ok(crate::inspect::answer(&engine.inner, &lz_ops::#info, &context, answer)?)
                     })
                 };
                 crate::call::settle(&lz_ops::#info, outcome)

@@ -13,7 +13,7 @@
 )]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::attention_cross_prefill::AttentionCrossPrefillArgs;
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Outcome, Room};
 use crate::engine::Engine;
 /// Calls `attention.cross.prefill`, or measures its kernels where there is a place for what they take.
 ///
@@ -26,15 +26,16 @@ pub unsafe fn attention_cross_prefill(
     options: *const CallOptions,
     tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = Room::default();
         let (args, mut outputs, options) = unsafe {
             Call::<
                 2usize,
-            >::read(&lz_ops::ATTENTION_CROSS_PREFILL, args, outputs, options)
+            >::read(&lz_ops::ATTENTION_CROSS_PREFILL, args, outputs, options, &mut room)
         }?;
         let outputs = &mut outputs;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
@@ -98,18 +99,21 @@ pub unsafe fn attention_cross_prefill_ask(
     args: *const AttentionCrossPrefillArgs,
     answer: &mut crate::generated::bridge::ffi::Answer,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = None;
         let args = unsafe {
-            crate::call::arguments(&lz_ops::ATTENTION_CROSS_PREFILL, args)
+            crate::call::arguments(&lz_ops::ATTENTION_CROSS_PREFILL, args, &mut room)
         }?;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let context = args.check()?.context();
-                crate::inspect::answer(
-                    &engine.inner,
-                    &lz_ops::ATTENTION_CROSS_PREFILL,
-                    &context,
-                    answer,
+                Ok(
+                    crate::inspect::answer(
+                        &engine.inner,
+                        &lz_ops::ATTENTION_CROSS_PREFILL,
+                        &context,
+                        answer,
+                    )?,
                 )
             })
         };

@@ -13,7 +13,7 @@
 )]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::embedding_lookup::EmbeddingLookupArgs;
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Outcome, Room};
 use crate::engine::Engine;
 /// Calls `embedding.lookup`, or measures its kernels where there is a place for what they take.
 ///
@@ -26,13 +26,16 @@ pub unsafe fn embedding_lookup(
     options: *const CallOptions,
     tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = Room::default();
         let (args, mut outputs, options) = unsafe {
-            Call::<1usize>::read(&lz_ops::EMBEDDING_LOOKUP, args, outputs, options)
+            Call::<
+                1usize,
+            >::read(&lz_ops::EMBEDDING_LOOKUP, args, outputs, options, &mut room)
         }?;
         let outputs = &mut outputs;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
@@ -80,16 +83,21 @@ pub unsafe fn embedding_lookup_ask(
     args: *const EmbeddingLookupArgs,
     answer: &mut crate::generated::bridge::ffi::Answer,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
-        let args = unsafe { crate::call::arguments(&lz_ops::EMBEDDING_LOOKUP, args) }?;
+    crate::call::guarded_call(|| {
+        let mut room = None;
+        let args = unsafe {
+            crate::call::arguments(&lz_ops::EMBEDDING_LOOKUP, args, &mut room)
+        }?;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let context = args.check()?.context();
-                crate::inspect::answer(
-                    &engine.inner,
-                    &lz_ops::EMBEDDING_LOOKUP,
-                    &context,
-                    answer,
+                Ok(
+                    crate::inspect::answer(
+                        &engine.inner,
+                        &lz_ops::EMBEDDING_LOOKUP,
+                        &context,
+                        answer,
+                    )?,
                 )
             })
         };

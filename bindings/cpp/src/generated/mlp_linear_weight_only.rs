@@ -13,7 +13,7 @@
 )]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::mlp_linear_weight_only::MlpLinearWeightOnlyArgs;
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Outcome, Room};
 use crate::engine::Engine;
 /// Calls `mlp.linear.weight_only`, or measures its kernels where there is a place for what they take.
 ///
@@ -26,13 +26,16 @@ pub unsafe fn mlp_linear_weight_only(
     options: *const CallOptions,
     tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = Room::default();
         let (args, mut outputs, options) = unsafe {
-            Call::<1usize>::read(&lz_ops::MLP_LINEAR_WEIGHT_ONLY, args, outputs, options)
+            Call::<
+                1usize,
+            >::read(&lz_ops::MLP_LINEAR_WEIGHT_ONLY, args, outputs, options, &mut room)
         }?;
         let outputs = &mut outputs;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
@@ -80,18 +83,21 @@ pub unsafe fn mlp_linear_weight_only_ask(
     args: *const MlpLinearWeightOnlyArgs,
     answer: &mut crate::generated::bridge::ffi::Answer,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = None;
         let args = unsafe {
-            crate::call::arguments(&lz_ops::MLP_LINEAR_WEIGHT_ONLY, args)
+            crate::call::arguments(&lz_ops::MLP_LINEAR_WEIGHT_ONLY, args, &mut room)
         }?;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let context = args.check()?.context();
-                crate::inspect::answer(
-                    &engine.inner,
-                    &lz_ops::MLP_LINEAR_WEIGHT_ONLY,
-                    &context,
-                    answer,
+                Ok(
+                    crate::inspect::answer(
+                        &engine.inner,
+                        &lz_ops::MLP_LINEAR_WEIGHT_ONLY,
+                        &context,
+                        answer,
+                    )?,
                 )
             })
         };

@@ -13,7 +13,7 @@
 )]
 use lz_plugin::abi::{CallOptions, Output};
 use lz_plugin::generated::norm_layer::NormLayerArgs;
-use crate::call::{Call, Failure};
+use crate::call::{Call, Failure, Outcome, Room};
 use crate::engine::Engine;
 /// Calls `norm.layer`, or measures its kernels where there is a place for what they take.
 ///
@@ -26,13 +26,14 @@ pub unsafe fn norm_layer(
     options: *const CallOptions,
     tuned: *mut crate::generated::bridge::ffi::Tuned,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
+    crate::call::guarded_call(|| {
+        let mut room = Room::default();
         let (args, mut outputs, options) = unsafe {
-            Call::<3usize>::read(&lz_ops::NORM_LAYER, args, outputs, options)
+            Call::<3usize>::read(&lz_ops::NORM_LAYER, args, outputs, options, &mut room)
         }?;
         let outputs = &mut outputs;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let mut checked = None;
                 let call = args.check_in(&mut checked)?;
                 let slot_output = outputs.at(0usize)?;
@@ -108,16 +109,21 @@ pub unsafe fn norm_layer_ask(
     args: *const NormLayerArgs,
     answer: &mut crate::generated::bridge::ffi::Answer,
 ) -> *mut Failure {
-    crate::call::guarded(|| {
-        let args = unsafe { crate::call::arguments(&lz_ops::NORM_LAYER, args) }?;
+    crate::call::guarded_call(|| {
+        let mut room = None;
+        let args = unsafe {
+            crate::call::arguments(&lz_ops::NORM_LAYER, args, &mut room)
+        }?;
         let outcome = unsafe {
-            args.lend(|args| {
+            args.lend(|args| -> Outcome {
                 let context = args.check()?.context();
-                crate::inspect::answer(
-                    &engine.inner,
-                    &lz_ops::NORM_LAYER,
-                    &context,
-                    answer,
+                Ok(
+                    crate::inspect::answer(
+                        &engine.inner,
+                        &lz_ops::NORM_LAYER,
+                        &context,
+                        answer,
+                    )?,
                 )
             })
         };
