@@ -1,6 +1,7 @@
 //! The Python side of the house: a `.venv` in the checkout, the package built into it, its tests.
 
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use anyhow::{Context, Result};
 
@@ -85,6 +86,12 @@ fn ensure(root: &Path, group: &Group) -> Result<()> {
     Ok(())
 }
 
+/// Installs torch.
+pub fn ensure_torch(root: &Path) -> Result<()> {
+    ensure_venv(root)?;
+    ensure(root, &TORCH)
+}
+
 /// Whether the virtual environment has torch.
 pub fn has_torch(root: &Path) -> bool {
     root.join(".venv").join(stamp(&TORCH)).is_file()
@@ -95,9 +102,14 @@ fn stamp(group: &Group) -> String {
     format!("layerzero-{}.txt", group.name)
 }
 
-/// Builds the package with the profile that everything else uses and installs it into the virtual environment.
+/// Builds the package with the profile that everything else uses and installs it into the virtual environment, once a run.
 pub fn install(root: &Path) -> Result<PathBuf> {
-    install_with(root, &[])
+    static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
+    if let Some(python) = INSTALLED.get() {
+        return Ok(python.clone());
+    }
+    let python = install_with(root, &[])?;
+    Ok(INSTALLED.get_or_init(|| python).clone())
 }
 
 fn install_with(root: &Path, flags: &[&str]) -> Result<PathBuf> {

@@ -3,10 +3,12 @@
 //! All steps build in the same profile and the same target folder, so nothing is built twice. The steps with runners of
 //! their own come last: what they count stands at the end of the output.
 
-use std::path::Path;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
 use std::time::Instant;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use lz_schema::diagnostics::{listed, nearest};
 
 use crate::codegen::{self, Mode};
@@ -35,6 +37,11 @@ const STEPS: [Step; 13] = [
     Step { name: "new-op", run: scaffold::check },
 ];
 
+/// The step that compiles runs beside those that do not, from `python-torch` on: they are one process of Python each, and would
+/// leave a core idle.
+const BESIDE: &str = "new-op";
+const FROM: &str = "python-torch";
+
 /// Runs the named steps, or all of them; the first that fails ends the run.
 pub fn run(root: &Path, names: &[&str]) -> Result<()> {
     for name in names {
@@ -44,13 +51,59 @@ pub fn run(root: &Path, names: &[&str]) -> Result<()> {
     }
     let start = Instant::now();
     let mut times = Vec::new();
+    let mut beside = None;
     for step in STEPS.iter().filter(|step| names.is_empty() || names.contains(&step.name)) {
-        let seconds = timed(step.name, || (step.run)(root))
+        if names.is_empty() && step.name == FROM {
+            // It calls the new operation from torch too, where that is installed.
+            python::ensure_torch(root)?;
+            beside = Some(Beside::start(root)?);
+        }
+        let run = || match beside.take_if(|_| step.name == BESIDE) {
+            Some(started) => started.finish(),
+            None => (step.run)(root),
+        };
+        let seconds = timed(step.name, run)
             .with_context(|| format!("failed; to see it alone: cargo xtask test {}", step.name))?;
         times.push(format!("{} {seconds:.1} s", step.name));
     }
     println!("\nall hold after {:.1} s: {}", start.elapsed().as_secs_f64(), times.join(", "));
     Ok(())
+}
+
+/// A step that runs while others do; what it says is kept until they are through.
+struct Beside {
+    child: Child,
+    said: PathBuf,
+}
+
+impl Beside {
+    fn start(root: &Path) -> Result<Beside> {
+        let said = root.join(format!("target/{BESIDE}.log"));
+        let file = File::create(&said).with_context(|| format!("writing {}", said.display()))?;
+        let child = Command::new(std::env::current_exe()?)
+            .args(["test", BESIDE])
+            .stdout(file.try_clone()?)
+            .stderr(file)
+            .spawn()
+            .with_context(|| format!("starting the step {BESIDE}"))?;
+        println!("\n== {BESIDE} begins beside the following; what it says comes at the end");
+        Ok(Beside { child, said })
+    }
+
+    fn finish(mut self) -> Result<()> {
+        let status = self.child.wait()?;
+        print!("{}", fs::read_to_string(&self.said)?);
+        ensure!(status.success(), "the step ended with {status}");
+        Ok(())
+    }
+}
+
+impl Drop for Beside {
+    /// Where a step fails meanwhile, this one is waited for: what it has begun to build would block the next run.
+    fn drop(&mut self) {
+        // Waiting again for a process that has ended costs nothing, and there is nobody to tell.
+        let _ = self.child.wait();
+    }
 }
 
 /// What concerns one operation: its generated code is fresh, and every test that bears its name passes.
