@@ -80,8 +80,6 @@ struct Overload {
     positional: usize,
     /// Names of what is passed by keyword: params, what choosing this overload fixes, `out`.
     names: Py<PyTuple>,
-    /// The same without the params, for calls that give none: what is not passed need not be understood.
-    names_but_params: Py<PyTuple>,
     fixed: Vec<Py<PyAny>>,
     /// How many of the last arguments are places for results.
     places: usize,
@@ -172,25 +170,18 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
     } else {
         places.next().map(|place| place.as_ptr())
     };
-    let params = &arguments[overload.positional..inputs];
-    // SAFETY: written above.
-    let gives_params = params.iter().any(|param| unsafe { param.assume_init() } != none);
-    let (end, names) = if gives_params {
-        (inputs, &overload.names)
-    } else {
-        (overload.positional, &overload.names_but_params)
-    };
     let fixed = overload.fixed.iter().map(Py::as_ptr).chain(out);
-    for (place, object) in arguments[end..].iter_mut().zip(fixed) {
+    for (place, object) in arguments[inputs..].iter_mut().zip(fixed) {
         place.write(object);
     }
     // SAFETY: as many arguments as positions and names; all are alive during the call.
     let result = unsafe {
+        let names = overload.names.as_ptr();
         let result = PyObject_Vectorcall(
             overload.function.as_ptr(),
             arguments.as_ptr().cast(),
             overload.positional,
-            names.as_ptr(),
+            names,
         );
         Bound::from_owned_ptr_or_err(py, result)?
     };
@@ -351,19 +342,8 @@ fn implement_overload(
     if places > 0 {
         words.push(PyString::intern(py, "out"));
     }
-    let names_but_params = PyTuple::new(py, words.iter().skip(names.len()))?.unbind();
     let names = PyTuple::new(py, words)?.unbind();
-    let overload = Overload {
-        function,
-        kinds,
-        positional,
-        names,
-        names_but_params,
-        fixed: values,
-        places,
-        results,
-        refuse,
-    };
+    let overload = Overload { function, kinds, positional, names, fixed: values, places, results, refuse };
     // A number is given out once, so the slot is empty.
     slot.set(overload).ok();
     // SAFETY: terminated strings; the library is never given back, and with it the registration stays.
