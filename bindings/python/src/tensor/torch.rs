@@ -12,7 +12,7 @@ use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple, PyType};
+use pyo3::types::{IntoPyDict, PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
 use super::layout::{DLPackExchangeAPI, DLTensor};
@@ -238,6 +238,14 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
     stream as usize
 }
 
+/// torch's own object for a dtype.
+fn dtype_object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
+    static OBJECTS: [PyOnceLock<Py<PyAny>>; DType::ALL.len() + 1] =
+        [const { PyOnceLock::new() }; DType::ALL.len() + 1];
+    let find = || Ok::<_, PyErr>(py.import("torch")?.getattr(dtype.long_name())?.unbind());
+    Ok(OBJECTS[dtype as usize].get_or_try_init(py, find)?.bind(py).clone())
+}
+
 /// A new tensor on a device, described; its content is whatever was there.
 pub fn allocate<'py>(
     py: Python<'py>,
@@ -261,11 +269,14 @@ pub fn allocate<'py>(
         hold.fill(object.as_borrowed(), view)?;
         return Ok(object);
     }
-    let torch = py.import("torch")?;
-    let keywords = PyDict::new(py);
-    keywords.set_item("dtype", torch.getattr(dtype.long_name())?)?;
-    keywords.set_item("device", like.getattr("device")?)?;
-    let object = torch.call_method("empty", (PyTuple::new(py, sizes.iter())?,), Some(&keywords))?;
+    // Before torch 2.14, and where its stable interface has no such dtype. Cheaper than `torch.empty`, which must be told where.
+    let (wanted, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
+    let object = if like.getattr(intern!(py, "dtype"))?.is(&wanted) {
+        like.call_method1(intern!(py, "new_empty"), (shape,))?
+    } else {
+        let keywords = [("dtype", wanted)].into_py_dict(py)?;
+        like.call_method(intern!(py, "new_empty"), (shape,), Some(&keywords))?
+    };
     hold.fill(object.as_borrowed(), view)?;
     Ok(object)
 }

@@ -1,5 +1,8 @@
 """Torch tensors: results of their own kind, `out=`, and every tensor that must not reach a kernel."""
 
+import subprocess
+import sys
+
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -29,6 +32,33 @@ def test_results_are_torch_tensors_of_the_same_dtype(dtype):
     y = lz.ops.norm_rms(x, w)
     assert type(y) is torch.Tensor and y.dtype == dtype and y.shape == x.shape and y.is_contiguous()
     torch.testing.assert_close(y.float(), reference(x.float(), w.float()), rtol=1e-2, atol=1e-2)
+
+
+def test_a_torch_without_the_stable_interface_allocates_results_as_its_tensors_do():
+    """Of torch before 2.14 nothing is here, so its library is hidden from a fresh process while it is looked for."""
+    program = """
+import torch
+import layerzero as lz
+
+made, new_empty = [], torch.Tensor.new_empty
+
+def counted(self, *arguments, **keywords):
+    made.append(keywords.get("dtype", self.dtype))
+    return new_empty(self, *arguments, **keywords)
+
+torch.Tensor.new_empty = counted
+path, torch.__path__ = torch.__path__, ["nowhere"]
+x = torch.randn(4, 64)
+y = lz.ops.norm_rms(x)
+torch.__path__ = path
+assert type(y) is torch.Tensor and made == [torch.float32]
+assert torch.allclose(y, torch.nn.functional.rms_norm(x, (64,), None, 1e-6), atol=1e-6)
+values, scale = lz.quantize(x, "int8")
+assert values.dtype == torch.int8 and torch.allclose(values * scale, x, atol=float(scale))
+assert made == [torch.float32, torch.int8, torch.float32]
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_result_can_be_resized_and_outlives_its_inputs():
