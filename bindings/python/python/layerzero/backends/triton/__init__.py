@@ -134,6 +134,78 @@ def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: s
     _launch(key, _kernels.append, (tokens,), (k, v, k_cache, v_cache, slots, *numbers), constants, 4)
 
 
+#: The formats of eight bits: how they are stored, and their largest value.
+_FORMATS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0), "fp8_e5m2": (torch.float8_e5m2, 57344.0)}
+#: Groups up to this size are read once.
+_IN_ONE = 16384
+#: How many programs look for the largest value of one group at most, and how much each reads at once.
+_PARTS, _READ = 512, 8192
+
+
+def _quantize(x: Any, scale: Any, zero_point: Any, global_scale: Any, *, format: str, granularity: str, block_size: int) -> Any:
+    dtype, most = _FORMATS[format]
+    out = torch.empty(x.shape, dtype=dtype, device=x.device)
+    channels, inner, count = x.shape[-2], x.shape[-1], x.numel()
+    rows = count // inner
+    is_given = scale is not None
+    constants = {"HAS_SCALE": is_given, "HAS_ZERO": zero_point is not None, "LARGEST": most}
+    kinds = (x.dtype, format, is_given, zero_point is not None)
+    zero = x if zero_point is None else zero_point
+    if granularity == "block" or (granularity != "tensor" and rows == channels and inner <= _IN_ONE):
+        size = min(block_size, inner) if granularity == "block" else inner
+        blocks = -(-inner // size)
+        if not is_given:
+            shape = (*x.shape[:-1], blocks) if granularity == "block" else (channels,)
+            scale = torch.empty(shape, dtype=torch.float32, device=x.device)
+        width = _power(size)
+        constants.update({"GROUPS": max(1, 4096 // width), "SIZE": width})
+        numbers = (rows * blocks, blocks, inner, size)
+        grid = (-(-numbers[0] // constants["GROUPS"]),)
+        _launch(("blocks", *kinds, *numbers), _kernels.quantize_blocks, grid, (x, scale, zero, out, *numbers), constants, 4 if width <= 4096 else 8)
+        return out if is_given else (out, scale)
+    parts = x
+    if granularity == "tensor":
+        channels, inner, rows = 1, count, 1
+    if is_given:
+        constants["PARTS"] = 1
+    else:
+        scale = torch.empty(() if granularity == "tensor" else (channels,), dtype=torch.float32, device=x.device)
+        outer, length = (-(-count // _READ), _READ) if granularity == "tensor" else (rows // channels, inner)
+        each = constants["PARTS"] = min(_PARTS, _power(outer))
+        parts = torch.empty(channels * each, dtype=torch.int32, device=x.device)
+        numbers = (count, outer, channels, length)
+        reading = {"PARTS": each, "BLOCK": min(_power(length), _READ)}
+        _launch(("largest", x.dtype, *numbers), _kernels.largest, (channels * each,), (x, parts, *numbers), reading, 8)
+    constants["BLOCK"] = block = min(_power(inner), 4096)
+    chunks = -(-inner // block)
+    numbers = (channels, inner, chunks)
+    key = ("quantize", *kinds, *numbers, constants["PARTS"])
+    _launch(key, _kernels.quantize, (rows * chunks,), (x, parts, scale, zero, out, *numbers), constants, 8 if block > 1024 else 4)
+    return out if is_given else (out, scale)
+
+
+def _dequantize(
+    quantized: Any, scale: Any, zero_point: Any, global_scale: Any, *,
+    format: str, granularity: str, block_size: int, inner: int, output_dtype: str, out: Any = None,
+) -> Any:  # fmt: skip
+    if out is None:
+        out = torch.empty(quantized.shape, dtype=_DTYPES[output_dtype], device=quantized.device)
+    channels, count = quantized.shape[-2], quantized.numel()
+    rows, blocks, size = count // inner, 1, inner
+    if granularity == "tensor":
+        channels, inner, rows = 1, count, 1
+    elif granularity == "block":
+        size = min(block_size, inner)
+        blocks = -(-inner // size)
+    block = min(_power(inner), 4096)
+    numbers = (channels, inner, -(-inner // block), size, blocks)
+    constants = {"PER_BLOCK": granularity == "block", "HAS_ZERO": zero_point is not None, "BLOCK": block}
+    zero = scale if zero_point is None else zero_point
+    key = ("dequantize", format, output_dtype, granularity == "block", zero_point is not None, *numbers)
+    _launch(key, _kernels.dequantize, (rows * numbers[2],), (quantized, scale, zero, out, *numbers), constants, 8 if block > 1024 else 4)
+    return out
+
+
 #: Kernels by id.
 KERNELS: dict[str, Callable[..., Any]] = {
     "triton.norm.rms": _norm_rms,
@@ -143,12 +215,30 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.posenc.rope": _rope,
     "triton.attention.state.merge": _merge,
     "triton.kv.append": _append,
+    "triton.quantize": _quantize,
+    "triton.dequantize": _dequantize,
 }
 
 _DTYPES = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
-    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2,
+    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8,
 }  # fmt: skip
+
+
+def _compile_format(operation: str, call: Mapping[str, str]) -> None:
+    """One run with the call's own sizes: which of the kernels run, and how they are compiled, follows from them."""
+    outer, channels, stored = (int(call[name]) for name in ("outer", "channels", "inner" if operation == "quantize" else "stored"))
+    params: dict[str, Any] = {name: call[name] for name in ("format", "granularity")}
+    params["block_size"] = size = int(call["block_size"])
+    scales = {"tensor": (), "block": (outer, channels, -(-stored // size))}.get(params["granularity"], (channels,))
+    scale = torch.ones(scales, device="cuda")
+    zero_point = torch.zeros(scales, dtype=torch.int32, device="cuda") if call["given(zero_point)"] == "true" else None
+    if operation == "quantize":
+        x = torch.empty((outer, channels, stored), dtype=_DTYPES[call["T"]], device="cuda")
+        _quantize(x, scale if call["given(scale)"] == "true" else None, zero_point, None, **params)
+    else:
+        quantized = torch.empty((outer, channels, stored), dtype=_FORMATS[params["format"]][0], device="cuda")
+        _dequantize(quantized, scale, zero_point, None, **params, inner=stored, output_dtype=call["output_dtype"])
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
@@ -179,6 +269,8 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _rope(x, table, table, positions, interleaved=call["interleaved"] == "true", layout=call["layout"])
         elif operation == "attention.state.merge":
             _merge(zeros(1, 2, size("heads"), size("head_dim")), torch.zeros((1, 2, size("heads")), device="cuda"))
+        elif operation in ("quantize", "dequantize"):
+            _compile_format(operation, call)
         else:
             pages = (1, size("page_size"), size("kv_heads"), size("head_dim"))
             if call["layout"] == "HND":
