@@ -1,6 +1,7 @@
 """Adapters for GPUs, as far as a host can hold them: compositions by value, kernels in Triton interpreted and compiled for a card that is
 not here, plans of FlashInfer by when they are made anew."""
 
+import importlib
 import importlib.util
 import subprocess
 import sys
@@ -321,3 +322,66 @@ def test_modules_are_named_by_what_calls_need():
     assert module.module_of("flashinfer.cuda_cores.gqa.decode", {**call, "window_left": "7"}) == ["decode", "bfloat16", 128, 128, True, False]
     assert module.module_of("flashinfer.fa2.sparse.block", {**call, "block_rows": "1"})[0] == "decode"
     assert module.module_of("flashinfer.fa2.mla.decode", {"T": "f16", "dim_ckv": "512", "dim_kpe": "64"}) == ["mla", "fa2", "float16", 512, 64]
+
+
+class _Compiled:
+    """What Triton gives back after a launch, in the form of 3.6."""
+
+    function, packed_metadata = 77, ("packed",)
+
+    def __init__(self, scratch):
+        self.launched = []
+        self.run = self
+        self.global_scratch_size, self.profile_scratch_size = scratch, 0
+        self.launch_cooperative_grid, self.launch_pdl = False, True
+
+    def launch(self, *arguments):
+        self.launched.append(("launch", arguments))
+
+    def __call__(self, *arguments):
+        self.launched.append(("run", arguments))
+
+
+@pytest.mark.parametrize(("scratch", "by"), [(0, "launch"), (64, "run")])
+def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, by):
+    triton = pytest.importorskip("triton") and importlib.import_module("layerzero.backends.triton")
+    compiled, asked = _Compiled(scratch), []
+
+    class Kernel:
+        arg_names = ("x", "out", "count", "BLOCK")
+
+        def __getitem__(self, grid):
+            return lambda *arguments, **keywords: asked.append((grid, arguments, keywords)) or compiled
+
+    monkeypatch.setattr(triton, "_READY", {})
+    monkeypatch.setattr(triton, "_raw_stream", lambda device: 1000 + device)
+    x, out = torch.ones(4), torch.empty(4)
+    for _ in range(3):
+        triton._launch(("key", 3), 5, 2, (x, out), (4,), lambda: triton._Recipe(Kernel(), (16,), 8))
+    assert asked == [((5, 2), (x, out, 4), {"BLOCK": 16, "num_warps": 8})]
+    before = (False, True, None, None, ("packed",)) if by == "launch" else (("packed",),)
+    expected = (5, 2, 1, 1003, 77, *before, None, None, None, x.data_ptr(), out.data_ptr(), 4, 16)
+    assert compiled.launched == [(by, expected)] * 2
+
+
+def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
+    from types import SimpleNamespace
+
+    from layerzero import _room
+
+    def segment(device, *blocks):
+        states = [{"size": abs(size), "state": "inactive" if size > 0 else "active_allocated"} for size in blocks]
+        active = sum(-size for size in blocks if size < 0)
+        return {"device": device, "total_size": sum(map(abs, blocks)), "active_size": active, "blocks": states}
+
+    segments = [segment(0, 64, -64, 32), segment(0, 20, 12), segment(1, 4096)]
+    stats = {"reserved_bytes": {"all": {"current": 192}}, "active_bytes": {"all": {"current": 64}}}
+    cuda = SimpleNamespace(is_initialized=lambda: True, memory_snapshot=lambda: segments, mem_get_info=lambda index: (10, 1000))
+    fake = SimpleNamespace(cuda=cuda, _C=SimpleNamespace(_cuda_memoryStats=lambda index: stats))
+    monkeypatch.setitem(sys.modules, "torch", fake)
+    assert _room.largest_block(0) == 64 and _room.held_back(0) == 128
+    # What nobody uses can go back to the driver and come from there in one piece.
+    segments.append(segment(0, 40))
+    assert _room.largest_block(0) == 10 + 32 + 40
+    cuda.is_initialized = lambda: False
+    assert _room.largest_block(0) is None and _room.held_back(0) == 0
