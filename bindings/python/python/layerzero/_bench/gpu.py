@@ -143,7 +143,7 @@ def measure(shape: Shape) -> dict[str, Any]:
     untuned_name = next((name for name in names if name in medians), best)
     taken = {name: statistics.median(samples) for name, samples in times.items()}
     return {
-        "family": shape.family, "shape": shape.name, "operation": operation, "composed_by_torch": shape.composed,
+        "family": shape.family, "shape": shape.name, "operation": operation, "composed_by_torch": shape.composed, "ceiling_by_traffic": None if shape.ceiling is None else round(shape.ceiling, 3),
         "kernels_us": {name: round(value * 1e6, 2) for name, value in sorted(medians.items(), key=lambda one: one[1])},
         "off": {name: None if value is None else round(value, 5) for name, value in off.items()},
         "failed": failed, "rounds": {name: len(samples) for name, samples in kernels.items()}, "best": best, "tuned": tuned, "untuned": untuned_name,

@@ -22,6 +22,8 @@ class Shape(NamedTuple):
     composed: bool
     # The same by torch where views in its layout were made beforehand.
     prepared: Callable[[], Any] | None = None
+    # How many times as many bytes the composition moves as one kernel must: no more can be had where memory is the limit.
+    ceiling: float | None = None
 
 
 def _normal(*shape: int, dtype: Any = torch.bfloat16) -> Any:
@@ -142,7 +144,7 @@ def _norm(rows: int, hidden: int, adds: bool) -> Shape:
         residual.add_(x)
         return F.rms_norm(residual, (hidden,), weight, 1e-6)
 
-    return Shape("norm + add", f"{rows}x{hidden}", "norm.rms.add", {"x": x, "residual": residual, "weight": weight}, by_torch, True)
+    return Shape("norm + add", f"{rows}x{hidden}", "norm.rms.add", {"x": x, "residual": residual, "weight": weight}, by_torch, True, None, 5 / 4)
 
 
 def _sampling(rows: int, vocab: int, nucleus: bool) -> Shape:
@@ -177,7 +179,7 @@ def _rope(batch: int, seq: int, heads: int) -> Shape:
 
 def _gate(rows: int, columns: int) -> Shape:
     gate, up = _normal(rows, columns), _normal(rows, columns)
-    return Shape("gate", f"silu_mul {rows}x{columns}", "activation.silu_mul", {"gate": gate, "up": up}, lambda: F.silu(gate) * up, True)
+    return Shape("gate", f"silu_mul {rows}x{columns}", "activation.silu_mul", {"gate": gate, "up": up}, lambda: F.silu(gate) * up, True, None, 5 / 3)
 
 
 def _append(tokens: int) -> Shape:
@@ -222,7 +224,11 @@ def _quantize(shape: tuple[int, ...], format: str, granularity: str, block_size:
         return ratio.clamp(-most, most).to(stored).view(shape), scale
 
     name = f"{format} {'x'.join(map(str, shape))} by {granularity}{block_size if granularity == 'block' else ''}"
-    return Shape("quantise", name, "quantize", arguments, by_torch, True)
+    # Bytes an element: magnitudes 2 + 2, the largest 2, f32 2 + 4, the quotient 4 + 4, whole numbers 4 + 4, limits 4 + 4, the result 4 + 1. Once
+    # for the scale and once for the values, unless a group fits a program, and written once.
+    moved = 33 + (8 if format == "int8" else 0)
+    least = 3 if granularity in ("channel", "block") else 5
+    return Shape("quantise", name, "quantize", arguments, by_torch, True, None, moved / least)
 
 
 def _dequantize(shape: tuple[int, ...], format: str, granularity: str) -> Shape:
@@ -232,7 +238,7 @@ def _dequantize(shape: tuple[int, ...], format: str, granularity: str) -> Shape:
     arguments = {"quantized": values, "scale": scale, "format": format, "granularity": granularity, "output_dtype": "bf16"}
     over = scale if granularity == "tensor" else scale[:, None]
     name = f"{format} {'x'.join(map(str, shape))} by {granularity}"
-    return Shape("dequantise", name, "dequantize", arguments, lambda: (values.float() * over).to(torch.bfloat16), True)
+    return Shape("dequantise", name, "dequantize", arguments, lambda: (values.float() * over).to(torch.bfloat16), True, None, 19 / 3)
 
 
 _PREFILL = (
