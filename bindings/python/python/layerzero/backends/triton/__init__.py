@@ -207,7 +207,7 @@ def _quantize(x: Any, scale: Any, zero_point: Any, global_scale: Any, *, format:
     chunks = -(-inner // block)
 
     def writing() -> _Recipe:
-        return _Recipe(_kernels.quantize, (is_given, has_zero, most, each, block), 8 if block > 1024 else 4)
+        return _Recipe(_kernels.quantize, (is_given, has_zero, most, each, block), 4)
 
     _launch(("quantize", channels, inner, chunks, each, *kinds), rows * chunks, 1, (x, parts, scale, zero, out), (channels, inner, chunks), writing)
     return out if is_given else (out, scale)
