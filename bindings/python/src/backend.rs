@@ -1,13 +1,11 @@
 //! Backends that Python hosts: their kernels as a descriptor describes them, and why one cannot be used.
 
 use lz_core::descriptor::{self, Catalogue};
-use lz_core::device::Platform;
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::cuda;
 use crate::engine::engine;
 use crate::error::raise;
 use crate::hosted::Hosted;
@@ -51,9 +49,6 @@ fn register_descriptor(
         let params = info.schema().params.iter().map(|param| param.name.as_str());
         let hosted = Hosted::new(&function, spec.writes_into_output, params)?;
         registered.push((spec.id.clone(), spec.operation.clone()));
-        if spec.platform == Platform::Cuda && spec.workspace.is_some() {
-            cuda::watch_memory();
-        }
         let compiler = compile
             .filter(|_| spec.jit)
             .map(|function| jit::Compiler { function: function.clone().unbind() });

@@ -321,6 +321,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         if self.device.is_host() {
             return None;
         }
+        cuda::look_whether_enough(self.device);
         let stream = torch::stream(self.py, self.device);
         Some(There { capture: cuda::capture(stream), _stream: lz_core::run::for_call(stream) })
     }
@@ -355,6 +356,9 @@ impl<'a, 'py> Frame<'a, 'py> {
         let kernel_error = if self.stopped {
             KernelError::because(Reason::new(ReasonCode::FallbackDisallowed).message(message))
         } else if is_out_of_memory(self.py, &error) {
+            if self.is_asynchronous() {
+                cuda::memory_ran_out();
+            }
             KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message))
         } else {
             KernelError::failed(message)

@@ -4,7 +4,8 @@
 
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
-use std::sync::{Arc, Mutex, Once, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use libloading::Library;
@@ -13,6 +14,7 @@ use lz_core::evidence::MemoryProbe;
 use lz_core::mode::{self, Ask, ModeChange, ModeScope};
 use lz_core::telemetry::Synchronise;
 use lz_core::{KernelError, Moment};
+use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -128,14 +130,20 @@ impl Synchronise for Waits {
     }
 }
 
-/// Knows how much memory the driver could still give. What a framework holds back for itself counts as taken: a kernel that is
-/// passed over for it comes back once the framework lets go.
+/// Knows how much memory kernels in Python could still get: what the driver has, and what torch holds back of it for the next who asks.
 struct Memory {
-    /// When the driver was asked last, and its answer: asking costs more than a call.
-    last: Mutex<Option<(Instant, u64)>>,
+    /// Who was asked last, when, and the answer: asking costs more than a call.
+    last: Mutex<Option<(u32, Instant, u64)>>,
 }
 
-/// How long an answer of the driver is believed.
+impl Memory {
+    /// Nobody holds it while Python is asked, where another thread may get its turn and come here too.
+    fn last(&self) -> MutexGuard<'_, Option<(u32, Instant, u64)>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// How long an answer is believed.
 const BELIEVED: Duration = Duration::from_millis(20);
 
 impl MemoryProbe for Memory {
@@ -143,8 +151,9 @@ impl MemoryProbe for Memory {
         if device.platform() != Platform::Cuda {
             return None;
         }
-        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((at, bytes)) = *last
+        let last = *self.last();
+        if let Some((index, at, bytes)) = last
+            && index == device.index
             && at.elapsed() < BELIEVED
         {
             return Some(bytes);
@@ -155,15 +164,72 @@ impl MemoryProbe for Memory {
         if failed {
             return None;
         }
-        *last = Some((Instant::now(), free as u64));
-        Some(free as u64)
+        let bytes = free as u64 + asked("held_back", device.index).unwrap_or_default();
+        *self.last() = Some((device.index, Instant::now(), bytes));
+        Some(bytes)
+    }
+
+    /// Free memory may be cut up by what a framework has given away of it.
+    fn largest_block(&self, device: &DeviceSpec) -> Option<u64> {
+        (device.platform() == Platform::Cuda).then(|| asked("largest_block", device.index)).flatten()
     }
 }
 
-/// Has the engine ask the driver for free memory, from the first backend on whose kernels need scratch on a device.
-pub fn watch_memory() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| engine().set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) }))));
+/// What `layerzero._room` says of a device; nothing if it cannot.
+fn asked(what: &str, index: u32) -> Option<u64> {
+    Python::attach(|py| {
+        let answer = py.import("layerzero._room").and_then(|module| module.call_method1(what, (index,)));
+        answer.and_then(|bytes| bytes.extract::<Option<u64>>()).ok().flatten()
+    })
+}
+
+/// Since when memory has run short, and for how long that is believed; nothing while there is enough.
+static SHORT: Mutex<Option<(Instant, Duration)>> = Mutex::new(None);
+/// The same in short, for every call.
+static IS_SHORT: AtomicBool = AtomicBool::new(false);
+/// More than any kernel wants for scratch: with so much in one piece memory is not short any more.
+const ENOUGH: u64 = 1 << 30;
+
+fn short() -> MutexGuard<'static, Option<(Instant, Duration)>> {
+    SHORT.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// An allocation on a device has failed: from now on the engine asks for free memory before it chooses a kernel that needs scratch. It
+/// does not ask before, because decisions that hang on more than the call cannot be kept by a thread, and take longer than many a kernel.
+#[cold]
+pub fn memory_ran_out() {
+    let believed = match engine().setting("memory.probe_ttl_seconds").map(|one| one.value) {
+        Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
+        _ => Duration::from_secs(60),
+    };
+    *short() = Some((Instant::now(), believed));
+    if !IS_SHORT.swap(true, Ordering::AcqRel) {
+        engine().set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) })));
+    }
+}
+
+/// Stops asking once there has been enough for a while. Looked at by every call on a device.
+#[inline]
+pub fn look_whether_enough(device: lz_core::tensor::Place) {
+    if IS_SHORT.load(Ordering::Relaxed) {
+        look_again(device);
+    }
+}
+
+#[cold]
+fn look_again(device: lz_core::tensor::Place) {
+    {
+        let mut since = short();
+        match *since {
+            Some((at, believed)) if at.elapsed() >= believed => *since = Some((Instant::now(), believed)),
+            _ => return,
+        }
+    }
+    if asked("largest_block", u32::from(device.index)).is_some_and(|bytes| bytes >= ENOUGH)
+        && IS_SHORT.swap(false, Ordering::AcqRel)
+    {
+        engine().set_memory_probe(None);
+    }
 }
 
 /// Says that a kernel survived a trial capture of calls like this one; with `graph_strict_mode` only such calls of it are captured.

@@ -215,13 +215,23 @@ def small(operation, dtype, seed):
         channels, inner, block_size = draw.number(1, 6), draw.number(1, 80), draw.one(16, 32)
         x = draw.normal(draw.number(1, 3), channels, inner, dtype=dtype) * draw.one(1, 1000, 1e-3)
         common = {"format": format, "granularity": granularity, "block_size": block_size}
-        if operation == "quantize":
-            return {"x": x, **common}
+        if draw.number(0, 4) == 0:
+            # Longer than what one program of a kernel reads.
+            x = draw.normal(draw.number(1, 20), channels, draw.number(3000, 9000), dtype=dtype)
+            inner = x.shape[-1]
         stored = {"int8": torch.int8, "fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}[format]
         scales = {"tensor": (), "block": (x.shape[0], channels, -(-inner // block_size))}.get(granularity, (channels,))
+        scale = draw.normal(*scales).abs() + 0.1
+        zero_point = torch.randint(-140, 140, scales, generator=draw.generator, dtype=torch.int32)
+        extra = {"zero_point": zero_point} if format == "int8" and draw.number(0, 2) == 0 else {}
+        if operation == "quantize":
+            if draw.number(0, 3) == 0:
+                odd = torch.tensor(draw.one((0.0,), (torch.nan,), (torch.inf, -torch.inf), (1e-38, -1e-40)))
+                places = torch.randint(0, x.numel(), (draw.one(1, x.numel() // 2 + 1),), generator=draw.generator)
+                x.view(-1)[places] = odd[torch.randint(0, len(odd), places.shape, generator=draw.generator)].to(x.dtype)
+            return {"x": x, **({"scale": scale, **extra} if draw.number(0, 2) == 0 else {}), **common}
         return {
-            "quantized": (x / x.abs().max() * 100).float().to(stored), "scale": draw.normal(*scales).abs() + 0.1, **common,
-            "output_dtype": dtype,
+            "quantized": (x / x.abs().max() * 100).float().to(stored), "scale": scale, **extra, **common, "output_dtype": dtype,
         }  # fmt: skip
     if operation in ("embedding.lookup",):
         return {"table": draw.normal(30, 16, dtype=dtype), "ids": torch.randint(0, 30, (7,), generator=draw.generator)}

@@ -17,9 +17,12 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-import layerzero as lz
-from layerzero import _native
-from layerzero._bench import shapes as shapes_module
+sys.path.insert(0, str(Path(__file__).parent))
+from memory import memory  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import _native  # noqa: E402
+from layerzero._bench import shapes as shapes_module  # noqa: E402
 
 ROOT = Path(__file__).parent
 
@@ -501,7 +504,7 @@ def formats():
     return found
 
 
-PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "decode_step": decode_step, "compiled_block": compiled_block, "formats": formats}
+PARTS = {"graphs": graphs, "streams": streams, "plan_handles": plan_handles, "cold_start": cold_start, "out_of_memory": out_of_memory, "memory": memory, "decode_step": decode_step, "compiled_block": compiled_block, "formats": formats}
 
 
 def main():

@@ -94,6 +94,23 @@ def test_kernels_of_hopper_are_not_for_ampere(registered):
     assert found["flashinfer.fa2.single.standard.prefill"] == {"JIT_COLD"}
 
 
+def test_eight_bits_are_quantised_by_our_own_kernel_and_four_are_declined_on_hopper(registered):
+    for name in ("triton", "flashinfer"):
+        registered(name)
+    x = bf16(4, 64, 256)
+    for format in ("int8", "fp8_e4m3", "fp8_e5m2"):
+        for granularity in ("tensor", "channel", "head", "block"):
+            assert on_h200("quantize", x=x, format=format, granularity=granularity)["triton.quantize"] == {"JIT_COLD"}
+    for format in ("mxfp4", "nvfp4"):
+        found = on_h200("quantize", x=x, format=format, granularity="block")
+        on_cards = {kernel: codes for kernel, codes in found.items() if kernel.startswith(("triton.", "flashinfer.", "torch.cuda."))}
+        assert on_cards and all("QUANT_FORMAT_UNSUPPORTED" in codes for codes in on_cards.values())
+    # Before Hopper a conversion to eight bits goes by sixteen and rounds twice.
+    answer = json.loads(_native.explain_on("a100", "quantize", (), {"x": x, "format": "fp8_e4m3", "granularity": "tensor"}))
+    ours = next(one for one in answer["candidates"] if one["kernel"] == "triton.quantize")
+    assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
+
+
 def test_compiling_makes_a_kernel_possible(registered):
     asked = []
     text = (FOLDER / "triton.cuda.json").read_text()

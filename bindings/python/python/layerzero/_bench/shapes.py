@@ -22,6 +22,8 @@ class Shape(NamedTuple):
     composed: bool
     # The same by torch where views in its layout were made beforehand.
     prepared: Callable[[], Any] | None = None
+    # How many times as many bytes the composition moves as one kernel must: no more can be had where memory is the limit.
+    ceiling: float | None = None
 
 
 def _normal(*shape: int, dtype: Any = torch.bfloat16) -> Any:
@@ -142,7 +144,7 @@ def _norm(rows: int, hidden: int, adds: bool) -> Shape:
         residual.add_(x)
         return F.rms_norm(residual, (hidden,), weight, 1e-6)
 
-    return Shape("norm + add", f"{rows}x{hidden}", "norm.rms.add", {"x": x, "residual": residual, "weight": weight}, by_torch, True)
+    return Shape("norm + add", f"{rows}x{hidden}", "norm.rms.add", {"x": x, "residual": residual, "weight": weight}, by_torch, True, None, 5 / 4)
 
 
 def _sampling(rows: int, vocab: int, nucleus: bool) -> Shape:
@@ -177,7 +179,7 @@ def _rope(batch: int, seq: int, heads: int) -> Shape:
 
 def _gate(rows: int, columns: int) -> Shape:
     gate, up = _normal(rows, columns), _normal(rows, columns)
-    return Shape("gate", f"silu_mul {rows}x{columns}", "activation.silu_mul", {"gate": gate, "up": up}, lambda: F.silu(gate) * up, True)
+    return Shape("gate", f"silu_mul {rows}x{columns}", "activation.silu_mul", {"gate": gate, "up": up}, lambda: F.silu(gate) * up, True, None, 5 / 3)
 
 
 def _append(tokens: int) -> Shape:
@@ -202,15 +204,41 @@ def _merge(rows: int, states: int) -> Shape:
     return Shape("merge", f"{rows} rows {states} states", "attention.state.merge", {"v": v, "s": s}, by_torch, True)
 
 
-def _quantize(rows: int, columns: int) -> Shape:
-    x = _normal(rows, columns)
-    arguments = {"x": x, "format": "fp8_e4m3", "granularity": "tensor"}
+#: Formats of eight bits: how torch stores them, and their largest value.
+_FORMATS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0), "fp8_e5m2": (torch.float8_e5m2, 57344.0)}
+
+
+def _quantize(shape: tuple[int, ...], format: str, granularity: str, block_size: int = 32) -> Shape:
+    x = _normal(*shape)
+    stored, most = _FORMATS[format]
+    arguments = {"x": x, "format": format, "granularity": granularity, "block_size": block_size}
+    # The dimensions that share a scale, in what x is looked at as.
+    looked_at = x.unflatten(-1, (-1, block_size)) if granularity == "block" else x
+    shared = {"tensor": tuple(range(len(shape))), "block": (-1,)}.get(granularity, (*range(len(shape) - 2), len(shape) - 1))
 
     def by_torch() -> Any:
-        scale = x.abs().amax().float() / 448
-        return (x.float() / scale).clamp(-448, 448).to(torch.float8_e4m3fn), scale
+        scale = looked_at.abs().amax(shared, keepdim=True).float() / most
+        ratio = looked_at.float() / scale
+        if format == "int8":
+            return ratio.round().clamp(-128, 127).to(stored).view(shape), scale
+        return ratio.clamp(-most, most).to(stored).view(shape), scale
 
-    return Shape("quantise", f"fp8 {rows}x{columns}", "quantize", arguments, by_torch, True)
+    name = f"{format} {'x'.join(map(str, shape))} by {granularity}{block_size if granularity == 'block' else ''}"
+    # Bytes an element: magnitudes 2 + 2, the largest 2, f32 2 + 4, the quotient 4 + 4, whole numbers 4 + 4, limits 4 + 4, the result 4 + 1. Once
+    # for the scale and once for the values, unless a group fits a program, and written once.
+    moved = 33 + (8 if format == "int8" else 0)
+    least = 3 if granularity in ("channel", "block") else 5
+    return Shape("quantise", name, "quantize", arguments, by_torch, True, None, moved / least)
+
+
+def _dequantize(shape: tuple[int, ...], format: str, granularity: str) -> Shape:
+    stored, most = _FORMATS[format]
+    values = (torch.randn(shape, device="cuda") * 30).clamp(-most, most).to(stored)
+    scale = torch.rand(() if granularity == "tensor" else shape[-2:-1], device="cuda") + 0.1
+    arguments = {"quantized": values, "scale": scale, "format": format, "granularity": granularity, "output_dtype": "bf16"}
+    over = scale if granularity == "tensor" else scale[:, None]
+    name = f"{format} {'x'.join(map(str, shape))} by {granularity}"
+    return Shape("dequantise", name, "dequantize", arguments, lambda: (values.float() * over).to(torch.bfloat16), True, None, 19 / 3)
 
 
 _PREFILL = (
@@ -255,4 +283,9 @@ def shapes() -> Iterator[Callable[[], Shape]]:
     yield partial(_append, 64)
     yield partial(_append, 2048)
     yield partial(_merge, 256, 2)
-    yield partial(_quantize, 2048, 4096)
+    yield partial(_quantize, (2048, 4096), "fp8_e4m3", "tensor")
+    yield partial(_quantize, (4096, 4096), "int8", "channel")
+    yield partial(_quantize, (512, 8, 128), "fp8_e5m2", "head")
+    yield partial(_quantize, (128, 7168), "fp8_e4m3", "block", 128)
+    yield partial(_dequantize, (2048, 4096), "fp8_e4m3", "tensor")
+    yield partial(_dequantize, (4096, 4096), "int8", "channel")

@@ -192,36 +192,61 @@ def _flash_decode(
     return (output.squeeze(2), lse.squeeze(2)) if return_lse else output.squeeze(2)
 
 
+_sdpa = F.scaled_dot_product_attention
+
+
 def _own_prefill(
-    grouped: bool, q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
     """Whatever torch chooses by itself, which takes less of the host than being told."""
     if layout == "BHSD":
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped)
+        return _sdpa(q, k, v, None, 0.0, causal, scale=sm_scale)
+    return _sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, 0.0, causal, scale=sm_scale).transpose(1, 2)
+
+
+def _own_grouped_prefill(
+    q: Any, k: Any, v: Any, mask: Any, alibi_slopes: Any = None, *,
+    causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+    layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BHSD":
+        return _sdpa(q, k, v, None, 0.0, causal, scale=sm_scale, enable_gqa=True)
     q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=sm_scale, enable_gqa=grouped).transpose(1, 2)
+    return _sdpa(q, k, v, None, 0.0, causal, scale=sm_scale, enable_gqa=True).transpose(1, 2)
 
 
 def _own_decode(
-    grouped: bool, q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
     window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         k, v = k.transpose(1, 2), v.transpose(1, 2)
-    return F.scaled_dot_product_attention(q.unsqueeze(2), k, v, scale=sm_scale, enable_gqa=grouped).squeeze(2)
+    return _sdpa(q.unsqueeze(2), k, v, None, 0.0, False, scale=sm_scale).squeeze(2)
+
+
+def _own_grouped_decode(
+    q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+) -> Any:  # fmt: skip
+    if layout == "BSHD":
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+    return _sdpa(q.unsqueeze(2), k, v, None, 0.0, False, scale=sm_scale, enable_gqa=True).squeeze(2)
 
 
 _rms_norm = torch.rms_norm
 
 
 def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
-    if weight is not None and weight_offset:
+    if weight is None:
+        return _rms_norm(x, x.shape[-1:], None, eps)
+    if weight_offset:
         weight = weight.float() + weight_offset
-    if weight is None or weight.dtype is x.dtype:
-        return _rms_norm(x, x.shape[-1:], weight, eps)
-    return _rms_norm(x.float(), x.shape[-1:], weight.float(), eps).to(x.dtype)
+    # The weight is as long as a row.
+    if weight.dtype is x.dtype:
+        return _rms_norm(x, weight.shape, weight, eps)
+    return _rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
 
 
 def _norm_rms_add(x: Any, residual: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
@@ -426,8 +451,8 @@ KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 # No array of numpy's is on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
 for _family in ("standard", "gqa"):
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = partial(_own_prefill, _family == "gqa")
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = partial(_own_decode, _family == "gqa")
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _own_grouped_prefill if _family == "gqa" else _own_prefill
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _own_grouped_decode if _family == "gqa" else _own_decode
     for _name, _backend in _INNER.items():
         KERNELS[f"torch.sdpa.{_name}.{_family}.prefill"] = _takes_arrays(partial(_prefill, _backend))
         KERNELS[f"torch.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,41 +19,61 @@ def _warps(block: int) -> int:
 
 
 _raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
-#: What was compiled, by all that it was compiled for: dtypes, sizes, device. Tensors are aligned, which descriptors see to.
-_READY: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+_empty_like = torch.empty_like
+#: What was compiled, by all that it was compiled for (sizes, dtypes, device): what launches it, and what that is given before the pointers
+#: and behind the numbers. Tensors are aligned, which descriptors see to.
+_READY: dict[tuple[Any, ...], tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = {}
+
+
+class _Recipe(NamedTuple):
+    """A kernel, its constants in the order in which it has them, and how many warps run it."""
+
+    kernel: Any
+    constants: tuple[Any, ...]
+    warps: int
 
 
 def _launch(
-    key: tuple[Any, ...], kernel: Any, grid: tuple[int, ...], arguments: tuple[Any, ...], constants: dict[str, Any], warps: int
+    key: tuple[Any, ...], rows: int, columns: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: Callable[[], _Recipe]
 ) -> None:
-    """Runs a kernel. Triton looks at every argument on each launch, which takes longer than most kernels: what it found for a key is
-    launched directly from then on."""
-    device = arguments[0].get_device()
-    key = (*key, device)
+    """Runs a kernel on a grid. Triton looks at every argument on each launch, which takes longer than most kernels: what it found for a key,
+    which ends with the device, is launched directly from then on, and only then is `recipe` not asked."""
     ready = _READY.get(key)
     if ready is None:
-        made = kernel[grid](*arguments, **constants, num_warps=warps)
-        # Without a device kernels are interpreted, and nothing is compiled.
-        if getattr(made, "packed_metadata", None) is not None:
-            values = tuple(constants[name] for name in kernel.arg_names[len(arguments) :])
-            _READY[key] = (made.run, made.function, made.packed_metadata, values)
+        _launch_first(key, (rows, columns), tensors, numbers, recipe())
         return
-    run, function, metadata, values = ready
-    columns = grid[1] if len(grid) > 1 else 1
-    run(grid[0], columns, 1, _raw_stream(device), function, metadata, None, None, None, *arguments, *values)
+    launch, before, behind = ready
+    launch(rows, columns, 1, _raw_stream(key[-1]), *before, *[tensor.data_ptr() for tensor in tensors], *numbers, *behind)
+
+
+def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: _Recipe) -> None:
+    kernel, constants, warps = recipe
+    names = kernel.arg_names[len(tensors) + len(numbers) :]
+    made = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps)
+    # Without a device kernels are interpreted, and nothing is compiled.
+    if getattr(made, "packed_metadata", None) is None:
+        return
+    run, before = made.run, (made.function, made.packed_metadata, None, None, None)
+    parts = ("launch", "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
+    if all(hasattr(run, part) for part in parts) and not run.global_scratch_size and not run.profile_scratch_size:
+        # What is compiled, without the function around it that looks for memory which none of ours wants.
+        before = (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *before[1:])
+        run = run.launch
+    _READY[key] = (run, before, constants)
 
 
 def _norm(x: Any, residual: Any, weight: Any, eps: float, weight_offset: float, out: Any) -> Any:
     if out is None:
-        out = torch.empty_like(x)
+        out = _empty_like(x)
     hidden = x.shape[-1]
-    block = _power(hidden)
-    _launch(
-        ("norm", x.dtype, None if weight is None else weight.dtype, residual is None, hidden), _kernels.rms_norm,
-        (x.numel() // hidden,),
-        (x, x if residual is None else residual, x if weight is None else weight, out, hidden, eps, weight_offset),
-        {"HAS_WEIGHT": weight is not None, "ADDS": residual is not None, "BLOCK": block}, _warps(block),
-    )  # fmt: skip
+    key = ("norm", hidden, x.dtype, None if weight is None else weight.dtype, residual is None, x.get_device())
+    tensors = (x, x if residual is None else residual, x if weight is None else weight, out)
+
+    def recipe() -> _Recipe:
+        block = _power(hidden)
+        return _Recipe(_kernels.rms_norm, (weight is not None, residual is not None, block), _warps(block))
+
+    _launch(key, x.numel() // hidden, 1, tensors, (hidden, eps, weight_offset), recipe)
     return out
 
 
@@ -68,45 +88,47 @@ def _norm_rms_add(x: Any, residual: Any, weight: Any, *, eps: float, weight_offs
 _STRETCH = 1024
 
 
+def _silu_recipe() -> _Recipe:
+    return _Recipe(_kernels.silu_mul, (_STRETCH,), 4)
+
+
 def _silu_mul(gate: Any, up: Any, *, out: Any = None) -> Any:
     if out is None:
-        out = torch.empty_like(gate)
+        out = _empty_like(gate)
     count = gate.numel()
-    grid = (-(-count // _STRETCH),)
-    _launch(("silu", gate.dtype, count), _kernels.silu_mul, grid, (gate, up, out, count), {"BLOCK": _STRETCH}, 4)
+    _launch(("silu", count, gate.dtype, gate.get_device()), -(-count // _STRETCH), 1, (gate, up, out), (count,), _silu_recipe)
     return out
 
 
 def _gelu_mul(gate: Any, up: Any, *, approximate: str, out: Any = None) -> Any:
     if out is None:
-        out = torch.empty_like(gate)
+        out = _empty_like(gate)
     count, tanh = gate.numel(), approximate == "tanh"
-    grid = (-(-count // _STRETCH),)
-    constants = {"TANH": tanh, "BLOCK": _STRETCH}
-    _launch(("gelu", gate.dtype, count, tanh), _kernels.gelu_mul, grid, (gate, up, out, count), constants, 4)
+    key = ("gelu", count, tanh, gate.dtype, gate.get_device())
+    _launch(key, -(-count // _STRETCH), 1, (gate, up, out), (count,), lambda: _Recipe(_kernels.gelu_mul, (tanh, _STRETCH), 4))
     return out
 
 
 def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layout: str, out: Any = None) -> Any:
     if out is None:
-        out = torch.empty_like(x)
-    half, head_dim = cos.shape[-1], x.shape[-1]
-    batch, seq, heads = (x.shape[0], x.shape[2], x.shape[1]) if layout == "BHSD" else x.shape[:3]
-    place, head = (2, 1) if layout == "BHSD" else (1, 2)
-    rest = head_dim - 2 * half
+        out = _empty_like(x)
+    half = cos.shape[-1]
+    if layout == "BHSD":
+        (batch, heads, seq, head_dim), place, head = x.shape, 2, 1
+    else:
+        (batch, seq, heads, head_dim), place, head = x.shape, 1, 2
     strides, turned = x.stride(), out.stride()
     numbers = (
         heads, seq, head_dim, half, strides[0], strides[place], strides[head], turned[0], turned[place], turned[head],
     )  # fmt: skip
-    _launch(
-        ("rope", x.dtype, cos.dtype, None if positions is None else positions.dtype, interleaved, *numbers), _kernels.rope,
-        (batch * seq, heads), (x, cos, sin, x if positions is None else positions, out, *numbers),
-        {
-            "HAS_POSITIONS": positions is not None, "INTERLEAVED": interleaved, "HALF": _power(half),
-            "REST": _power(rest) if rest else 0,
-        },
-        1 if half <= 64 else 2,
-    )  # fmt: skip
+    key = ("rope", *numbers, interleaved, x.dtype, cos.dtype, None if positions is None else positions.dtype, x.get_device())
+
+    def recipe() -> _Recipe:
+        rest = head_dim - 2 * half
+        constants = (positions is not None, interleaved, _power(half), _power(rest) if rest else 0)
+        return _Recipe(_kernels.rope, constants, 1 if half <= 64 else 2)
+
+    _launch(key, batch * seq, heads, (x, cos, sin, x if positions is None else positions, out), numbers, recipe)
     return out
 
 
@@ -115,8 +137,8 @@ def _merge(v: Any, s: Any) -> Any:
     out = v.new_empty((*v.shape[:-3], heads, head_dim))
     lse = s.new_empty((*s.shape[:-2], heads))
     numbers = (states, heads, head_dim)
-    grid = (lse.numel() // heads, heads)
-    _launch(("merge", v.dtype, *numbers), _kernels.merge, grid, (v, s, out, lse, *numbers), {"BLOCK": _power(head_dim)}, 1)
+    key = ("merge", *numbers, v.dtype, v.get_device())
+    _launch(key, lse.numel() // heads, heads, (v, s, out, lse), numbers, lambda: _Recipe(_kernels.merge, (_power(head_dim),), 1))
     return out, lse
 
 
@@ -126,12 +148,93 @@ _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
     tokens, heads, head_dim = k.shape
     place, head = (1, 2) if layout == "NHD" else (2, 1)
-    largest = _LARGEST.get(k_cache.dtype)
     strides = k_cache.stride()
     numbers = (tokens, heads, head_dim, k_cache.shape[place], strides[0], strides[place], strides[head])
-    constants = {"SATURATES": largest is not None, "LARGEST": largest or 0.0, "BLOCK": min(_power(heads * head_dim), 1024)}
-    key = ("append", k.dtype, k_cache.dtype, *numbers)
-    _launch(key, _kernels.append, (tokens,), (k, v, k_cache, v_cache, slots, *numbers), constants, 4)
+
+    def recipe() -> _Recipe:
+        largest = _LARGEST.get(k_cache.dtype)
+        return _Recipe(_kernels.append, (largest is not None, largest or 0.0, min(_power(heads * head_dim), 1024)), 4)
+
+    _launch(("append", *numbers, k.dtype, k_cache.dtype, k.get_device()), tokens, 1, (k, v, k_cache, v_cache, slots), numbers, recipe)
+
+
+#: The formats of eight bits: how they are stored, and their largest value.
+_FORMATS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0), "fp8_e5m2": (torch.float8_e5m2, 57344.0)}
+#: Groups up to this size are read once.
+_IN_ONE = 16384
+#: How many programs look for the largest value of one group at most, and how much each reads at once.
+_PARTS, _READ = 512, 8192
+
+
+def _quantize(x: Any, scale: Any, zero_point: Any, global_scale: Any, *, format: str, granularity: str, block_size: int) -> Any:
+    dtype, most = _FORMATS[format]
+    device = x.device
+    out = torch.empty(x.shape, dtype=dtype, device=device)
+    channels, inner = x.shape[-2:]
+    count, is_given, has_zero = x.numel(), scale is not None, zero_point is not None
+    rows = count // inner
+    kinds = (format, is_given, has_zero, x.dtype, x.get_device())
+    zero = zero_point if has_zero else x
+    if granularity == "block" or (granularity != "tensor" and rows == channels and inner <= _IN_ONE):
+        size = min(block_size, inner) if granularity == "block" else inner
+        blocks = -(-inner // size)
+        if not is_given:
+            scale = torch.empty((*x.shape[:-1], blocks) if granularity == "block" else channels, dtype=torch.float32, device=device)
+        width = _power(size)
+        together = max(1, 4096 // width)
+        numbers = (rows * blocks, blocks, inner, size)
+
+        def in_one() -> _Recipe:
+            return _Recipe(_kernels.quantize_blocks, (is_given, has_zero, most, together, width), 4 if width <= 4096 else 8)
+
+        _launch(("blocks", *numbers, *kinds), -(-numbers[0] // together), 1, (x, scale, zero, out), numbers, in_one)
+        return out if is_given else (out, scale)
+    parts, each = x, 1
+    if granularity == "tensor":
+        channels, inner, rows = 1, count, 1
+    if not is_given:
+        scale = torch.empty(() if granularity == "tensor" else channels, dtype=torch.float32, device=device)
+        outer, length = (-(-count // _READ), _READ) if granularity == "tensor" else (rows // channels, inner)
+        each = min(_PARTS, _power(outer))
+        parts = torch.empty(channels * each, dtype=torch.int32, device=device)
+        numbers = (count, outer, channels, length)
+
+        def reading() -> _Recipe:
+            return _Recipe(_kernels.largest, (each, min(_power(length), _READ)), 8)
+
+        _launch(("largest", *numbers, x.dtype, x.get_device()), channels * each, 1, (x, parts), numbers, reading)
+    block = min(_power(inner), 4096)
+    chunks = -(-inner // block)
+
+    def writing() -> _Recipe:
+        return _Recipe(_kernels.quantize, (is_given, has_zero, most, each, block), 4)
+
+    _launch(("quantize", channels, inner, chunks, each, *kinds), rows * chunks, 1, (x, parts, scale, zero, out), (channels, inner, chunks), writing)
+    return out if is_given else (out, scale)
+
+
+def _dequantize(
+    quantized: Any, scale: Any, zero_point: Any, global_scale: Any, *,
+    format: str, granularity: str, block_size: int, inner: int, output_dtype: str, out: Any = None,
+) -> Any:  # fmt: skip
+    if out is None:
+        out = torch.empty(quantized.shape, dtype=_DTYPES[output_dtype], device=quantized.device)
+    channels, count, has_zero, by_block = quantized.shape[-2], quantized.numel(), zero_point is not None, granularity == "block"
+    rows, blocks, size = count // inner, 1, inner
+    if granularity == "tensor":
+        channels, inner, rows = 1, count, 1
+    elif by_block:
+        size = min(block_size, inner)
+        blocks = -(-inner // size)
+    block = min(_power(inner), 4096)
+    numbers = (channels, inner, -(-inner // block), size, blocks)
+    key = ("dequantize", *numbers, by_block, has_zero, format, output_dtype, quantized.get_device())
+
+    def recipe() -> _Recipe:
+        return _Recipe(_kernels.dequantize, (by_block, has_zero, block), 8 if block > 1024 else 4)
+
+    _launch(key, rows * numbers[2], 1, (quantized, scale, zero_point if has_zero else scale, out), numbers, recipe)
+    return out
 
 
 #: Kernels by id.
@@ -143,12 +246,30 @@ KERNELS: dict[str, Callable[..., Any]] = {
     "triton.posenc.rope": _rope,
     "triton.attention.state.merge": _merge,
     "triton.kv.append": _append,
+    "triton.quantize": _quantize,
+    "triton.dequantize": _dequantize,
 }
 
 _DTYPES = {
     "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16, "i32": torch.int32, "i64": torch.int64,
-    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2,
+    "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2, "i8": torch.int8,
 }  # fmt: skip
+
+
+def _compile_format(operation: str, call: Mapping[str, str]) -> None:
+    """One run with the call's own sizes: which of the kernels run, and how they are compiled, follows from them."""
+    outer, channels, stored = (int(call[name]) for name in ("outer", "channels", "inner" if operation == "quantize" else "stored"))
+    params: dict[str, Any] = {name: call[name] for name in ("format", "granularity")}
+    params["block_size"] = size = int(call["block_size"])
+    scales = {"tensor": (), "block": (outer, channels, -(-stored // size))}.get(params["granularity"], (channels,))
+    scale = torch.ones(scales, device="cuda")
+    zero_point = torch.zeros(scales, dtype=torch.int32, device="cuda") if call["given(zero_point)"] == "true" else None
+    if operation == "quantize":
+        x = torch.empty((outer, channels, stored), dtype=_DTYPES[call["T"]], device="cuda")
+        _quantize(x, scale if call["given(scale)"] == "true" else None, zero_point, None, **params)
+    else:
+        quantized = torch.empty((outer, channels, stored), dtype=_FORMATS[params["format"]][0], device="cuda")
+        _dequantize(quantized, scale, zero_point, None, **params, inner=stored, output_dtype=call["output_dtype"])
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
@@ -179,6 +300,8 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _rope(x, table, table, positions, interleaved=call["interleaved"] == "true", layout=call["layout"])
         elif operation == "attention.state.merge":
             _merge(zeros(1, 2, size("heads"), size("head_dim")), torch.zeros((1, 2, size("heads")), device="cuda"))
+        elif operation in ("quantize", "dequantize"):
+            _compile_format(operation, call)
         else:
             pages = (1, size("page_size"), size("kv_heads"), size("head_dim"))
             if call["layout"] == "HND":

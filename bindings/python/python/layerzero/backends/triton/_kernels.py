@@ -142,3 +142,122 @@ def append(
                 values = tl.where(values != values, values, tl.minimum(tl.maximum(values, -LARGEST), LARGEST))
             tl.store(k_cache + target, keys.to(k_cache.dtype.element_ty), mask=inside)
             tl.store(v_cache + target, values.to(v_cache.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scale_of(bits, LARGEST: tl.constexpr):
+    """The scale of groups by the bits of their largest magnitudes: 1 where that is 0, never 0 otherwise, NaN where it is NaN."""
+    top = bits.to(tl.float32, bitcast=True)
+    scale = tl.div_rn(top, tl.full(top.shape, LARGEST, tl.float32))
+    smallest = tl.full(top.shape, 1, tl.int32).to(tl.float32, bitcast=True)
+    return tl.where(top == 0.0, 1.0, tl.where(scale == 0.0, smallest, scale))
+
+
+@triton.jit
+def _code_of(ratio, zero, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr, kind: tl.constexpr):
+    """Quotients in a format of eight bits, rounded to nearest even and saturated. A NaN is 0 among whole numbers."""
+    is_nan = ratio != ratio
+    if kind == tl.int8:
+        ratio = tl.where(is_nan, 0.0, ratio)
+        if HAS_ZERO:
+            # The sum with a zero point is exact: far beyond its range nothing changes any more, and doubles hold all that is within.
+            wide = tl.minimum(tl.maximum(ratio, -1e12), 1e12).to(tl.float64)
+            # What is left of a number after 1.5 * 2^52 was added is rounded to a whole one.
+            whole = (wide + 6755399441055744.0) - 6755399441055744.0 + zero.to(tl.float64)
+            return tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
+        near = tl.minimum(tl.maximum(ratio, -128.0), 127.0)
+        return ((near + 12582912.0) - 12582912.0).to(tl.int8)
+    code = tl.minimum(tl.maximum(ratio, -LARGEST), LARGEST).to(kind).to(tl.uint8, bitcast=True)
+    return tl.where(is_nan, 0x7F, code).to(tl.uint8).to(kind, bitcast=True)
+
+
+@triton.jit
+def largest(x, parts, count, outer, channels, inner, PARTS: tl.constexpr, BLOCK: tl.constexpr):
+    """One part of the rows of one group: the bits of the largest magnitude. Of magnitudes the order of bits is that of values, and NaN is
+    above all."""
+    program = tl.program_id(0)
+    group, part = program // PARTS, program % PARTS
+    at = tl.arange(0, BLOCK)
+    most = tl.zeros((BLOCK,), tl.int32)
+    for row in range(part, outer, PARTS):
+        start = (tl.cast(row, tl.int64) * channels + group) * inner
+        for column in range(0, inner, BLOCK):
+            places = column + at
+            inside = (places < inner) & (start + places < count)
+            values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+            most = tl.maximum(most, values.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
+    tl.store(parts + group * PARTS + part, tl.max(most, 0))
+
+
+@triton.jit
+def quantize(
+    x, parts, scale, zero, out, channels, inner, chunks, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr,
+    PARTS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A stretch of one row by the scale of its group, which is given, or follows from the parts of the group and is kept."""
+    program = tl.program_id(0)
+    row, chunk = program // chunks, program % chunks
+    group = row % channels
+    if HAS_SCALE:
+        by = tl.load(scale + group)
+    else:
+        by = _scale_of(tl.max(tl.load(parts + group * PARTS + tl.arange(0, PARTS)), 0), LARGEST)
+        if (row < channels) & (chunk == 0):
+            tl.store(scale + group, by)
+    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < inner
+    start = tl.cast(row, tl.int64) * inner
+    values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+    ratio = tl.div_rn(values, tl.zeros((BLOCK,), tl.float32) + by)
+    from_zero = tl.load(zero + group) if HAS_ZERO else 0
+    tl.store(out + start + places, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def quantize_blocks(
+    x, scale, zero, out, groups, blocks, inner, size, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr,
+    GROUPS: tl.constexpr, SIZE: tl.constexpr,
+):  # fmt: skip
+    """Some groups, each a run of neighbours in one row, read once: their scales, given or made here, and what they become by them."""
+    group = tl.cast(tl.program_id(0), tl.int64) * GROUPS + tl.arange(0, GROUPS)
+    is_group = group < groups
+    row, block = group // blocks, group % blocks
+    at = tl.arange(0, SIZE)
+    column = block[:, None] * size + at[None, :]
+    inside = is_group[:, None] & (at < size)[None, :] & (column < inner)
+    where = row[:, None] * inner + column
+    values = tl.load(x + where, mask=inside, other=0.0).to(tl.float32)
+    if HAS_SCALE:
+        by = tl.load(scale + group, mask=is_group, other=1.0)
+    else:
+        by = _scale_of(tl.max(values.to(tl.int32, bitcast=True) & 0x7FFFFFFF, 1), LARGEST)
+        tl.store(scale + group, by, mask=is_group)
+    ratio = tl.div_rn(values, tl.zeros((GROUPS, SIZE), tl.float32) + by[:, None])
+    from_zero = tl.load(zero + group, mask=is_group, other=0)[:, None] if HAS_ZERO else 0
+    tl.store(out + where, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def dequantize(
+    quantized, scale, zero, out, channels, inner, chunks, size, blocks, PER_BLOCK: tl.constexpr, HAS_ZERO: tl.constexpr,
+    BLOCK: tl.constexpr,
+):  # fmt: skip
+    """A stretch of one row; with a scale for each block of it, or one for the row's channel."""
+    program = tl.program_id(0)
+    row, chunk = tl.cast(program // chunks, tl.int64), program % chunks
+    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = places < inner
+    start = row * inner
+    if PER_BLOCK:
+        group = row * blocks + places // size
+        by = tl.load(scale + group, mask=inside, other=0.0)
+    else:
+        group = row % channels
+        by = tl.load(scale + group)
+    values = tl.load(quantized + start + places, mask=inside, other=0.0)
+    if HAS_ZERO:
+        from_zero = tl.load(zero + group, mask=inside, other=0) if PER_BLOCK else tl.load(zero + group)
+        result = ((values.to(tl.float64) - from_zero.to(tl.float64)) * by.to(tl.float64)).to(tl.float32)
+    else:
+        result = values.to(tl.float32) * by
+    tl.store(out + start + places, result.to(out.dtype.element_ty), mask=inside)

@@ -1,0 +1,135 @@
+"""A card whose memory runs out, for real: what is chosen while there is none for scratch, what happens when an allocation inside of a
+kernel fails, and that everything comes back. The kernels are FlashInfer's for pages, which want 128 MiB, and torch's, which want none
+of that kind.
+"""
+
+import gc
+import time
+
+import torch
+
+import layerzero as lz
+from layerzero import _native, _room
+from layerzero._bench import shapes
+
+MIB = 1 << 20
+#: How long the size of the largest hole is believed here.
+BELIEVED = 1.0
+
+
+OPERATION = "attention.gqa.decode.paged"
+
+
+class _Filled:
+    """Takes all memory of the card but some, in pieces that nothing else uses."""
+
+    def __init__(self, leave):
+        self.pieces, size = [], 8 << 30
+        while size >= MIB:
+            free = torch.cuda.mem_get_info()[0]
+            if free - size < leave:
+                size //= 2
+                continue
+            try:
+                self.pieces.append(torch.empty(size, dtype=torch.uint8, device="cuda"))
+            except torch.OutOfMemoryError:
+                size //= 2
+
+    def release(self):
+        self.pieces.clear()
+        give_back()
+
+
+def give_back():
+    gc.collect()
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _forget():
+    """The scratch memory that FlashInfer's adapters keep, so that they need it again."""
+    from layerzero.backends import flashinfer
+
+    flashinfer.forget()
+    give_back()
+
+
+def memory():
+    """Each step with what was chosen before and after a call, what it gave, and why FlashInfer's kernel may not run."""
+    shape = shapes._paged(4, 32, 8, 512, 128, 16)
+    call = shape.arguments
+    run = getattr(lz.ops, OPERATION.replace(".", "_"))
+    _native.compile_cold([(OPERATION, (), call)], 8)
+    expected = shape.by_torch().float()
+    lz.configure(**{"memory.probe_ttl_seconds": BELIEVED})
+    found = {}
+
+    def step(name, more=None):
+        time.sleep(0.05)
+        line = found[name] = {"free_mib": torch.cuda.mem_get_info()[0] // MIB, "largest_mib": (_room.largest_block(0) or 0) // MIB, **(more or {})}
+        try:
+            line["chosen before"] = lz.which(OPERATION, **call).kernel_id
+            result = run(**call)
+            torch.cuda.synchronize()
+            line["off"] = float((result.float() - expected).abs().max())
+            # They round otherwise, so that results tell which of them ran.
+            line["ran"] = [kernel for kernel, made in by.items() if torch.equal(result, made)]
+            line["chosen after"] = lz.which(OPERATION, **call).kernel_id
+        except lz.LayerZeroError as error:
+            line["error"] = f"{type(error).__name__}: {error}"[:400]
+            line["codes"] = sorted({reason.code for reason in error.reasons})
+        candidates = lz.explain(OPERATION, **call).to_dict()["candidates"]
+        line["against it"] = sorted({reason["code"] for one in candidates if one["kernel"] == first for reason in one.get("reasons", [])})
+
+    plan, by = lz.which(OPERATION, **call), {}
+    first = plan.kernel_id
+    for kernel in (first, *plan.fallbacks):
+        lz.lock(OPERATION, kernel)
+        by[kernel] = run(**call)
+        lz.unlock(OPERATION)
+    step("enough memory")
+    for name, leave in (
+        ("the scratch memory does not fit", 110 * MIB),
+        # The scratch memory itself fits, what FlashInfer allocates besides it does not.
+        ("an allocation inside of the library fails", 130 * MIB),
+    ):
+        _forget()
+        filled = _Filled(leave)
+        step(name)
+        step(f"{name}, the next call")
+        filled.release()
+        step(f"{name}, released")
+        time.sleep(BELIEVED + 0.2)
+        step(f"{name}, released and looked at again")
+    _forget()
+    filled = _Filled(leave=40 * MIB)
+    lz.lock(OPERATION, first)
+    try:
+        step("nothing else may run")
+    finally:
+        lz.unlock(OPERATION)
+        filled.release()
+    time.sleep(BELIEVED + 0.2)
+    step("everything released")
+    _forget()
+    _cut_up(step)
+    time.sleep(BELIEVED + 0.2)
+    step("at last")
+    lz.configure(**{"memory.probe_ttl_seconds": 60.0})
+    return found
+
+
+def _cut_up(step):
+    """Half a gibibyte is free, and no piece of it is larger than 64 MiB."""
+    whole = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
+    filled = _Filled(leave=8 * MIB)
+    del whole
+    pieces = [torch.empty(64 * MIB, dtype=torch.uint8, device="cuda") for _ in range(16)]
+    del pieces[::2]
+    step("cut up", {"held_back_mib": _room.held_back(0) // MIB})
+    step("cut up, the next call", {"held_back_mib": _room.held_back(0) // MIB})
+    del pieces
+    step("whole again, not looked at since")
+    time.sleep(BELIEVED + 0.2)
+    step("whole again")
+    filled.release()
