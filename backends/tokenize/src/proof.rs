@@ -12,6 +12,7 @@ use crate::coder::{Coder, Encoded, encode_by_definition};
 use crate::native::Native;
 use crate::peers::{ByDefinition, GithubBpe, Next, Tiktoken};
 use crate::probes;
+use crate::words::{CharBpe, Unigram, WordPiece, Words};
 
 /// A candidate that was shown to be equal.
 pub struct Proven<C> {
@@ -38,6 +39,9 @@ impl<C> Default for Slot<C> {
 #[derive(Default)]
 pub struct Prepared {
     native: Slot<Native>,
+    word_piece: Slot<Words<WordPiece>>,
+    unigram: Slot<Words<Unigram>>,
+    char_bpe: Slot<Words<CharBpe>>,
     definition: Slot<ByDefinition>,
     next: Slot<Next>,
     tiktoken: Slot<Tiktoken>,
@@ -63,6 +67,9 @@ macro_rules! candidates {
 
 candidates! {
     Native => native,
+    Words<WordPiece> => word_piece,
+    Words<Unigram> => unigram,
+    Words<CharBpe> => char_bpe,
     ByDefinition => definition,
     Next => next,
     Tiktoken => tiktoken,

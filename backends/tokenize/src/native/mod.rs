@@ -1,9 +1,9 @@
 //! Byte-level BPE of our own: splitters written by hand, words remembered with their tokens, merges in near-linear time.
 
-mod cache;
-mod merge;
+pub mod cache;
+pub mod merge;
 pub mod split;
-mod vocabulary;
+pub mod vocabulary;
 mod window;
 
 use std::sync::{Mutex, PoisonError};
