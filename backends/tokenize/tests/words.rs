@@ -87,6 +87,8 @@ fn all() -> Vec<(&'static str, Tokenizer)> {
     let nfkc = || json!({"type": "NFKC"});
     let written = json!({"type": "Replace", "pattern": {"String": " "}, "content": "▁"});
     let collapsed = json!({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "});
+    let trimmed = json!({"type": "Replace", "pattern": {"Regex": "^ +| +$"}, "content": ""});
+    let prepended = json!({"type": "Prepend", "prepend": "▁"});
     let sequence = |parts: Vec<Value>| json!({"type": "Sequence", "normalizers": parts});
     let words = json!({"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, metaspace("always", true)]});
     let merges = [("▁", "a"), ("a", "b"), ("▁", "▁"), ("▁a", "b"), ("b", "é"), ("▁▁", "▁▁")];
@@ -98,6 +100,14 @@ fn all() -> Vec<(&'static str, Tokenizer)> {
         ("unigram", unigram(nfkc(), metaspace("first", true), true)),
         ("unigram", unigram(Value::Null, metaspace("never", false), true)),
         ("unigram", unigram(nfkc(), words, false)),
+        (
+            "unigram",
+            unigram(
+                sequence(vec![nfkc(), trimmed, collapsed.clone(), prepended.clone(), written.clone()]),
+                Value::Null,
+                true,
+            ),
+        ),
         (
             "unigram",
             unigram(

@@ -37,6 +37,7 @@ pub struct Native {
 impl Coder for Native {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = Some("BPE");
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Native, Reason> {
         Native::new(definition::byte_level_bpe(definition)?)

@@ -21,6 +21,7 @@ pub struct GithubBpe {
 impl Coder for GithubBpe {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
+    const MODEL: Option<&'static str> = Some("BPE");
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<GithubBpe, Reason> {
         let definition = byte_level_bpe(definition)?;

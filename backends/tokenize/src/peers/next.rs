@@ -17,6 +17,7 @@ pub struct Next(PipelineTokenizer);
 impl Coder for Next {
     const OFFSETS: bool = false;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = None;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Next, Reason> {
         guarded(|| {

@@ -19,6 +19,7 @@ pub struct Tiktoken {
 impl Coder for Tiktoken {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
+    const MODEL: Option<&'static str> = Some("BPE");
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
         let definition = byte_level_bpe(definition)?;

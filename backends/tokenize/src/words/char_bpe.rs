@@ -34,6 +34,7 @@ pub struct Symbols {
 
 impl Model for CharBpe {
     type Scratch = Symbols;
+    const TYPE: &'static str = "BPE";
 
     fn read(model: &Value) -> Result<(CharBpe, Vocabulary), Reason> {
         let (vocabulary, merges) = definition::bpe_model(model)?;

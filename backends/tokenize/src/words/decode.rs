@@ -63,23 +63,24 @@ impl Decode {
             }
             "Sequence" => {
                 let parts = value["decoders"].as_array().map(Vec::as_slice).unwrap_or_default();
-                let kinds: Vec<&str> = parts.iter().map(kind).collect();
-                let strips = match kinds.as_slice() {
-                    ["Replace", "ByteFallback", "Fuse"] => false,
-                    ["Replace", "ByteFallback", "Fuse", "Strip"] => {
-                        let strip = &parts[3];
-                        if strip["content"] != " " || strip["start"] != 1 || strip["stop"] != 0 {
+                // What is replaced in a token does not hang on the others.
+                let replaced = parts.iter().take_while(|part| kind(part) == "Replace").count();
+                let (replaces, rest) = parts.split_at(replaced);
+                let strips = match rest {
+                    [bytes, fuse] if kind(bytes) == "ByteFallback" && kind(fuse) == "Fuse" => false,
+                    [bytes, fuse, strip] if kind(bytes) == "ByteFallback" && kind(fuse) == "Fuse" => {
+                        let one_space = strip["content"] == " " && strip["start"] == 1 && strip["stop"] == 0;
+                        if kind(strip) != "Strip" || !one_space {
                             return Err(wrong());
                         }
                         true
                     }
                     _ => return Err(wrong()),
                 };
-                if parts[0]["pattern"]["String"] != "\u{2581}" || parts[0]["content"] != " " {
-                    return Err(wrong());
-                }
-                let plain = |token: &str| Some(token.replace('\u{2581}', " "));
-                let bytes = names.iter().map(|name| name.and_then(byte_of)).collect();
+                let replace = serde_json::json!({"type": "Sequence", "decoders": replaces});
+                let replace: DecoderWrapper = serde_json::from_value(replace).map_err(|_| wrong())?;
+                let plain = |token: &str| replace.decode_chain(vec![token.to_owned()]).ok()?.pop();
+                let bytes = names.iter().map(|name| byte_of(&plain((*name)?)?)).collect();
                 Ok(Decode { first: texts(&plain)?, later: texts(&plain)?, bytes, strips, special })
             }
             _ => Err(wrong()),

@@ -55,6 +55,7 @@ struct Desk<M: Model> {
 impl<M: Model> Coder for Words<M> {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = Some(M::TYPE);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Words<M>, Reason> {
         let (model, vocabulary) = M::read(&definition["model"])?;

@@ -43,6 +43,8 @@ pub enum Spaces {
 enum Step {
     StripLeft,
     StripRight,
+    /// Spaces at both ends are taken away.
+    Trim,
     /// Several spaces become one.
     Collapse,
     /// A space is put before it.
@@ -106,6 +108,7 @@ impl Normal {
                     (_, Some(" {2,}"), Some(" " | "\u{2581}")) if spaces != Spaces::Plain => {
                         steps.push(Step::Collapse)
                     }
+                    (_, Some("^ +| +$"), Some("")) if spaces != Spaces::Plain => steps.push(Step::Trim),
                     (Some(text), _, _) if local.is_empty() && steps.is_empty() && !text.is_empty() => {
                         rare.push(text.to_owned());
                     }
@@ -309,6 +312,12 @@ impl Normal {
                     let text = String::from_utf8_lossy(&draft.text[from..]);
                     let kept = from + text.trim_end().len();
                     draft.truncate(kept);
+                }
+                Step::Trim => {
+                    let spaces = draft.text[from..].iter().take_while(|byte| **byte == b' ').count();
+                    from += spaces;
+                    let kept = draft.text[from..].iter().rposition(|byte| *byte != b' ');
+                    draft.truncate(kept.map_or(from, |last| from + last + 1));
                 }
                 Step::Collapse => draft.collapse(from),
                 Step::Prepend => from = draft.prepend(from),

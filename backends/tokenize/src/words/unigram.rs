@@ -33,6 +33,7 @@ const NOWHERE: u32 = u32::MAX;
 
 impl Model for Unigram {
     type Scratch = Vec<Best>;
+    const TYPE: &'static str = "Unigram";
 
     fn read(model: &Value) -> Result<(Unigram, Vocabulary), Reason> {
         // Old files leave the type out; only unigrams have scores.

@@ -19,6 +19,7 @@ pub struct WordPiece {
 
 impl Model for WordPiece {
     type Scratch = ();
+    const TYPE: &'static str = "WordPiece";
 
     fn read(model: &Value) -> Result<(WordPiece, Vocabulary), Reason> {
         if model["type"] != "WordPiece" {
