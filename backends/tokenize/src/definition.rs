@@ -67,6 +67,30 @@ pub fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("none")
 }
 
+/// Merges of bytes.
+pub const BYTE_BPE: &str = "byte-level BPE";
+/// Merges of characters.
+pub const CHAR_BPE: &str = "BPE of characters";
+/// The longest tokens of words.
+pub const WORD_PIECE: &str = "WordPiece";
+/// The likeliest tokens of words.
+pub const UNIGRAM: &str = "unigrams";
+
+/// What kind of model a definition has. Old files leave the type out; only BPE has merges, and only unigrams have scores.
+pub fn model_kind(definition: &Value) -> &'static str {
+    let model = &definition["model"];
+    match kind(model) {
+        "WordPiece" => WORD_PIECE,
+        "Unigram" => UNIGRAM,
+        "none" if model["vocab"].is_array() => UNIGRAM,
+        "BPE" if kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
+        "BPE" => BYTE_BPE,
+        "none" if model["merges"].is_array() && kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
+        "none" if model["merges"].is_array() => BYTE_BPE,
+        _ => "another model",
+    }
+}
+
 /// A setting that is true or false.
 pub fn flag(value: &Value, name: &str, default: bool) -> bool {
     value.get(name).and_then(Value::as_bool).unwrap_or(default)

@@ -9,6 +9,7 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::coder::{Coder, Encoded, encode_by_definition};
+use crate::definition::model_kind;
 use crate::native::Native;
 use crate::peers::{ByDefinition, GithubBpe, Next, Tiktoken};
 use crate::probes;
@@ -47,8 +48,8 @@ pub struct Prepared {
     tiktoken: Slot<Tiktoken>,
     github_bpe: Slot<GithubBpe>,
     probes: OnceLock<Vec<Probe>>,
-    /// The type of its model, once somebody has read it.
-    model: OnceLock<String>,
+    /// The kind of its model, once somebody has read it.
+    model: OnceLock<&'static str>,
 }
 
 /// A candidate that has its place.
@@ -99,21 +100,17 @@ pub fn proven<C: Candidate>(tokenizer: &Tokenizer) -> Result<&Proven<C>, Reason>
     }
 }
 
-/// What a model without a type has instead.
-const NO_TYPE: &str = "";
-
 fn prove<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Proven<C>, Reason> {
-    // Definitions are large: those of another type are not read again. Old ones have no type.
+    // Definitions are large: those of another kind are not read again.
     if let (Some(found), Some(required)) = (prepared.model.get(), C::MODEL)
-        && found != required
-        && found != NO_TYPE
+        && *found != required
     {
         let reason = Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer");
-        return Err(reason.required(format!("a model of type {required}")).found(found));
+        return Err(reason.required(required).found(*found));
     }
     let definition: Value = serde_json::from_slice(tokenizer.json())
         .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))?;
-    prepared.model.get_or_init(|| definition["model"]["type"].as_str().unwrap_or(NO_TYPE).to_owned());
+    prepared.model.get_or_init(|| model_kind(&definition));
     let coder = C::build(tokenizer, &definition)?;
     let probes = prepared.probes.get_or_init(|| probes_of(tokenizer, &definition));
     let mut decoding = None;

@@ -1,11 +1,32 @@
 //! Who encodes: selection first, then the others, each called as its own documentation says.
 
-use lz_core::Engine;
+use lz_core::{Engine, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeEncode, tokenize_encode};
 use tokenizers_next::pipeline::{EncodeOptions, PipelineToken};
 
-type Encode = Box<dyn Fn(&[&str]) -> Option<Vec<u32>>>;
+type Encode = Box<dyn Fn(&[&str]) -> Option<Ids>>;
+
+/// Ids as who encodes hands them out.
+pub enum Ids {
+    /// In memory of its own.
+    Plain(Vec<u32>),
+    /// As a tensor.
+    Tensor(Tensor),
+}
+
+impl Ids {
+    /// The first so many.
+    pub fn first(&self, most: usize) -> Vec<u32> {
+        match self {
+            Ids::Plain(ids) => ids.iter().copied().take(most).collect(),
+            Ids::Tensor(ids) => {
+                let ids = ids.view().as_slice::<i32>().unwrap_or_default();
+                ids.iter().map(|id| *id as u32).take(most).collect()
+            }
+        }
+    }
+}
 
 /// Somebody who encodes documents.
 pub struct Contender {
@@ -41,7 +62,7 @@ impl Contender {
                 for other in others {
                     ids.append(&mut other.join().ok()??);
                 }
-                Some(ids)
+                Some(Ids::Plain(ids))
             })
         };
         Contender { name, slow: false, encode: Box::new(encode) }
@@ -79,8 +100,7 @@ fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &[&str]) -> Con
     }
     let encode = move |documents: &[&str]| {
         let args = TokenizeEncode::new(documents, &tokenizer).add_special_tokens(false);
-        let output = tokenize_encode(&engine, args).ok()?;
-        Some(output.tokens.view().as_slice::<i32>()?.iter().map(|id| *id as u32).collect())
+        Some(Ids::Tensor(tokenize_encode(&engine, args).ok()?.tokens))
     };
     Contender { name, slow: false, encode: Box::new(encode) }
 }

@@ -1,12 +1,12 @@
 //! A blocked matrix product over the micro-kernel: whoever has the factors packs them, whoever wants the result stores it.
 //!
-//! One task computes one block of the result. Its right factor is packed into panels, each of which stays in the first-level cache
-//! for all rows of the block; nothing is allocated. Blocks do not depend on the number of threads.
+//! One task computes one block of the result. Its right factor is packed into panels that stay in the first-level cache for all
+//! rows of the block; nothing is allocated. Blocks do not depend on the number of threads.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::{Left, Right, VECTORS, for_each_rows, multiply, rows as at_once};
+use super::{Left, MOST_ROWS, Right, VECTORS, for_each_rows, multiply, rows as at_once};
 use crate::pool;
 use crate::simd::Simd;
 
@@ -88,7 +88,7 @@ pub(crate) fn multiply_all<S: Simd>(s: S, rows: usize, blocks: usize, depth: usi
 fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, factors: &dyn Factors) {
     let mut result = Numbers::<{ BLOCK_ROWS * COLUMNS }>::new();
     let mut right = Numbers::<{ COLUMNS * DEPTH }>::new();
-    let mut left = Numbers::<{ BLOCK_ROWS * DEPTH }>::new();
+    let mut left = Numbers::<{ MOST_ROWS * DEPTH }>::new();
     let (result, right, left) = (result.start(), right.start(), left.start());
     let even = rows.len().next_multiple_of(2);
     // SAFETY: a block has at most BLOCK_ROWS rows, which is even, of COLUMNS columns.
@@ -99,21 +99,15 @@ fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, fact
         // SAFETY: the buffers have the sizes that are asked for; rows of the micro-tiles stay inside the block.
         unsafe {
             factors.right(block, steps.clone(), right);
-            for column in (0..COLUMNS).step_by(panel::<S>()) {
-                let mut row = 0;
-                while row < even {
-                    let count = at_once::<S>().min(even - row);
-                    let copied = left.add(row * DEPTH);
-                    if column == 0 {
-                        factors.left(rows.start + row..rows.start + row + count, steps.clone(), copied);
-                        // Rows are pages apart, where processors do not guess what comes next.
-                        let next = rows.start + row + count;
-                        factors.ask_for_left(next..rows.end.min(next + count), steps.clone());
-                    }
-                    let panel = right.add(column * steps.len());
-                    multiply_rows(s, count, steps.len(), copied, panel, result.add(row * COLUMNS + column));
-                    row += count;
-                }
+            let mut row = 0;
+            while row < even {
+                let count = at_once::<S>().min(even - row);
+                factors.left(rows.start + row..rows.start + row + count, steps.clone(), left);
+                // Rows are pages apart, where processors do not guess what comes next.
+                let next = rows.start + row + count;
+                factors.ask_for_left(next..rows.end.min(next + count), steps.clone());
+                multiply_rows(s, count, steps.len(), left, right, result.add(row * COLUMNS));
+                row += count;
             }
         }
         start += DEPTH;
@@ -124,7 +118,7 @@ fn one_block<S: Simd>(s: S, rows: Range<usize>, block: usize, depth: usize, fact
     }
 }
 
-/// Adds the product of a few rows with a panel to the result.
+/// Adds the product of a few rows with every panel to the result.
 ///
 /// # Safety
 /// The factors and the result are there for `count` rows, an even number up to those of a whole micro-tile.
@@ -139,11 +133,16 @@ unsafe fn multiply_rows<S: Simd>(
 ) {
     s.vectorize(|| {
         for_each_rows!(S, count, |row, MR| {
-            // SAFETY: the caller vouches for the factors and the result.
-            unsafe {
-                let a = Left { at: left.add(row * DEPTH), row: DEPTH, step: 1 };
-                let b = Right { at: right, step: panel::<S>() };
-                add_tile::<S, MR, VECTORS>(s, a, b, depth, result.add(row * COLUMNS));
+            let mut column = 0;
+            while column < COLUMNS {
+                // SAFETY: the caller vouches for the factors and the result.
+                unsafe {
+                    let a = Left { at: left.add(row * DEPTH), row: DEPTH, step: 1 };
+                    let b = Right { at: right.add(column * depth), step: panel::<S>() };
+                    let to = result.add(row * COLUMNS + column);
+                    add_tile::<S, MR, VECTORS>(s, a, b, depth, to);
+                }
+                column += panel::<S>();
             }
         });
     });

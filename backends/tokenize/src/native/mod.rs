@@ -37,7 +37,7 @@ pub struct Native {
 impl Coder for Native {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
-    const MODEL: Option<&'static str> = Some("BPE");
+    const MODEL: Option<&'static str> = Some(definition::BYTE_BPE);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Native, Reason> {
         Native::new(definition::byte_level_bpe(definition)?)

@@ -34,7 +34,7 @@ pub struct Symbols {
 
 impl Model for CharBpe {
     type Scratch = Symbols;
-    const TYPE: &'static str = "BPE";
+    const KIND: &'static str = definition::CHAR_BPE;
 
     fn read(model: &Value) -> Result<(CharBpe, Vocabulary), Reason> {
         let (vocabulary, merges) = definition::bpe_model(model)?;

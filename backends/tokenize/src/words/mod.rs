@@ -31,6 +31,9 @@ use crate::native::cache::{self, Cache};
 /// Vocabularies of at most so many bytes, so that places in a trie have numbers of 24 bits.
 const MOST_BYTES: usize = 1 << 24;
 
+/// What was used for longer texts than this is given back.
+const MOST_KEPT: usize = 1 << 24;
+
 /// A tokenizer of words.
 pub struct Words<M: Model> {
     added: Option<Cutter>,
@@ -55,7 +58,7 @@ struct Desk<M: Model> {
 impl<M: Model> Coder for Words<M> {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
-    const MODEL: Option<&'static str> = Some(M::TYPE);
+    const MODEL: Option<&'static str> = Some(M::KIND);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Words<M>, Reason> {
         let (model, vocabulary) = M::read(&definition["model"])?;
@@ -112,7 +115,9 @@ impl<M: Model> Coder for Words<M> {
             }
             encode_by_definition(tokenizer, text, special, out)?;
         }
-        self.desks().push(desk);
+        if desk.draft.text.capacity() <= MOST_KEPT {
+            self.desks().push(desk);
+        }
         Ok(())
     }
 

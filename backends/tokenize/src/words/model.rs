@@ -29,8 +29,8 @@ pub trait Model: Send + Sync + Sized + 'static {
     /// What it works with and need not make anew for every word.
     type Scratch: Default + Send + 'static;
 
-    /// What definitions call it.
-    const TYPE: &'static str;
+    /// What kind it is.
+    const KIND: &'static str;
 
     /// From the model of a definition, or why it is another.
     fn read(model: &Value) -> Result<(Self, Vocabulary), Reason>;

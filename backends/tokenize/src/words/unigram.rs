@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use super::model::{Model, Piece, byte_tokens, spaced, unlike};
 use super::trie::{ROOT, Trie};
-use crate::definition::Vocabulary;
+use crate::definition::{self, Vocabulary};
 
 /// How much worse than the worst token a character is that no token has.
 const PENALTY: f64 = 10.0;
@@ -33,7 +33,7 @@ const NOWHERE: u32 = u32::MAX;
 
 impl Model for Unigram {
     type Scratch = Vec<Best>;
-    const TYPE: &'static str = "Unigram";
+    const KIND: &'static str = definition::UNIGRAM;
 
     fn read(model: &Value) -> Result<(Unigram, Vocabulary), Reason> {
         // Old files leave the type out; only unigrams have scores.

@@ -19,7 +19,7 @@ pub struct WordPiece {
 
 impl Model for WordPiece {
     type Scratch = ();
-    const TYPE: &'static str = "WordPiece";
+    const KIND: &'static str = definition::WORD_PIECE;
 
     fn read(model: &Value) -> Result<(WordPiece, Vocabulary), Reason> {
         if model["type"] != "WordPiece" {
