@@ -21,7 +21,8 @@ impl Ids {
         match self {
             Ids::Plain(ids) => ids.iter().copied().take(most).collect(),
             Ids::Tensor(ids) => {
-                let ids = ids.view().as_slice::<i32>().unwrap_or_default();
+                let view = ids.view();
+                let ids = view.as_slice::<i32>().unwrap_or_default();
                 ids.iter().map(|id| *id as u32).take(most).collect()
             }
         }
