@@ -41,7 +41,7 @@ cargo xtask <command>
   bench tuned [--json]        what tuning chooses for the workloads, held against what is best
   bench cpp [--json]          what a call from C++ costs over one from Rust
   bench ipc [--json]          what a call of a kernel in a worker process costs
-  bench tokenize [--json]     tokenisation beside other libraries
+  bench tokenize [--json]     tokenisation beside other libraries, on one thread or with --two on two
   gpu-bundle                  what a machine with a GPU needs to run the tests and benchmarks for it, in one archive
   onnx-data                   fetch the ONNX node tests and print their folder
   tokenizer-data              fetch real tokenizers and texts and print their folder

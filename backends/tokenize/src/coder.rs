@@ -53,6 +53,8 @@ pub trait Coder: Send + Sync + Sized + 'static {
     const OFFSETS: bool;
     /// Whether it can decode.
     const DECODES: bool;
+    /// The kind of model that it is for, if it is for one.
+    const MODEL: Option<&'static str>;
 
     /// For a tokenizer, or why it cannot be like it: the comparison of structure. Whether it is equal is shown by trying.
     fn build(tokenizer: &Tokenizer, definition: &Value) -> Result<Self, Reason>;

@@ -10,7 +10,7 @@ use crate::native::split::Pattern;
 /// A byte-level BPE, all of it.
 pub struct ByteLevelBpe {
     /// Tokens of the model by their text in the byte alphabet.
-    pub vocabulary: Vec<(String, u32)>,
+    pub vocabulary: Vocabulary,
     /// Pairs that are joined, in the order of their ranks.
     pub merges: Vec<(String, String)>,
     /// Whether a piece that is a token as a whole is that token, whatever the merges say.
@@ -57,19 +57,47 @@ pub struct Added {
     pub special: bool,
 }
 
-fn declined(code: ReasonCode, required: &str, found: impl Into<String>) -> Reason {
+/// Why a definition is none of those that are understood.
+pub fn declined(code: ReasonCode, required: &str, found: impl Into<String>) -> Reason {
     Reason::new(code).argument("tokenizer").required(required).found(found)
 }
 
-fn kind(value: &Value) -> &str {
+/// The type of a part; `none` without one.
+pub fn kind(value: &Value) -> &str {
     value.get("type").and_then(Value::as_str).unwrap_or("none")
 }
 
-fn flag(value: &Value, name: &str, default: bool) -> bool {
+/// Merges of bytes.
+pub const BYTE_BPE: &str = "byte-level BPE";
+/// Merges of characters.
+pub const CHAR_BPE: &str = "BPE of characters";
+/// The longest tokens of words.
+pub const WORD_PIECE: &str = "WordPiece";
+/// The likeliest tokens of words.
+pub const UNIGRAM: &str = "unigrams";
+
+/// What kind of model a definition has. Old files leave the type out; only BPE has merges, and only unigrams have scores.
+pub fn model_kind(definition: &Value) -> &'static str {
+    let model = &definition["model"];
+    match kind(model) {
+        "WordPiece" => WORD_PIECE,
+        "Unigram" => UNIGRAM,
+        "none" if model["vocab"].is_array() => UNIGRAM,
+        "BPE" if kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
+        "BPE" => BYTE_BPE,
+        "none" if model["merges"].is_array() && kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
+        "none" if model["merges"].is_array() => BYTE_BPE,
+        _ => "another model",
+    }
+}
+
+/// A setting that is true or false.
+pub fn flag(value: &Value, name: &str, default: bool) -> bool {
     value.get(name).and_then(Value::as_bool).unwrap_or(default)
 }
 
-fn shown(value: &Value) -> String {
+/// A part as messages show it.
+pub fn shown(value: &Value) -> String {
     let text = value.to_string();
     match text.char_indices().nth(80) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -81,6 +109,10 @@ fn shown(value: &Value) -> String {
 pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     let model = &definition["model"];
     let (vocabulary, merges) = bpe_model(model)?;
+    if flag(model, "byte_fallback", false) {
+        let required = "bytes as tokens, not as a last resort";
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, required, "byte_fallback"));
+    }
     let (pattern, prefix_space) = pre_tokenizer(&definition["pre_tokenizer"])?;
     let nfc = match &definition["normalizer"] {
         Value::Null => false,
@@ -107,9 +139,23 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     })
 }
 
-type Model = (Vec<(String, u32)>, Vec<(String, String)>);
+/// Tokens and their ids.
+pub type Vocabulary = Vec<(String, u32)>;
 
-fn bpe_model(model: &Value) -> Result<Model, Reason> {
+/// Reads a vocabulary that gives tokens their ids.
+pub fn vocabulary(value: &Value) -> Result<Vocabulary, Reason> {
+    let wrong = |what: &str| declined(ReasonCode::TokenizerModelUnsupported, what, shown(value));
+    let tokens = value.as_object().ok_or_else(|| wrong("a vocabulary"))?;
+    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < 1 << 30);
+    let read: Option<Vocabulary> =
+        tokens.iter().map(|(token, value)| Some((token.clone(), id(value)?))).collect();
+    read.ok_or_else(|| wrong("ids below 2^30"))
+}
+
+type Model = (Vocabulary, Vec<(String, String)>);
+
+/// Reads a BPE model: its vocabulary and its merges.
+pub fn bpe_model(model: &Value) -> Result<Model, Reason> {
     let wrong =
         |what: &str, found: &Value| Err(declined(ReasonCode::TokenizerModelUnsupported, what, shown(found)));
     // Old files leave the type out; only BPE has merges.
@@ -121,18 +167,7 @@ fn bpe_model(model: &Value) -> Result<Model, Reason> {
             return wrong("no prefixes and suffixes of words", &model[name]);
         }
     }
-    if flag(model, "byte_fallback", false) {
-        return wrong("bytes as tokens, not as a last resort", &model["byte_fallback"]);
-    }
-    let Some(vocabulary) = model["vocab"].as_object() else {
-        return wrong("a vocabulary", &model["vocab"]);
-    };
-    let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok()).filter(|id| *id < 1 << 30);
-    let tokens: Option<Vec<(String, u32)>> =
-        vocabulary.iter().map(|(token, value)| Some((token.clone(), id(value)?))).collect();
-    let Some(tokens) = tokens else {
-        return wrong("ids below 2^30", &Value::Null);
-    };
+    let tokens = vocabulary(&model["vocab"])?;
     let pair = |merge: &Value| match merge {
         Value::String(text) => {
             let (left, right) = text.split_once(' ')?;
@@ -199,14 +234,18 @@ pub fn added_tokens(value: &Value) -> Result<Vec<Added>, Reason> {
 
 /// What the post-processor does to one text.
 #[derive(Default)]
-struct Post {
-    trim_offsets: Option<TrimOffsets>,
-    before: Vec<u32>,
-    after: Vec<u32>,
+pub struct Post {
+    /// How offsets are trimmed.
+    pub trim_offsets: Option<TrimOffsets>,
+    /// Ids that it puts before the text.
+    pub before: Vec<u32>,
+    /// And those that it puts after.
+    pub after: Vec<u32>,
 }
 
 impl Post {
-    fn read(&mut self, value: &Value) -> Result<(), Reason> {
+    /// Adds what a post-processor does, or says that it does something else.
+    pub fn read(&mut self, value: &Value) -> Result<(), Reason> {
         let wrong = || declined(ReasonCode::SpecialTokensMismatch, "tokens around a text", shown(value));
         let trims = |default| {
             flag(value, "trim_offsets", default)

@@ -1,7 +1,8 @@
-//! Tokenisation: several libraries and a byte-level BPE of our own, each a kernel for those tokenizers for which it is proven
+//! Tokenisation: several libraries and some of our own, each a kernel for those tokenizers for which it is proven
 //! equal to the definition. Nothing here knows Python or C++.
 //!
-//! `definition` reads a `tokenizer.json` for its structure; `native` is our own BPE, `peers` are the others; `proof` compares
+//! `definition` reads a `tokenizer.json` for its structure; `native` is our own byte-level BPE, `words` our own
+//! WordPiece, unigrams and SentencePiece BPE, `peers` are the others; `proof` compares
 //! them with the definition on `probes`, at first and ever after; `kernels` makes them kernels.
 
 mod added;
@@ -17,6 +18,7 @@ mod peers;
 mod probes;
 mod proof;
 mod unicode;
+mod words;
 
 use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
@@ -30,6 +32,9 @@ pub use proof::{Rates, set_rates};
 pub fn kernels() -> Vec<KernelEntry> {
     let own = env!("CARGO_PKG_VERSION");
     let mut kernels = kernels::of::<native::Native>("bpe", own, 90);
+    kernels.extend(kernels::of::<words::Words<words::WordPiece>>("wordpiece", own, 96));
+    kernels.extend(kernels::of::<words::Words<words::Unigram>>("unigram", own, 96));
+    kernels.extend(kernels::of::<words::Words<words::CharBpe>>("spm_bpe", own, 96));
     kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 95));
     kernels.extend(kernels::of::<peers::GithubBpe>("github_bpe", "0.2", 60));
     kernels.extend(kernels::of::<peers::Tiktoken>("tiktoken", "0.12", 50));
@@ -42,5 +47,10 @@ pub fn kernels() -> Vec<KernelEntry> {
 /// need it.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
     let next = proof::proven::<peers::Next>(tokenizer).map(drop);
-    proof::proven::<native::Native>(tokenizer).map(drop).or(next)
+    let own = proof::proven::<native::Native>(tokenizer).map(drop);
+    // A tokenizer is of one kind.
+    let own = own.or_else(|_| proof::proven::<words::Words<words::WordPiece>>(tokenizer).map(drop));
+    let own = own.or_else(|_| proof::proven::<words::Words<words::Unigram>>(tokenizer).map(drop));
+    let own = own.or_else(|_| proof::proven::<words::Words<words::CharBpe>>(tokenizer).map(drop));
+    own.or(next)
 }

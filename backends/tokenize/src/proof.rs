@@ -9,9 +9,11 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::coder::{Coder, Encoded, encode_by_definition};
+use crate::definition::model_kind;
 use crate::native::Native;
 use crate::peers::{ByDefinition, GithubBpe, Next, Tiktoken};
 use crate::probes;
+use crate::words::{CharBpe, Unigram, WordPiece, Words};
 
 /// A candidate that was shown to be equal.
 pub struct Proven<C> {
@@ -38,11 +40,16 @@ impl<C> Default for Slot<C> {
 #[derive(Default)]
 pub struct Prepared {
     native: Slot<Native>,
+    word_piece: Slot<Words<WordPiece>>,
+    unigram: Slot<Words<Unigram>>,
+    char_bpe: Slot<Words<CharBpe>>,
     definition: Slot<ByDefinition>,
     next: Slot<Next>,
     tiktoken: Slot<Tiktoken>,
     github_bpe: Slot<GithubBpe>,
     probes: OnceLock<Vec<Probe>>,
+    /// The kind of its model, once somebody has read it.
+    model: OnceLock<&'static str>,
 }
 
 /// A candidate that has its place.
@@ -63,6 +70,9 @@ macro_rules! candidates {
 
 candidates! {
     Native => native,
+    Words<WordPiece> => word_piece,
+    Words<Unigram> => unigram,
+    Words<CharBpe> => char_bpe,
     ByDefinition => definition,
     Next => next,
     Tiktoken => tiktoken,
@@ -91,8 +101,16 @@ pub fn proven<C: Candidate>(tokenizer: &Tokenizer) -> Result<&Proven<C>, Reason>
 }
 
 fn prove<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Proven<C>, Reason> {
+    // Definitions are large: those of another kind are not read again.
+    if let (Some(found), Some(required)) = (prepared.model.get(), C::MODEL)
+        && *found != required
+    {
+        let reason = Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer");
+        return Err(reason.required(required).found(*found));
+    }
     let definition: Value = serde_json::from_slice(tokenizer.json())
         .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))?;
+    prepared.model.get_or_init(|| model_kind(&definition));
     let coder = C::build(tokenizer, &definition)?;
     let probes = prepared.probes.get_or_init(|| probes_of(tokenizer, &definition));
     let mut decoding = None;

@@ -41,8 +41,10 @@ fn objections(tokenizer: &Tokenizer) -> Vec<(String, Vec<ReasonCode>)> {
 
 #[test]
 fn every_candidate_takes_the_small_tokenizer() {
+    // But those for another kind.
+    let other = ["tokenize.wordpiece.encode", "tokenize.unigram.encode", "tokenize.spm_bpe.encode"];
     for (id, codes) in objections(&changed(|_| {})) {
-        assert!(codes.is_empty(), "{id}: {codes:?}");
+        assert_eq!(codes.is_empty(), !other.contains(&id.as_str()), "{id}: {codes:?}");
     }
 }
 

@@ -1,13 +1,35 @@
 //! Who encodes: selection first, then the others, each called as its own documentation says.
 
-use lz_core::Engine;
+use lz_core::{Engine, Tensor};
 use lz_ops::tokenizer::Tokenizer;
 use lz_ops::{TokenizeEncode, tokenize_encode};
 use tokenizers_next::pipeline::{EncodeOptions, PipelineToken};
 
-type Encode = Box<dyn FnMut(&str) -> Option<Vec<u32>>>;
+type Encode = Box<dyn Fn(&[&str]) -> Option<Ids>>;
 
-/// Somebody who encodes a text.
+/// Ids as who encodes hands them out.
+pub enum Ids {
+    /// In memory of its own.
+    Plain(Vec<u32>),
+    /// As a tensor.
+    Tensor(Tensor),
+}
+
+impl Ids {
+    /// The first so many.
+    pub fn first(&self, most: usize) -> Vec<u32> {
+        match self {
+            Ids::Plain(ids) => ids.iter().copied().take(most).collect(),
+            Ids::Tensor(ids) => {
+                let view = ids.view();
+                let ids = view.as_slice::<i32>().unwrap_or_default();
+                ids.iter().map(|id| *id as u32).take(most).collect()
+            }
+        }
+    }
+}
+
+/// Somebody who encodes documents.
 pub struct Contender {
     /// The name, for the table.
     pub name: &'static str,
@@ -18,21 +40,47 @@ pub struct Contender {
 }
 
 impl Contender {
-    fn new(name: &'static str, encode: impl FnMut(&str) -> Option<Vec<u32>> + 'static) -> Contender {
+    /// Somebody who encodes one document at a time: each thread gets its share of them.
+    fn new(
+        name: &'static str,
+        threads: usize,
+        one: impl Fn(&str) -> Option<Vec<u32>> + Sync + 'static,
+    ) -> Contender {
+        let encode = move |documents: &[&str]| {
+            let some = |documents: &[&str]| {
+                let mut ids = Vec::new();
+                for document in documents {
+                    ids.append(&mut one(document)?);
+                }
+                Some(ids)
+            };
+            let (mine, others) = documents.split_at(documents.len().div_ceil(threads));
+            std::thread::scope(|scope| {
+                let share = documents.len().div_ceil(threads).max(1);
+                let others: Vec<_> =
+                    others.chunks(share).map(|documents| scope.spawn(|| some(documents))).collect();
+                let mut ids = some(mine)?;
+                for other in others {
+                    ids.append(&mut other.join().ok()??);
+                }
+                Some(Ids::Plain(ids))
+            })
+        };
         Contender { name, slow: false, encode: Box::new(encode) }
     }
 }
 
 /// All who know this tokenizer; selection comes first. Loading is not part of any time.
-pub fn contenders(name: &str, tokenizer: &Tokenizer) -> Vec<Contender> {
-    let mut all = vec![selection("layerzero", tokenizer, "")];
-    all.push(selection("tokenize.bpe", tokenizer, "tokenize.bpe."));
-    all.extend(next(tokenizer));
-    all.extend(tiktoken(name));
+pub fn contenders(name: &str, tokenizer: &Tokenizer, threads: usize) -> Vec<Contender> {
+    let own = ["tokenize.bpe.", "tokenize.wordpiece.", "tokenize.unigram.", "tokenize.spm_bpe."];
+    let mut all = vec![selection("layerzero", tokenizer, &["tokenize."])];
+    all.push(selection("our own kernel", tokenizer, &own));
+    all.extend(next(tokenizer, threads));
+    all.extend(tiktoken(name, threads));
     #[cfg(feature = "peers")]
-    all.extend(bpe_openai(name));
+    all.extend(bpe_openai(name, threads));
     let definition = tokenizer.clone();
-    let mut old = Contender::new("tokenizers 0.23", move |text| {
+    let mut old = Contender::new("tokenizers 0.23", threads, move |text| {
         Some(definition.encode(text, false).ok()?.into_iter().map(|token| token.id).collect())
     });
     old.slow = true;
@@ -40,52 +88,52 @@ pub fn contenders(name: &str, tokenizer: &Tokenizer) -> Vec<Contender> {
     all
 }
 
-/// Selection among the kernels whose ids begin so.
-fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &str) -> Contender {
+/// Selection among the kernels whose ids begin so; batches go to the pool.
+fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &[&str]) -> Contender {
     let engine = Engine::new();
-    let named = lz_tokenize::kernels().into_iter().filter(|entry| entry.spec.id.starts_with(kernels));
-    engine.register(named).expect("the kernels register");
+    let named = |id: &str| kernels.iter().any(|kernel| id.starts_with(kernel));
+    let entries = lz_tokenize::kernels().into_iter().filter(|entry| named(&entry.spec.id));
+    engine.register(entries).expect("the kernels register");
     let tokenizer = tokenizer.clone();
     // Which kernel it is, is decided and proven before the first text.
     if let Err(reason) = lz_tokenize::prepare(&tokenizer) {
         eprintln!("{reason}");
     }
-    Contender::new(name, move |text| {
-        let texts = [text];
-        let args = TokenizeEncode::new(&texts, &tokenizer).add_special_tokens(false);
-        let output = tokenize_encode(&engine, args).ok()?;
-        Some(output.tokens.view().as_slice::<i32>()?.iter().map(|id| *id as u32).collect())
-    })
+    let encode = move |documents: &[&str]| {
+        let args = TokenizeEncode::new(documents, &tokenizer).add_special_tokens(false);
+        Some(Ids::Tensor(tokenize_encode(&engine, args).ok()?.tokens))
+    };
+    Contender { name, slow: false, encode: Box::new(encode) }
 }
 
-fn next(tokenizer: &Tokenizer) -> Option<Contender> {
+fn next(tokenizer: &Tokenizer, threads: usize) -> Option<Contender> {
     let json = std::str::from_utf8(tokenizer.json()).ok()?;
     let canonical = tokenizers_next::canonicalize_str(json).ok()?;
     let built = tokenizers_next::from_json(&canonical).ok()?;
     let options = EncodeOptions { add_special_tokens: false, ..EncodeOptions::default() };
-    Some(Contender::new("tokenizers 1.0.0-rc.3", move |text| {
+    Some(Contender::new("tokenizers 1.0.0-rc.3", threads, move |text| {
         let mut tokens: Vec<PipelineToken> = Vec::new();
         built.encode_into(text, &options, &mut tokens).ok()?;
         Some(tokens.into_iter().map(u32::from).collect())
     }))
 }
 
-fn tiktoken(name: &str) -> Option<Contender> {
+fn tiktoken(name: &str, threads: usize) -> Option<Contender> {
     let core = match name {
         "o200k_base" => tiktoken_rs::o200k_base(),
         "cl100k_base" => tiktoken_rs::cl100k_base(),
         _ => return None,
     };
     let core = core.ok()?;
-    Some(Contender::new("tiktoken-rs", move |text| Some(core.encode_ordinary(text))))
+    Some(Contender::new("tiktoken-rs", threads, move |text| Some(core.encode_ordinary(text))))
 }
 
 #[cfg(feature = "peers")]
-fn bpe_openai(name: &str) -> Option<Contender> {
+fn bpe_openai(name: &str, threads: usize) -> Option<Contender> {
     let built = match name {
         "o200k_base" => bpe_openai::o200k_base(),
         "cl100k_base" => bpe_openai::cl100k_base(),
         _ => return None,
     };
-    Some(Contender::new("bpe-openai", move |text| Some(built.encode(text))))
+    Some(Contender::new("bpe-openai", threads, move |text| Some(built.encode(text))))
 }

@@ -80,6 +80,9 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
     let work = work.saturating_mul(shape.kv_heads).saturating_mul(shape.dim() + shape.dim_v);
     let split = split.map(|split| (Shared(split.workspace.as_mut_ptr().cast()), split.first_part));
     let shared = AllSync(problem);
+    // Tasks are handed out one by one, so others do those between.
+    let apart = if work < WORTH_SHARING { 1 } else { pool::threads() };
+    let neighbours = split.is_some() || blocks == 1;
     let task = |number: usize| {
         let problem = shared.get();
         // Heads of a part follow each other: their keys may be neighbours. Unsplit, it is the blocks of a head, which share all keys.
@@ -97,7 +100,8 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         if rows.is_empty() {
             return;
         }
-        let task = Task { shape, sequence: &sequence, head, rows };
+        let next_head = Some(head + apart).filter(|next| neighbours && *next < shape.kv_heads);
+        let task = Task { shape, sequence: &sequence, head, rows, next_head };
         let whole = task.visible(0).start..task.visible(task.rows.len() - 1).end;
         let parts = sequence.keys.div_ceil(length);
         match split {
@@ -124,7 +128,8 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
             let (index, head) = (number / shape.kv_heads, number % shape.kv_heads);
             let sequence = (problem.sequence)(index);
             let parts = sequence.keys.div_ceil(length);
-            let task = Task { shape, sequence: &sequence, head, rows: 0..sequence.queries * shape.group };
+            let rows = 0..sequence.queries * shape.group;
+            let task = Task { shape, sequence: &sequence, head, rows, next_head: None };
             if parts > 1 {
                 let places = Places { workspace, first: first_part(index), parts, chunk: 0 };
                 (0..task.rows.len()).for_each(|row| places.join(s, &task, row));
@@ -155,7 +160,7 @@ pub(crate) fn attend_to<S: Attend, T: Float>(
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min(start + MOST_ROWS);
-        let task = Task { shape, sequence, head, rows: start..end };
+        let task = Task { shape, sequence, head, rows: start..end, next_head: None };
         s.attend(&task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
         start = end;
     }

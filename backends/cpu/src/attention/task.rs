@@ -20,7 +20,7 @@ pub(super) const MOST_ROWS: usize = 128;
 pub(crate) type Ranges<'r> = &'r dyn Fn(&mut dyn FnMut(Range<usize>));
 
 /// Gathers the keys of `ranges` in tiles of `N` and hands each on with the number of its first key and with the tile that follows,
-/// which is worth asking the memory for.
+/// which is worth asking the memory for: after the last one that is the first of the head that comes next.
 pub(super) fn for_each_tile<T: Float, const N: usize>(
     task: &Task<'_, '_, T>,
     ranges: Ranges<'_>,
@@ -29,8 +29,9 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
     // Written as far as they are handed on: two tiles of zeros would cost a short call more than its keys.
     let mut tiles = [[const { MaybeUninit::<Key<T>>::uninit() }; N]; 2];
     let (mut filling, mut count, mut start) = (0, 0, 0);
-    let mut full: Option<usize> = None;
+    let (mut full, mut first): (Option<usize>, Option<Range<usize>>) = (None, None);
     ranges(&mut |range| {
+        first.get_or_insert(range.clone());
         for j in range {
             if count == N {
                 if let Some(start) = full {
@@ -53,9 +54,19 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
         if let Some(start) = full {
             take(written(&tiles[1 - filling]), start, rest);
         }
-        if count > 0 {
-            take(rest, start, &[]);
+    }
+    let [one, other] = &mut tiles;
+    let (last, next) = if filling == 0 { (one, other) } else { (other, one) };
+    let mut ahead = 0;
+    if let (Some(head), Some(first)) = (task.next_head, first) {
+        for (j, key) in first.zip(next.iter_mut()) {
+            key.write(task.sequence.key(j, head));
+            ahead += 1;
         }
+    }
+    if count > 0 {
+        // SAFETY: so many were written of both.
+        unsafe { take(written(&last[..count]), start, written(&next[..ahead])) };
     }
 }
 
@@ -74,6 +85,8 @@ pub(crate) struct Task<'t, 'a, T> {
     pub sequence: &'t Sequence<'a, T>,
     pub head: usize,
     pub rows: Range<usize>,
+    /// The key head of the task that this thread will probably do next, if it is about the same keys.
+    pub next_head: Option<usize>,
 }
 
 impl<T: Float> Task<'_, '_, T> {

@@ -9,16 +9,16 @@ use std::ops::Range;
 
 use crate::pool;
 use crate::simd::tiles::{BYTES, Left, SIDE, STEP, Sums, Tiles};
-use crate::simd::{Amx, Avx512, Simd};
+use crate::simd::{Amx, Avx512, Simd, prefetch_all};
 
 /// Rows that are multiplied at once, and columns.
 const BLOCK: usize = 2 * SIDE;
 
-/// Most rows of a task.
-const ROWS: usize = 256;
+/// Most rows of a task: columns are packed once for all of them, which takes a good part of the time that tiles take for 256.
+const ROWS: usize = 512;
 
-/// Columns of a task.
-pub(crate) const COLUMNS: usize = 64;
+/// Columns of a task: rows are read once for all of them.
+const COLUMNS: usize = 128;
 
 /// Steps of the sum that are packed at once.
 const DEPTH: usize = 512;
@@ -105,7 +105,11 @@ unsafe fn one_block(
                     }
                 };
                 let from = at.cast::<u8>();
+                let next = rows.end.min(rows.start + row + BLOCK);
                 for column in (0..columns.len()).step_by(BLOCK) {
+                    // Rows are pages apart, where processors do not guess what comes next.
+                    let share = next + column / BLOCK * SHARE..next + (column / BLOCK + 1) * SHARE;
+                    ask_for(factors.left, share.start.min(rows.end)..share.end.min(rows.end), &part);
                     let to = result.add(row * COLUMNS + column);
                     let packed = right.cast::<u8>().add(column / SIDE * steps * BYTES);
                     let below = to.add(SIDE * COLUMNS);
@@ -127,6 +131,17 @@ unsafe fn one_block(
             let sums = std::slice::from_raw_parts_mut(result.add(place * COLUMNS), columns.len());
             store(row, columns.clone(), sums);
         }
+    }
+}
+
+/// Rows that are asked for with each block of columns: all of the next block in the end.
+const SHARE: usize = BLOCK / (COLUMNS / BLOCK);
+
+/// Asks the memory for a part of some rows.
+#[inline(always)]
+fn ask_for(all: RowsAt<'_>, rows: Range<usize>, part: &Range<usize>) {
+    for row in rows {
+        prefetch_all(all(row).wrapping_add(part.start), part.len() * size_of::<u16>());
     }
 }
 
@@ -187,6 +202,8 @@ unsafe fn pack_right(s: Avx512, right: RowsAt<'_>, columns: Range<usize>, part: 
                 *row = right(column).wrapping_add(part.start);
             }
         }
+        let next = columns.end.min(columns.start + (group + 1) * SIDE);
+        ask_for(right, next..columns.end.min(next + SIDE), &part);
         s.vectorize(|| {
             let mut square = Square([0; SIDE * STEP]);
             let square = square.0.as_mut_ptr();

@@ -19,7 +19,7 @@ use crate::gemm::pack::{ask_for_rows, copy_rows};
 use crate::gemm::product::{COLUMNS, Factors, multiply_all, panel};
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
-use crate::simd::{Float, Simd, vectors, with_float};
+use crate::simd::{Float, Simd, prefetch, vectors, with_float};
 
 /// Rows that are dense, of any float type, with weights of either format and layout.
 #[derive(Debug)]
@@ -112,6 +112,20 @@ fn input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
     let above = 32 - BITS - BITS * place as u32;
     s.to_f32(s.shr_i32(s.shl_i32(word, above), 32 - BITS))
 }
+
+/// The inputs number `place` of words, as numbers that are [`larger`] by a power of two, where that is less work.
+#[inline(always)]
+fn larger_input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
+    if BITS == 8 { s.to_f32(s.high_byte(word, place as u32)) } else { input::<S, BITS>(s, word, place) }
+}
+
+/// By how much.
+const fn larger<const BITS: u32>() -> f32 {
+    if BITS == 8 { (1 << 24) as f32 } else { 1.0 }
+}
+
+/// So many bytes of a panel are asked for before they are needed: processors do not guess beyond a page.
+const AHEAD: usize = 2048;
 
 struct Layer<'a, S, T, const BITS: u32> {
     s: S,
@@ -370,13 +384,16 @@ impl Tile {
             for first in (0..ROWS).step_by(S::LANES) {
                 // SAFETY: the caller vouches for words, inputs and totals; a vector is a part of a panel.
                 unsafe {
-                    let zero_points = s.load(group.zero_points.as_ptr().add(first));
+                    let zero_points =
+                        s.mul(s.load(group.zero_points.as_ptr().add(first)), s.splat(larger::<BITS>()));
                     let mut sums = [[s.splat(0.0); SUMS]; MR];
                     for number in 0..count {
-                        let word = s.to_bits(s.load(words.add(number * STEP).cast::<f32>().add(first)));
+                        let words = words.add(number * STEP);
+                        prefetch(words.wrapping_add(AHEAD));
+                        let word = s.to_bits(s.load(words.cast::<f32>().add(first)));
                         let x = x.add(number * per_word::<BITS>());
                         for place in 0..per_word::<BITS>() {
-                            let weight = s.sub(input::<S, BITS>(s, word, place), zero_points);
+                            let weight = s.sub(larger_input::<S, BITS>(s, word, place), zero_points);
                             for (row, sums) in sums.iter_mut().enumerate() {
                                 let factor = s.splat(*x.add(row * width + place));
                                 let sum = &mut sums[place % SUMS];
@@ -385,11 +402,13 @@ impl Tile {
                         }
                     }
                     let scales = s.load(group.scales.as_ptr().add(first));
+                    let smaller = s.splat(1.0 / larger::<BITS>());
                     for (row, sums) in sums.iter().enumerate() {
                         let mut sum = sums[0];
                         for &other in &sums[1..] {
                             sum = s.add(sum, other);
                         }
+                        sum = s.mul(sum, smaller);
                         let to = totals.add(row).cast::<f32>().add(first);
                         s.store(to, s.fma(sum, scales, s.load(to)));
                     }

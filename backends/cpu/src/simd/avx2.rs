@@ -263,6 +263,15 @@ impl Simd for Avx2 {
         proven!(_mm256_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
     }
     #[inline(always)]
+    fn high_byte(self, a: __m256i, place: u32) -> __m256i {
+        let from = |lane: u32| (lane * 4 + place << 24 | 0x80_8080) as i32;
+        let all = [from(0), from(1), from(2), from(3)];
+        proven!(_mm256_shuffle_epi8(
+            a,
+            _mm256_setr_epi32(all[0], all[1], all[2], all[3], all[0], all[1], all[2], all[3])
+        ))
+    }
+    #[inline(always)]
     fn dot_bytes(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
         // Widened: the instruction that multiplies bytes saturates its sums.
         proven!({

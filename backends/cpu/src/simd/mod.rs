@@ -207,6 +207,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
         self.to_f32(self.shr_i32(self.shl_i32(a, 28 - 4 * place), 28))
     }
 
+    /// The byte number `place` of each lane, the lowest first, as its highest, with nothing below it.
+    #[inline(always)]
+    fn high_byte(self, a: Self::I32, place: u32) -> Self::I32 {
+        self.shl_i32(self.shr_i32(a, 8 * place), 24)
+    }
+
     /// `sum` and the four products of the bytes of each lane, exactly. Bytes of `b` are signed; those of `a` are with an offset
     /// of [`Simd::BYTE_OFFSET`].
     fn dot_bytes(self, sum: Self::I32, a: Self::I32, b: Self::I32) -> Self::I32;

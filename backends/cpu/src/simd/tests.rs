@@ -141,6 +141,10 @@ fn arithmetic<S: Simd>(simd: S) {
         let wanted = (word as i32) << (28 - 4 * place) >> 28;
         assert_eq!(lanes(simd, simd.half_byte(words, place)), vec![wanted as f32; S::LANES]);
     }
+    for place in 0..4 {
+        let wanted = (word << (24 - 8 * place) & 0xff00_0000) as i32;
+        assert_eq!(lanes(simd, simd.to_f32(simd.high_byte(words, place))), vec![wanted as f32; S::LANES]);
+    }
     let whole = simd.to_f32(simd.to_i32(vector(simd, &vec![-3.5; S::LANES])));
     assert_eq!(lanes(simd, whole)[0], -4.0);
 }

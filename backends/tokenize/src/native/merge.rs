@@ -62,6 +62,11 @@ impl Merges {
         Merges::ranked(bytes, &ranked.collect::<Vec<_>>(), tokens)
     }
 
+    /// Of symbols that are no bytes: from pairs with what they become, in the order of their ranks.
+    pub fn of_symbols(pairs: &[(u32, u32, u32)]) -> Merges {
+        Merges::new([0; BYTES], pairs)
+    }
+
     /// The same with these pairs alone, which are of these merges and make each token from its own.
     pub fn with(&self, pairs: &[Pair]) -> Merges {
         let mut pairs = pairs.to_vec();
@@ -130,44 +135,65 @@ impl Merges {
             0 => {}
             1 => tokens.push(self.id(self.bytes[usize::from(piece[0])])),
             2..=SHORT => {
-                self.merge_short(piece, tokens);
+                self.merge_short(piece, |token, _| tokens.push(token));
             }
             _ => {
-                self.merge_long(piece, tokens);
+                self.merge_long(piece, |token, _| tokens.push(token));
             }
+        }
+    }
+
+    /// Adds the tokens of some symbols, each with how many of them it is made of.
+    pub fn join(&self, symbols: &[u32], tokens: &mut Vec<(u32, u32)>) {
+        if symbols.len() > SHORT {
+            self.join_long(symbols.to_vec(), |token, count| tokens.push((token, count)));
+        } else if !symbols.is_empty() {
+            let (mut ids, mut ranks) = ([0; SHORT], [NEVER; SHORT]);
+            ids[..symbols.len()].copy_from_slice(symbols);
+            for place in 0..symbols.len() - 1 {
+                ranks[place] = with_place(self.rank(symbols[place], symbols[place + 1]), place);
+            }
+            self.join_short(&mut ids, &mut ranks, symbols.len(), |token, count| tokens.push((token, count)));
         }
     }
 
     /// The pair that was joined last, where one token is left of a piece.
     pub fn last_pair(&self, piece: &[u8]) -> Option<Pair> {
-        let mut tokens = Vec::new();
+        let mut count = 0;
         let last = match piece.len() {
             0 | 1 => None,
-            2..=SHORT => self.merge_short(piece, &mut tokens),
-            _ => self.merge_long(piece, &mut tokens),
+            2..=SHORT => self.merge_short(piece, |_, _| count += 1),
+            _ => self.merge_long(piece, |_, _| count += 1),
         };
-        last.filter(|_| tokens.len() == 1)
+        last.filter(|_| count == 1)
     }
 
     /// Returns the pair that was joined last.
-    fn merge_short(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Option<Pair> {
-        let count = piece.len();
-        let mut ids = [0u32; SHORT];
-        // Of the pair that begins at each place, its rank and then the place, so that the least is the one to be joined.
-        let mut ranks = [NEVER; SHORT];
-        let mut next = [0u8; SHORT];
-        let mut previous = [0u8; SHORT];
-        let with_place =
-            |rank: u32, place: usize| if rank == NEVER { NEVER } else { rank << PLACE_BITS | place as u32 };
+    #[inline]
+    fn merge_short(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        let (mut ids, mut ranks) = ([0u32; SHORT], [NEVER; SHORT]);
         for (place, byte) in piece.iter().enumerate() {
             ids[place] = self.bytes[usize::from(*byte)];
-            next[place] = place as u8 + 1;
-            previous[place] = (place as u8).wrapping_sub(1);
         }
-        for place in 0..count - 1 {
+        for place in 0..piece.len() - 1 {
             let both = usize::from(piece[place]) << 8 | usize::from(piece[place + 1]);
             ranks[place] = with_place(self.byte_ranks[both], place);
         }
+        self.join_short(&mut ids, &mut ranks, piece.len(), each)
+    }
+
+    /// Of symbols and the ranks of the pairs that begin at each: a rank and then its place, so that the least is the one to be joined.
+    /// Calls `each` with what is left and how many symbols it is made of. Returns the pair that was joined last.
+    #[inline]
+    fn join_short(
+        &self,
+        ids: &mut [u32; SHORT],
+        ranks: &mut [u32; SHORT],
+        count: usize,
+        mut each: impl FnMut(u32, u32),
+    ) -> Option<Pair> {
+        let mut next: [u8; SHORT] = std::array::from_fn(|place| place as u8 + 1);
+        let mut previous: [u8; SHORT] = std::array::from_fn(|place| (place as u8).wrapping_sub(1));
         let mut last = None;
         // Whole groups, which are compared side by side.
         let groups = &mut ranks[..count.next_multiple_of(8)];
@@ -195,16 +221,21 @@ impl Merges {
         }
         let mut place = 0;
         while place < count {
-            tokens.push(self.id(ids[place]));
-            place = usize::from(next[place]);
+            let after = usize::from(next[place]);
+            each(self.id(ids[place]), (after - place) as u32);
+            place = after;
         }
         last
     }
 
-    /// With a queue, so that the time stays near linear whatever the length. Returns the pair that was joined last.
-    fn merge_long(&self, piece: &[u8], tokens: &mut Vec<u32>) -> Option<Pair> {
+    /// Returns the pair that was joined last.
+    fn merge_long(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        self.join_long(piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect(), each)
+    }
+
+    /// As the other, but with a queue, so that the time stays near linear whatever the length.
+    fn join_long(&self, mut ids: Vec<u32>, mut each: impl FnMut(u32, u32)) -> Option<Pair> {
         const GONE: u32 = u32::MAX;
-        let mut ids: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
         let end = ids.len() - 1;
         let mut next: Vec<u32> = (1..=ids.len() as u32).collect();
         let mut previous: Vec<u32> = (0..ids.len() as u32).map(|place| place.wrapping_sub(1)).collect();
@@ -242,11 +273,18 @@ impl Merges {
         }
         let mut place = 0;
         while place <= end {
-            tokens.push(self.id(ids[place]));
-            place = next[place] as usize;
+            let after = next[place] as usize;
+            each(self.id(ids[place]), (after - place) as u32);
+            place = after;
         }
         last
     }
+}
+
+/// The rank of a pair and where it begins.
+#[inline(always)]
+fn with_place(rank: u32, place: usize) -> u32 {
+    if rank == NEVER { NEVER } else { rank << PLACE_BITS | place as u32 }
 }
 
 #[inline]
@@ -298,9 +336,13 @@ mod tests {
         fn both_ways_of_merging_agree(piece in "[abcd]{2,48}") {
             let (merges, _) = merges();
             let (mut short, mut long) = (Vec::new(), Vec::new());
-            merges.merge_short(piece.as_bytes(), &mut short);
-            merges.merge_long(piece.as_bytes(), &mut long);
-            prop_assert_eq!(short, long);
+            merges.merge_short(piece.as_bytes(), |token, count| short.push((token, count)));
+            merges.merge_long(piece.as_bytes(), |token, count| long.push((token, count)));
+            prop_assert_eq!(&short, &long);
+            let symbols: Vec<u32> = piece.bytes().map(u32::from).collect();
+            let mut joined = Vec::new();
+            merges.join(&symbols, &mut joined);
+            prop_assert_eq!(joined, short);
         }
     }
 

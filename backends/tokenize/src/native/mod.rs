@@ -1,9 +1,9 @@
 //! Byte-level BPE of our own: splitters written by hand, words remembered with their tokens, merges in near-linear time.
 
-mod cache;
-mod merge;
+pub mod cache;
+pub mod merge;
 pub mod split;
-mod vocabulary;
+pub mod vocabulary;
 mod window;
 
 use std::sync::{Mutex, PoisonError};
@@ -37,6 +37,7 @@ pub struct Native {
 impl Coder for Native {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = Some(definition::BYTE_BPE);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Native, Reason> {
         Native::new(definition::byte_level_bpe(definition)?)

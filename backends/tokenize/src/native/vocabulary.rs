@@ -60,6 +60,11 @@ impl Vocabulary {
         }
     }
 
+    /// How many ids there are.
+    pub fn len(&self) -> usize {
+        self.starts.len() - 1
+    }
+
     /// The bytes of an id; none for one that it does not have.
     #[inline]
     pub fn bytes_of(&self, id: u32) -> &[u8] {

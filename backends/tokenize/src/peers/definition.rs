@@ -12,6 +12,7 @@ pub struct ByDefinition;
 impl Coder for ByDefinition {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = None;
 
     fn build(_: &Tokenizer, _: &Value) -> Result<ByDefinition, Reason> {
         Ok(ByDefinition)

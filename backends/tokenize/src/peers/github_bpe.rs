@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::{guarded, ranked_tokens};
 use crate::coder::{Coder, Encoded};
-use crate::definition::byte_level_bpe;
+use crate::definition::{BYTE_BPE, byte_level_bpe};
 use crate::frame::Frame;
 use crate::native::split::Pattern;
 
@@ -21,6 +21,7 @@ pub struct GithubBpe {
 impl Coder for GithubBpe {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
+    const MODEL: Option<&'static str> = Some(BYTE_BPE);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<GithubBpe, Reason> {
         let definition = byte_level_bpe(definition)?;

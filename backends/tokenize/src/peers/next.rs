@@ -1,6 +1,7 @@
 //! Hugging Face `tokenizers` 1.0, which was written anew: another library that reads the same files.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, PoisonError};
 
 use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
@@ -11,12 +12,20 @@ use tokenizers_next::{canonicalize_value, from_json};
 use super::{guarded, panic_text, refused};
 use crate::coder::{Coder, Encoded};
 
+/// Room for more tokens than this is given back.
+const MOST_KEPT: usize = 1 << 22;
+
 /// The release candidate.
-pub struct Next(PipelineTokenizer);
+pub struct Next {
+    built: PipelineTokenizer,
+    /// Room for tokens, with whoever encodes just now: the system clears new memory page by page.
+    rooms: Mutex<Vec<Vec<PipelineToken>>>,
+}
 
 impl Coder for Next {
     const OFFSETS: bool = false;
     const DECODES: bool = true;
+    const MODEL: Option<&'static str> = None;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Next, Reason> {
         guarded(|| {
@@ -26,7 +35,8 @@ impl Coder for Next {
                 definition[setting] = Value::Null;
             }
             canonicalize_value(&mut definition).map_err(|error| refused(error.to_string()))?;
-            from_json(&definition.to_string()).map(Next).map_err(|error| refused(error.to_string()))
+            let built = from_json(&definition.to_string()).map_err(|error| refused(error.to_string()))?;
+            Ok(Next { built, rooms: Mutex::default() })
         })
     }
 
@@ -38,18 +48,22 @@ impl Coder for Next {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         let options = EncodeOptions { add_special_tokens: special, ..EncodeOptions::default() };
-        let mut tokens: Vec<PipelineToken> = Vec::new();
+        let rooms = || self.rooms.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tokens = rooms().pop().unwrap_or_default();
         for text in texts {
             tokens.clear();
-            attempt(|| self.0.encode_into(text, &options, &mut tokens))?;
+            attempt(|| self.built.encode_into(text, &options, &mut tokens))?;
             out.ids.extend(tokens.iter().map(|token| u32::from(*token) as i32));
             out.end_text();
+        }
+        if tokens.capacity() <= MOST_KEPT {
+            rooms().push(tokens);
         }
         Ok(())
     }
 
     fn decode(&self, _: &Tokenizer, ids: &[u32], skip_special: bool) -> Result<String, KernelError> {
-        attempt(|| self.0.decode(ids, skip_special))
+        attempt(|| self.built.decode(ids, skip_special))
     }
 }
 

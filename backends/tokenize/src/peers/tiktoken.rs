@@ -7,7 +7,7 @@ use tiktoken_rs::CoreBPE;
 
 use super::{guarded, ranked_tokens, refused};
 use crate::coder::{Coder, Encoded};
-use crate::definition::byte_level_bpe;
+use crate::definition::{BYTE_BPE, byte_level_bpe};
 use crate::frame::Frame;
 
 /// For byte-level BPE whose ids are its ranks.
@@ -19,6 +19,7 @@ pub struct Tiktoken {
 impl Coder for Tiktoken {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
+    const MODEL: Option<&'static str> = Some(BYTE_BPE);
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
         let definition = byte_level_bpe(definition)?;

@@ -1,0 +1,128 @@
+//! From ids back to text: what each token becomes, as the definition's own decoder says of it.
+
+use lz_core::{Reason, ReasonCode};
+use serde_json::Value;
+use tokenizers::{Decoder as _, DecoderWrapper};
+
+use crate::definition::{Added, Vocabulary, declined, kind, shown};
+use crate::native::vocabulary::Vocabulary as Texts;
+
+/// The decoder of one tokenizer.
+pub struct Decode {
+    /// What each id becomes where it comes first.
+    first: Texts,
+    /// And where it does not.
+    later: Texts,
+    /// The byte that an id stands for, if any stand for bytes.
+    bytes: Vec<Option<u8>>,
+    /// Whether one space is taken away where the text begins.
+    strips: bool,
+    special: Vec<u32>,
+}
+
+impl Decode {
+    /// From a definition's decoder, or why it is none that is understood.
+    pub fn new(value: &Value, vocabulary: &Vocabulary, added: &[Added]) -> Result<Decode, Reason> {
+        let wrong = || {
+            declined(
+                ReasonCode::TokenizerModelUnsupported,
+                "a decoder of WordPiece or SentencePiece",
+                shown(value),
+            )
+        };
+        let mut names: Vec<Option<&str>> = Vec::new();
+        let all = vocabulary.iter().map(|(token, id)| (token.as_str(), *id));
+        for (token, id) in all.chain(added.iter().map(|added| (added.content.as_str(), added.id))) {
+            let size = names.len().max(id as usize + 1);
+            names.resize(size, None);
+            names[id as usize] = Some(token);
+        }
+        let mut special: Vec<u32> =
+            added.iter().filter(|added| added.special).map(|added| added.id).collect();
+        special.sort_unstable();
+        let texts = |one: &dyn Fn(&str) -> Option<String>| {
+            let texts: Option<Vec<Vec<u8>>> = names
+                .iter()
+                .map(|name| name.map_or(Some(String::new()), one).map(String::into_bytes))
+                .collect();
+            texts.map(|texts| Texts::new(&texts)).ok_or_else(wrong)
+        };
+        match kind(value) {
+            "WordPiece" | "Metaspace" => {
+                let decoder: DecoderWrapper = serde_json::from_value(value.clone()).map_err(|_| wrong())?;
+                let first = |token: &str| decoder.decode_chain(vec![token.to_owned()]).ok()?.pop();
+                let later =
+                    |token: &str| decoder.decode_chain(vec!["a".to_owned(), token.to_owned()]).ok()?.pop();
+                Ok(Decode {
+                    first: texts(&first)?,
+                    later: texts(&later)?,
+                    bytes: Vec::new(),
+                    strips: false,
+                    special,
+                })
+            }
+            "Sequence" => {
+                let parts = value["decoders"].as_array().map(Vec::as_slice).unwrap_or_default();
+                // What is replaced in a token does not hang on the others.
+                let replaced = parts.iter().take_while(|part| kind(part) == "Replace").count();
+                let (replaces, rest) = parts.split_at(replaced);
+                let strips = match rest {
+                    [bytes, fuse] if kind(bytes) == "ByteFallback" && kind(fuse) == "Fuse" => false,
+                    [bytes, fuse, strip] if kind(bytes) == "ByteFallback" && kind(fuse) == "Fuse" => {
+                        let one_space = strip["content"] == " " && strip["start"] == 1 && strip["stop"] == 0;
+                        if kind(strip) != "Strip" || !one_space {
+                            return Err(wrong());
+                        }
+                        true
+                    }
+                    _ => return Err(wrong()),
+                };
+                let replace = serde_json::json!({"type": "Sequence", "decoders": replaces});
+                let replace: DecoderWrapper = serde_json::from_value(replace).map_err(|_| wrong())?;
+                let plain = |token: &str| replace.decode_chain(vec![token.to_owned()]).ok()?.pop();
+                let bytes = names.iter().map(|name| byte_of(&plain((*name)?)?)).collect();
+                Ok(Decode { first: texts(&plain)?, later: texts(&plain)?, bytes, strips, special })
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    /// The text of some ids.
+    pub fn decode(&self, ids: &[u32], skip_special: bool) -> String {
+        let mut text: Vec<u8> = Vec::with_capacity(ids.len() * 4);
+        let (mut is_first, mut run) = (true, Vec::new());
+        for id in ids {
+            let known = (*id as usize) < self.later.len();
+            if !known || skip_special && self.special.binary_search(id).is_ok() {
+                continue;
+            }
+            if let Some(Some(byte)) = self.bytes.get(*id as usize) {
+                run.push(*byte);
+                continue;
+            }
+            end_run(&mut run, &mut text);
+            let texts = if std::mem::take(&mut is_first) { &self.first } else { &self.later };
+            text.extend_from_slice(texts.bytes_of(*id));
+        }
+        end_run(&mut run, &mut text);
+        if self.strips && text.first() == Some(&b' ') {
+            text.remove(0);
+        }
+        String::from_utf8(text).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+}
+
+/// The byte that a token stands for by its name.
+fn byte_of(name: &str) -> Option<u8> {
+    let digits = name.strip_prefix("<0x")?.strip_suffix('>')?;
+    u8::from_str_radix(digits, 16).ok().filter(|_| name.len() == 6)
+}
+
+/// Bytes that came one after the other are text, or each of them is none.
+fn end_run(run: &mut Vec<u8>, text: &mut Vec<u8>) {
+    match std::str::from_utf8(run) {
+        Ok(_) => text.extend_from_slice(run),
+        Err(_) => run.iter().for_each(|_| text.extend_from_slice("\u{fffd}".as_bytes())),
+    }
+    run.clear();
+}
