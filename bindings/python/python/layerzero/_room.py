@@ -28,7 +28,7 @@ def largest_block(index: int) -> int | None:
     torch = _torch()
     if torch is None:
         return None
-    hole, unused = 0, 0
+    hole = unused = 0
     for segment in torch.cuda.memory_snapshot():
         if segment["device"] != index:
             continue
@@ -37,4 +37,5 @@ def largest_block(index: int) -> int | None:
         for block in segment["blocks"]:
             if block["state"] == "inactive":
                 hole = max(hole, block["size"])
-    return max(hole, torch.cuda.mem_get_info(index)[0] + unused)
+    whole: int = torch.cuda.mem_get_info(index)[0] + unused
+    return max(hole, whole)

@@ -53,11 +53,12 @@ def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[An
     # Without a device kernels are interpreted, and nothing is compiled.
     if getattr(made, "packed_metadata", None) is None:
         return
-    run, before = made.run, (made.function, made.packed_metadata, None, None, None)
+    run, behind = made.run, (made.packed_metadata, None, None, None)
+    before: tuple[Any, ...] = (made.function, *behind)
     parts = ("launch", "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
     if all(hasattr(run, part) for part in parts) and not run.global_scratch_size and not run.profile_scratch_size:
         # What is compiled, without the function around it that looks for memory which none of ours wants.
-        before = (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *before[1:])
+        before = (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *behind)
         run = run.launch
     _READY[key] = (run, before, constants)
 
