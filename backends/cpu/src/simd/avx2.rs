@@ -264,7 +264,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn high_byte(self, a: __m256i, place: u32) -> __m256i {
-        let from = |lane: u32| (lane * 4 + place << 24 | 0x80_8080) as i32;
+        let from = |lane: u32| ((lane * 4 + place) << 24 | 0x80_8080) as i32;
         let all = [from(0), from(1), from(2), from(3)];
         proven!(_mm256_shuffle_epi8(
             a,

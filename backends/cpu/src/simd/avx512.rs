@@ -372,7 +372,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     #[inline(always)]
     fn high_byte(self, a: __m512i, place: u32) -> __m512i {
         // One shuffle, which has a port of its own, instead of two shifts, which share theirs with conversions.
-        let from = |lane: u32| (lane * 4 + place << 24 | 0x80_8080) as i32;
+        let from = |lane: u32| ((lane * 4 + place) << 24 | 0x80_8080) as i32;
         proven!(_mm512_shuffle_epi8(a, _mm512_set4_epi32(from(3), from(2), from(1), from(0))))
     }
     #[inline(always)]
