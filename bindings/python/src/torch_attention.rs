@@ -10,12 +10,11 @@ use std::ptr;
 
 use pyo3::Borrowed;
 use pyo3::exceptions::PyNotImplementedError;
-use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::tensor::torch::{Handle, handle, library_beside};
+use crate::tensor::torch::{Handle, Wrap, find_wrap, handle, library_beside};
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
@@ -83,7 +82,7 @@ struct Functions {
     offset: Number,
     reinterpret: Reinterpret,
     delete: unsafe extern "C" fn(Handle) -> c_int,
-    wrap: unsafe extern "C" fn(Handle) -> *mut ffi::PyObject,
+    wrap: Wrap,
     flash: Option<Flash>,
     cudnn: Option<Cudnn>,
     on_host: Option<OnHost>,
@@ -99,11 +98,10 @@ fn functions(py: Python<'_>) -> Option<&'static Functions> {
 
 impl Functions {
     fn find(torch: &Bound<'_, PyAny>) -> Option<Functions> {
-        let (host, python) = (library_beside(torch, "torch_cpu")?, library_beside(torch, "torch_python")?);
-        let device = library_beside(torch, "torch_cuda");
+        let (host, device) = (library_beside(torch, "torch_cpu")?, library_beside(torch, "torch_cuda"));
         let about = torch.getattr("_C").ok()?;
-        // SAFETY: the names and types are those of torch's C interface, whose functions keep both; `THPVariable_Wrap` takes a
-        // reference to a tensor, which is what a handle points to. None of the libraries is ever unloaded.
+        // SAFETY: the names and types are those of torch's C interface, whose functions keep both. None of the libraries is ever
+        // unloaded.
         unsafe {
             let found = Functions {
                 rank: *host.get(b"aoti_torch_get_dim").ok()?,
@@ -112,7 +110,7 @@ impl Functions {
                 offset: *host.get(b"aoti_torch_get_storage_offset").ok()?,
                 reinterpret: *host.get(b"aoti_torch__reinterpret_tensor").ok()?,
                 delete: *host.get(b"aoti_torch_delete_tensor_object").ok()?,
-                wrap: *python.get(b"_Z16THPVariable_WrapRKN2at10TensorBaseE").ok()?,
+                wrap: find_wrap(torch)?,
                 flash: device.as_ref().and_then(|device| {
                     device.get::<Flash>(b"aoti_torch_cuda__flash_attention_forward").ok().map(|found| *found)
                 }),
@@ -127,7 +125,7 @@ impl Functions {
                 flash_is_on: about.getattr("_get_flash_sdp_enabled").ok()?.unbind(),
                 cudnn_is_on: about.getattr("_get_cudnn_sdp_enabled").ok()?.unbind(),
             };
-            std::mem::forget((host, python, device));
+            std::mem::forget((host, device));
             Some(found)
         }
     }

@@ -26,7 +26,7 @@ mod stable;
 use peek::Peek;
 use plain::Plain;
 use stable::Stable;
-pub use stable::{Handle, library, library_beside};
+pub use stable::{Handle, Wrap, find_wrap, library, library_beside};
 
 /// DLPack's number of devices of CUDA.
 const DL_CUDA: i32 = 2;
@@ -269,7 +269,7 @@ pub fn allocate<'py>(
         hold.fill(object.as_borrowed(), view)?;
         return Ok(object);
     }
-    // Before torch 2.14, and where its stable interface has no such dtype. Cheaper than `torch.empty`, which must be told where.
+    // Where torch has no such interface, or its interface no such dtype. Cheaper than `torch.empty`, which must be told where.
     let (wanted, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
     let object = if like.getattr(intern!(py, "dtype"))?.is(&wanted) {
         like.call_method1(intern!(py, "new_empty"), (shape,))?
