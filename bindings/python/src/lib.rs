@@ -27,6 +27,7 @@ mod tensor;
 mod text;
 mod tokenizers;
 mod torch_attention;
+mod torch_norm;
 mod torch_ops;
 mod worker;
 
@@ -52,6 +53,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     decisions::add(module)?;
     torch_ops::add(module)?;
     torch_attention::add(module)?;
+    torch_norm::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
     runtime::add(module)?;

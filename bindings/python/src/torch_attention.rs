@@ -12,8 +12,9 @@ use pyo3::Borrowed;
 use pyo3::exceptions::PyNotImplementedError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 
+use crate::hosted::PyObject_Vectorcall;
 use crate::tensor::torch::{Handle, Wrap, find_wrap, handle, library_beside};
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
@@ -88,6 +89,9 @@ struct Functions {
     on_host: Option<OnHost>,
     flash_is_on: Py<PyAny>,
     cudnn_is_on: Py<PyAny>,
+    /// The function that chooses by itself, and the names of what it takes by keyword.
+    own: Py<PyAny>,
+    own_names: Py<PyTuple>,
 }
 
 static FUNCTIONS: PyOnceLock<Option<Functions>> = PyOnceLock::new();
@@ -124,6 +128,8 @@ impl Functions {
                     .map(|found| *found),
                 flash_is_on: about.getattr("_get_flash_sdp_enabled").ok()?.unbind(),
                 cudnn_is_on: about.getattr("_get_cudnn_sdp_enabled").ok()?.unbind(),
+                own: about.getattr("_nn").ok()?.getattr("scaled_dot_product_attention").ok()?.unbind(),
+                own_names: PyTuple::new(torch.py(), ["scale", "enable_gqa"]).ok()?.unbind(),
             };
             std::mem::forget((host, device));
             Some(found)
@@ -241,6 +247,10 @@ enum Library {
     Flash,
     Cudnn,
     OnHost,
+    /// Whatever torch chooses by itself; queries may have more heads than keys or not.
+    Own {
+        grouped: bool,
+    },
 }
 
 /// What one of them is called with.
@@ -342,6 +352,7 @@ impl Call {
                     fifth,
                 ),
                 Library::OnHost => functions.on_host?(q, k, v, 0.0, causal, none, scale, output, lse),
+                Library::Own { .. } => return None,
             }
         };
         let [output, lse, ..] = made;
@@ -363,6 +374,9 @@ struct Asked<'a, 'py> {
 impl<'py> Asked<'_, 'py> {
     fn run(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(functions) = functions(py) else { return Ok(None) };
+        if let Library::Own { grouped } = self.library {
+            return self.run_own(py, functions, grouped);
+        }
         let (is_on, name) = match self.library {
             Library::Cudnn => (&functions.cudnn_is_on, "CUDNN_ATTENTION"),
             _ => (&functions.flash_is_on, "FLASH_ATTENTION"),
@@ -390,6 +404,77 @@ impl<'py> Asked<'_, 'py> {
         };
         let Some(lse) = lse else { return Ok(None) };
         Ok(Some(PyTuple::new(py, [output, lse.into_object(py)?])?.into_any()))
+    }
+}
+
+impl<'py> Asked<'_, 'py> {
+    /// Through torch's own function in Python, which is told as little as can be; only the views are made without it.
+    fn run_own(
+        &self,
+        py: Python<'py>,
+        functions: &'static Functions,
+        grouped: bool,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let turns = self.layout != "BHSD";
+        let turned = |tensor: Handle| functions.view(tensor, &functions.shape::<4>(tensor)?.swapped());
+        let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
+        let mut views = [const { None }; 3];
+        if turns {
+            views = [if self.is_decode { None } else { turned(q) }, turned(k), turned(v)];
+        }
+        if self.is_decode {
+            views[0] = functions.shape::<3>(q).and_then(|shape| functions.view(q, &shape.with::<4>(2)));
+        }
+        let wanted = [turns || self.is_decode, turns, turns];
+        if views.iter().zip(wanted).any(|(view, wanted)| view.is_none() && wanted) {
+            return Ok(None);
+        }
+        let mut objects = self.inputs.map(|input| input.to_owned());
+        for (object, view) in objects.iter_mut().zip(views) {
+            if let Some(view) = view {
+                *object = view.into_object(py)?;
+            }
+        }
+        let [q, k, v] = &objects;
+        let (nothing, scale) = (PyFloat::new(py, 0.0), PyFloat::new(py, self.sm_scale));
+        let (causal, grouped) = (PyBool::new(py, self.causal), PyBool::new(py, grouped));
+        let none = py.None();
+        let arguments = [
+            q.as_ptr(),
+            k.as_ptr(),
+            v.as_ptr(),
+            none.as_ptr(),
+            nothing.as_ptr(),
+            causal.as_ptr(),
+            scale.as_ptr(),
+            grouped.as_ptr(),
+        ];
+        // SAFETY: six arguments by their places and two by the names; all are alive during the call.
+        let output = unsafe {
+            let result = PyObject_Vectorcall(
+                functions.own.as_ptr(),
+                arguments.as_ptr(),
+                6,
+                functions.own_names.as_ptr(),
+            );
+            Bound::from_owned_ptr_or_err(py, result)?
+        };
+        if !turns && !self.is_decode {
+            return Ok(Some(output));
+        }
+        let view = handle(output.as_borrowed()).and_then(|made| {
+            let shape = functions.shape::<4>(made)?;
+            if self.is_decode {
+                functions.view(made, &shape.without::<3>(2))
+            } else {
+                functions.view(made, &shape.swapped())
+            }
+        });
+        match view {
+            Some(view) => view.into_object(py).map(Some),
+            None if self.is_decode => output.call_method1("squeeze", (2,)).map(Some),
+            None => output.call_method1("transpose", (1, 2)).map(Some),
+        }
     }
 }
 
@@ -477,6 +562,8 @@ kernels! {
     Library::Flash, torch_flash_prefill, "_flash_prefill", torch_flash_decode, "_flash_decode";
     Library::Cudnn, torch_cudnn_prefill, "_cudnn_prefill", torch_cudnn_decode, "_cudnn_decode";
     Library::OnHost, torch_host_prefill, "_host_prefill", torch_host_decode, "_host_decode";
+    Library::Own { grouped: false }, torch_own_prefill, "_own_prefill", torch_own_decode, "_own_decode";
+    Library::Own { grouped: true }, torch_own_grouped_prefill, "_own_grouped_prefill", torch_own_grouped_decode, "_own_grouped_decode";
 }
 
 /// The same values with the first two dimensions divided anew, into one or two: a view, or a copy where they do not lie densely in
@@ -528,5 +615,9 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_cudnn_decode, module)?)?;
     module.add_function(wrap_pyfunction!(torch_host_prefill, module)?)?;
     module.add_function(wrap_pyfunction!(torch_host_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_own_prefill, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_own_decode, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_own_grouped_prefill, module)?)?;
+    module.add_function(wrap_pyfunction!(torch_own_grouped_decode, module)?)?;
     module.add_function(wrap_pyfunction!(divided, module)?)
 }

@@ -22,27 +22,49 @@ def draw(*shape, seed=0, dtype=torch.float32):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_prefill_in_either_layout(layout, causal, dtype):
-    q, k, v = (draw(2, 7, 3, 16, seed=seed, dtype=dtype) for seed in range(3))
-    expected = F.scaled_dot_product_attention(*(one.transpose(1, 2) for one in (q, k, v)), is_causal=causal, scale=0.3)
+@pytest.mark.parametrize("kernel, kv_heads", [("host", 4), ("own", 4), ("own_grouped", 2)])
+def test_a_prefill_in_either_layout(kernel, kv_heads, layout, causal, dtype):
+    q, k, v = (draw(2, 7, heads, 16, seed=seed, dtype=dtype) for seed, heads in enumerate((4, kv_heads, kv_heads)))
+    expected = F.scaled_dot_product_attention(
+        *(one.transpose(1, 2) for one in (q, k, v)), is_causal=causal, scale=0.3, enable_gqa=kv_heads < 4
+    )
     if layout == "BHSD":
         q, k, v = (one.transpose(1, 2) for one in (q, k, v))
     else:
         expected = expected.transpose(1, 2)
     params = {**PARAMS, "causal_offset": 0, "window_right": -1, "layout": layout}
-    result = _native.torch_host_prefill(q, k, v, None, causal=causal, sm_scale=0.3, **params)
+    result = getattr(_native, f"torch_{kernel}_prefill")(q, k, v, None, causal=causal, sm_scale=0.3, **params)
     assert type(result) is torch.Tensor and not result.requires_grad
     torch.testing.assert_close(result, expected, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
-def test_a_decode_step_in_either_layout(layout):
-    q, k, v = draw(2, 3, 16), draw(2, 9, 3, 16, seed=1), draw(2, 9, 3, 16, seed=2)
-    expected = F.scaled_dot_product_attention(q[:, :, None], k.transpose(1, 2), v.transpose(1, 2))[:, :, 0]
+@pytest.mark.parametrize("kernel, kv_heads", [("host", 4), ("own", 4), ("own_grouped", 2)])
+def test_a_decode_step_in_either_layout(kernel, kv_heads, layout):
+    q, k, v = draw(2, 4, 16), draw(2, 9, kv_heads, 16, seed=1), draw(2, 9, kv_heads, 16, seed=2)
+    expected = F.scaled_dot_product_attention(
+        q[:, :, None], k.transpose(1, 2), v.transpose(1, 2), enable_gqa=kv_heads < 4
+    )[:, :, 0]
     if layout == "BHSD":
         k, v = k.transpose(1, 2).contiguous(), v.transpose(1, 2).contiguous()
-    result = _native.torch_host_decode(q, k, v, None, sm_scale=0.25, **PARAMS, layout=layout)
+    result = getattr(_native, f"torch_{kernel}_decode")(q, k, v, None, sm_scale=0.25, **PARAMS, layout=layout)
+    assert result.shape == q.shape
     torch.testing.assert_close(result, expected)
+
+
+def test_a_norm_with_any_weight():
+    x, weight = draw(3, 5, 16), draw(16, seed=1)
+    for x, weight, offset in (
+        (x, weight, 0.0),
+        (x, weight, 1.0),
+        (x, None, 0.0),
+        (x.bfloat16(), weight.bfloat16(), 0.0),
+        (x.bfloat16(), weight, 0.0),
+    ):
+        result = _native.torch_rms_norm(x, weight, eps=1e-5, weight_offset=offset)
+        factor = None if weight is None else weight.float() + offset
+        expected = F.rms_norm(x.float(), (16,), factor, 1e-5).to(x.dtype)
+        torch.testing.assert_close(result, expected)
 
 
 def test_a_callers_own_choice_is_respected():
@@ -55,8 +77,9 @@ def test_a_callers_own_choice_is_respected():
 def test_what_torch_refuses_is_raised_as_torch_does():
     q, k = draw(1, 4, 2, 8), draw(1, 4, 2, 16)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
-    with pytest.raises(RuntimeError):
-        _native.torch_host_prefill(q, k, k, None, **params)
+    for kernel in (_native.torch_host_prefill, _native.torch_own_prefill):
+        with pytest.raises(RuntimeError):
+            kernel(q, k, k, None, **params)
 
 
 def test_dimensions_are_divided_as_views():

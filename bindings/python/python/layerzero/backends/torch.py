@@ -200,7 +200,7 @@ def _own_prefill(
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
-    """Whatever torch chooses by itself, which takes less of the host than being told."""
+    """Whatever torch chooses by itself, which takes less of the host than being told. Called where torch's C interface makes no views."""
     if layout == "BHSD":
         return _sdpa(q, k, v, None, 0.0, causal, scale=sm_scale)
     return _sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, 0.0, causal, scale=sm_scale).transpose(1, 2)
@@ -450,9 +450,11 @@ for _name in ("flash", "math"):
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 # No array of numpy's is on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
+# These, and those of attention below, call what has the same name here where torch's C interface does not answer.
+KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
 for _family in ("standard", "gqa"):
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _own_grouped_prefill if _family == "gqa" else _own_prefill
-    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _own_grouped_decode if _family == "gqa" else _own_decode
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _native.torch_own_grouped_prefill if _family == "gqa" else _native.torch_own_prefill
+    KERNELS[f"torch.cuda.sdpa.own.{_family}.decode"] = _native.torch_own_grouped_decode if _family == "gqa" else _native.torch_own_decode
     for _name, _backend in _INNER.items():
         KERNELS[f"torch.sdpa.{_name}.{_family}.prefill"] = _takes_arrays(partial(_prefill, _backend))
         KERNELS[f"torch.sdpa.{_name}.{_family}.decode"] = _takes_arrays(partial(_decode, _backend))
@@ -460,7 +462,6 @@ for _family in ("standard", "gqa"):
         KERNELS[f"torch.cuda.sdpa.{_name}.{_family}.decode"] = partial(_decode, _backend)
     KERNELS[f"torch.sdpa.flash.{_family}.prefill"] = _takes_arrays(_flash_prefill_on_host)
     KERNELS[f"torch.sdpa.flash.{_family}.decode"] = _takes_arrays(_flash_decode_on_host)
-    # They call what has the same name here where torch's C interface does not answer.
     KERNELS[f"torch.cuda.sdpa.flash.{_family}.prefill"] = _native.torch_flash_prefill
     KERNELS[f"torch.cuda.sdpa.flash.{_family}.decode"] = _native.torch_flash_decode
     KERNELS[f"torch.cuda.sdpa.cudnn.{_family}.prefill"] = _native.torch_cudnn_prefill
