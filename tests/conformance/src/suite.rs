@@ -312,7 +312,13 @@ fn field_holds(
             (None, Some(OwnedOut::Tensor(tensor))) => stride_class(&tensor.view()),
             _ => FRESH_OUTPUT,
         },
-        FieldKind::Digest => lz_core::context::digest_bits(&crate::text::tokenizer().digest()),
+        FieldKind::Digest => {
+            let handles = drawn.call.args.iter().filter_map(|arg| match arg {
+                OwnedArg::Handle(handle) => Some(handle),
+                _ => None,
+            });
+            handles.map(|handle| lz_core::context::digest_bits(&handle.digest())).next().unwrap_or(0)
+        }
         FieldKind::Place => {
             let required = operation.inputs.iter().zip(&drawn.call.args);
             let first = required

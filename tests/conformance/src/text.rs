@@ -1,4 +1,4 @@
-//! Texts and the tokenizer that they are drawn for.
+//! Texts and the tokenizers that they are drawn for.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,7 +7,14 @@ use lz_ops::tokenizer::Tokenizer;
 
 use crate::random::Random;
 
-const DEFINITION: &[u8] = include_bytes!("../../../lz-ops/tests/data/byte_level_bpe.json");
+/// One of every kind that some kernel is made for; most are for the first: byte-level BPE with a few merges, special tokens and a
+/// post-processor.
+const DEFINITIONS: [&[u8]; 4] = [
+    include_bytes!("../../../lz-ops/tests/data/byte_level_bpe.json"),
+    include_bytes!("../../../lz-ops/tests/data/word_piece.json"),
+    include_bytes!("../../../lz-ops/tests/data/unigram.json"),
+    include_bytes!("../../../lz-ops/tests/data/char_bpe.json"),
+];
 
 /// Pieces of texts: words, spaces, other scripts, characters of several bytes, control characters.
 const PIECES: [&str; 20] = [
@@ -43,12 +50,24 @@ pub fn texts(random: &mut Random, count: i64) -> Vec<String> {
         .collect()
 }
 
-/// The tokenizer of every drawn call: byte-level BPE with a few merges, special tokens and a post-processor.
-pub fn tokenizer() -> Arc<dyn Handle> {
-    static TOKENIZER: OnceLock<Arc<Tokenizer>> = OnceLock::new();
-    let shared = TOKENIZER.get_or_init(|| match Tokenizer::from_json(DEFINITION) {
-        Ok(tokenizer) => Arc::new(tokenizer),
-        Err(error) => panic!("the tests' own tokenizer cannot be read: {error}"),
+/// The tokenizer of a drawn call: every other time the first.
+pub fn tokenizer(random: &mut Random) -> Arc<dyn Handle> {
+    let others = DEFINITIONS.len() - 1;
+    numbered(if random.one_in(2) { 0 } else { 1 + random.below(others) })
+}
+
+/// The tokenizer of a workload.
+pub fn usual_tokenizer() -> Arc<dyn Handle> {
+    numbered(0)
+}
+
+fn numbered(number: usize) -> Arc<dyn Handle> {
+    static TOKENIZERS: OnceLock<[Arc<Tokenizer>; DEFINITIONS.len()]> = OnceLock::new();
+    let shared = TOKENIZERS.get_or_init(|| {
+        DEFINITIONS.map(|definition| match Tokenizer::from_json(definition) {
+            Ok(tokenizer) => Arc::new(tokenizer),
+            Err(error) => panic!("a tokenizer of the tests' own cannot be read: {error}"),
+        })
     });
-    Arc::clone(shared) as Arc<dyn Handle>
+    Arc::clone(&shared[number]) as Arc<dyn Handle>
 }

@@ -1,8 +1,6 @@
 //! Draws calls that a schema allows, with real memory behind every tensor.
 
-use std::sync::Arc;
 
-use lz_core::Handle;
 use lz_core::check::{Bound, OutputSpec, infer_outputs};
 use lz_core::expr::Value;
 use lz_core::tensor::Layout;
@@ -80,7 +78,7 @@ pub fn arguments(
         let shape = prepared.shape(assignment, &values, input)?;
         args.push(match input.kind {
             Kind::Text => OwnedArg::Text(text::texts(random, shape.first().copied().unwrap_or(0))),
-            Kind::Tokenizer => OwnedArg::Handle(tokenizer()),
+            Kind::Tokenizer => OwnedArg::Handle(text::tokenizer(random)),
             Kind::Tensor => {
                 let shape = if input.broadcast { shrink_broadcast(random, shape) } else { shape };
                 let dtype = assignment.dtype(operation, input)?;
@@ -111,11 +109,6 @@ pub fn arguments(
 /// The rule that governs an input in a drawn call.
 pub fn rule_of(drawn: &Drawn, input: &Input) -> Option<Rule> {
     rule(input, &drawn.values)
-}
-
-/// Where the tokenizer's definition comes from is the business of `text`.
-fn tokenizer() -> Arc<dyn Handle> {
-    text::tokenizer()
 }
 
 fn pattern(random: &mut Random, input: &Input) -> Pattern {

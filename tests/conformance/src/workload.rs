@@ -37,7 +37,7 @@ fn stated(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<Owne
             .ok_or_else(|| format!("the shape of {} cannot be computed", input.name))?;
         args.push(match input.kind {
             Kind::Text => OwnedArg::Text(text::texts(&mut random, shape.first().copied().unwrap_or(0))),
-            Kind::Tokenizer => OwnedArg::Handle(text::tokenizer()),
+            Kind::Tokenizer => OwnedArg::Handle(text::usual_tokenizer()),
             Kind::Tensor => {
                 let dtype = assignment
                     .dtype(operation, input)
