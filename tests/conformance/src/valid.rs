@@ -1,6 +1,5 @@
 //! Draws calls that a schema allows, with real memory behind every tensor.
 
-
 use lz_core::check::{Bound, OutputSpec, infer_outputs};
 use lz_core::expr::Value;
 use lz_core::tensor::Layout;
