@@ -171,6 +171,11 @@ impl Functions {
         };
         (code == 0).then_some(Owned { handle: made, functions: self })
     }
+
+    /// The same memory with heads and places in each other's place.
+    fn turned(&'static self, tensor: Handle) -> Option<Owned> {
+        self.view(tensor, &self.shape::<4>(tensor)?.swapped())
+    }
 }
 
 /// A tensor's dimensions.
@@ -275,21 +280,21 @@ impl Call {
         let wants_heads_first = self.library != Library::Flash;
         let turns = wants_heads_first != self.heads_first;
         let [q, k, v] = self.inputs;
-        let turned = |tensor: Handle| functions.view(tensor, &functions.shape::<4>(tensor)?.swapped());
         let place = if wants_heads_first { 2 } else { 1 };
         let rows = match (self.is_decode, turns) {
             (true, _) => Some(functions.view(q, &functions.shape::<3>(q)?.with::<4>(place))?),
-            (false, true) => Some(turned(q)?),
+            (false, true) => Some(functions.turned(q)?),
             (false, false) => None,
         };
-        let (keys, values) = if turns { (Some(turned(k)?), Some(turned(v)?)) } else { (None, None) };
+        let (keys, values) =
+            if turns { (Some(functions.turned(k)?), Some(functions.turned(v)?)) } else { (None, None) };
         let used = |view: &Option<Owned>, given: Handle| view.as_ref().map_or(given, |view| view.handle);
         let (output, lse) = self.attend([used(&rows, q), used(&keys, k), used(&values, v)])?;
         if self.is_decode {
             let shape = functions.shape::<4>(output.handle)?.without::<3>(place);
             return Some((functions.view(output.handle, &shape)?, lse));
         }
-        Some((if turns { turned(output.handle)? } else { output }, lse))
+        Some((if turns { functions.turned(output.handle)? } else { output }, lse))
     }
 
     fn attend(&self, [q, k, v]: [Handle; 3]) -> Option<(Owned, Owned)> {
@@ -405,9 +410,7 @@ impl<'py> Asked<'_, 'py> {
         let Some(lse) = lse else { return Ok(None) };
         Ok(Some(PyTuple::new(py, [output, lse.into_object(py)?])?.into_any()))
     }
-}
 
-impl<'py> Asked<'_, 'py> {
     /// Through torch's own function in Python, which is told as little as can be; only the views are made without it.
     fn run_own(
         &self,
@@ -416,11 +419,11 @@ impl<'py> Asked<'_, 'py> {
         grouped: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         let turns = self.layout != "BHSD";
-        let turned = |tensor: Handle| functions.view(tensor, &functions.shape::<4>(tensor)?.swapped());
         let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
         let mut views = [const { None }; 3];
         if turns {
-            views = [if self.is_decode { None } else { turned(q) }, turned(k), turned(v)];
+            let rows = if self.is_decode { None } else { functions.turned(q) };
+            views = [rows, functions.turned(k), functions.turned(v)];
         }
         if self.is_decode {
             views[0] = functions.shape::<3>(q).and_then(|shape| functions.view(q, &shape.with::<4>(2)));
@@ -463,12 +466,10 @@ impl<'py> Asked<'_, 'py> {
             return Ok(Some(output));
         }
         let view = handle(output.as_borrowed()).and_then(|made| {
-            let shape = functions.shape::<4>(made)?;
-            if self.is_decode {
-                functions.view(made, &shape.without::<3>(2))
-            } else {
-                functions.view(made, &shape.swapped())
+            if !self.is_decode {
+                return functions.turned(made);
             }
+            functions.view(made, &functions.shape::<4>(made)?.without::<3>(2))
         });
         match view {
             Some(view) => view.into_object(py).map(Some),
