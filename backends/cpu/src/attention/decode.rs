@@ -1,5 +1,5 @@
 //! `attention.gqa.decode`, `attention.standard.decode` and `attention.cross.decode`: one query a sequence, keys in place.
-//! Long sequences are split over keys.
+//! Long sequences are split over keys, and a few keys are attended to at once.
 
 use std::marker::PhantomData;
 
@@ -14,6 +14,7 @@ use lz_ops::{
 use super::prefill::Given;
 use super::problem::{Mask, Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut};
 use super::run::{Attend, CHUNK, Problem, Split, run};
+use super::short;
 use crate::isa::require;
 use crate::simd::with_float;
 
@@ -72,6 +73,10 @@ macro_rules! decode {
                 }
             };
             let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
+            if axes.seq_k as usize <= short::KEYS && mask.is_none() && slopes.is_none() && short::takes(&shape) {
+                short::run(s, &problem);
+                return Ok(());
+            }
             let parts = (axes.seq_k as usize).div_ceil(CHUNK);
             if parts > 1 {
                 let places = (axes.batch * axes.heads) as usize * parts;

@@ -236,7 +236,7 @@ fn finish<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch, ra
 
 /// Writes a row from its state; `false` if it cannot be trusted.
 #[inline(never)]
-fn write_row<S: Simd, T: Float>(
+pub(super) fn write_row<S: Simd, T: Float>(
     s: S,
     task: &Task<'_, '_, T>,
     row: usize,

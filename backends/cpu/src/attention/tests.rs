@@ -209,6 +209,35 @@ fn one_query_over_keys_that_are_split() {
     }
 }
 
+/// So few keys that they are attended to at once: every number of them, none among them, and what f32 cannot be trusted with.
+#[test]
+fn short_calls_hold() {
+    let (batch, heads, kv_heads) = (19i64, 6i64, 2i64);
+    for (dim, dim_v) in [(64i64, 64i64), (40, 256), (1, 7)] {
+        for seq_k in [1i64, 3, 16, 17] {
+            let mut numbers = Numbers(11);
+            let q = numbers.many((batch * heads * dim) as usize);
+            let mut k = numbers.many((batch * seq_k * kv_heads * dim) as usize);
+            let mut v = numbers.many((batch * seq_k * kv_heads * dim_v) as usize);
+            let lens: Vec<i32> = (0..batch as i32).map(|row| row.min(seq_k as i32)).collect();
+            for (at, value) in [(0, f32::INFINITY), (1, f32::NAN), (2, 3e4)] {
+                let (row, last) = (batch - 1 - at, seq_k - 1);
+                k[((row * seq_k + last) * kv_heads * dim) as usize] = value;
+                v[((row * seq_k + last) * kv_heads * dim_v + dim_v - 1) as usize] = value;
+            }
+            let (q, k, v) = (
+                view(&q, &[batch, heads, dim]),
+                view(&k, &[batch, seq_k, kv_heads, dim]),
+                view(&v, &[batch, seq_k, kv_heads, dim_v]),
+            );
+            let lens = view(&lens, &[batch]);
+            let args = || AttentionGqaDecode::new(q, k, v).return_lse(true);
+            holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+            holds!("attention.gqa.decode", attention_gqa_decode, args().kv_lens(lens), 1e-5);
+        }
+    }
+}
+
 #[test]
 fn halves_are_computed_in_f32_or_on_tiles() {
     let mut numbers = Numbers(4);
