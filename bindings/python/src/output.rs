@@ -242,10 +242,14 @@ pub fn dynamic<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyA
 }
 
 /// What a function with several results returns: nothing, the one result, or a tuple of them.
-pub fn returned<'py>(py: Python<'py>, mut results: Vec<Bound<'py, PyAny>>) -> PyResult<Bound<'py, PyAny>> {
-    match results.len() {
-        0 => Ok(py.None().into_bound(py)),
-        1 => Ok(results.swap_remove(0)),
-        _ => Ok(PyTuple::new(py, results)?.into_any()),
-    }
+#[inline]
+pub fn returned<'py>(
+    py: Python<'py>,
+    results: impl IntoIterator<Item = Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let mut results = results.into_iter();
+    let Some(first) = results.next() else { return Ok(py.None().into_bound(py)) };
+    let Some(second) = results.next() else { return Ok(first) };
+    let all: Vec<_> = [first, second].into_iter().chain(results).collect();
+    Ok(PyTuple::new(py, all)?.into_any())
 }

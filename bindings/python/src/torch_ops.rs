@@ -12,6 +12,7 @@ use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use libloading::os::unix::Library;
 use lz_core::TensorView;
 use pyo3::Borrowed;
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
@@ -37,6 +38,8 @@ struct Interface {
     delete_value: unsafe extern "C" fn(*mut u64) -> c_int,
     text: unsafe extern "C" fn(Handle, *mut *const c_char) -> c_int,
     delete_text: unsafe extern "C" fn(Handle) -> c_int,
+    /// The thread that holds the interpreter, or what there is of it here. Not in Python's stable headers, but in every release.
+    holder: Option<unsafe extern "C" fn() -> *mut ffi::PyThreadState>,
     /// Throws what C++ expects of a kernel that fails.
     throw: unsafe extern "C-unwind" fn(*const c_char) -> !,
 }
@@ -58,6 +61,7 @@ fn find(torch: &Bound<'_, PyAny>) -> Option<Interface> {
             delete_value: *library.get(b"torch_delete_stable_ivalue").ok()?,
             text: *library.get(b"torch_string_c_str").ok()?,
             delete_text: *library.get(b"torch_delete_string").ok()?,
+            holder: Library::this().get(b"_PyThreadState_UncheckedGet").ok().map(|found| *found),
             throw: *library.get(b"_ZSt21__throw_runtime_errorPKc").ok()?,
         })
     }
@@ -111,7 +115,13 @@ thread_local! {
 /// For torch to call, with the arguments of the schema that the number was registered for.
 unsafe extern "C-unwind" fn boxed<const NUMBER: usize>(stack: *mut u64, _inputs: u64, _results: u64) {
     let (Some(Some(interface)), Some(overload)) = (INTERFACE.get(), OVERLOADS[NUMBER].get()) else { return };
-    if !Python::attach(|py| perform(py, interface, overload, stack)) {
+    let done = if interface.is_attached() {
+        // SAFETY: this thread holds the interpreter, and torch, which called us, does not let it go before we return.
+        perform(unsafe { Python::assume_attached() }, interface, overload, stack)
+    } else {
+        Python::attach(|py| perform(py, interface, overload, stack))
+    };
+    if !done {
         let message = MESSAGE.with_borrow(|message| message.as_ptr());
         // SAFETY: the message is terminated and stays until this thread's next failure; nothing here needs to be dropped.
         unsafe { (interface.throw)(message) }
@@ -215,6 +225,15 @@ impl Overload {
 }
 
 impl Interface {
+    /// Whether this thread holds the interpreter, as it does where Python calls: attaching it once more costs a twentieth of a call.
+    #[inline]
+    fn is_attached(&self) -> bool {
+        let Some(holder) = self.holder else { return false };
+        // SAFETY: both only look; the second one knows every thread that Python has seen.
+        let (holder, own) = unsafe { (holder(), ffi::PyGILState_GetThisThreadState()) };
+        !holder.is_null() && holder == own
+    }
+
     /// An argument as an object; what it holds on the stack is given back.
     ///
     /// # Safety

@@ -218,8 +218,8 @@ fn outputs(operation: &Operation) -> TokenStream {
         if output.is_dynamic(operation) {
             let wants = format_ident!("wants_{}", output.name);
             let made = match output.kind {
-                Kind::Text => quote! { value.into_pyobject(py)?.into_any() },
-                _ => quote! { crate::output::dynamic(py, &value)? },
+                Kind::Text => quote! { value.into_pyobject(py).map(Bound::into_any) },
+                _ => quote! { crate::output::dynamic(py, &value) },
             };
             declare.push(quote! { let mut #local = None; });
             pass.push(if output.when.is_some() {
@@ -227,7 +227,7 @@ fn outputs(operation: &Operation) -> TokenStream {
             } else {
                 quote! { &mut #local }
             });
-            collect.push(quote! { if let Some(value) = #local { results.push(#made); } });
+            collect.push(quote! { #local.map(|value| #made).transpose()? });
             continue;
         }
         let view = format_ident!("view_{}", output.name);
@@ -247,18 +247,17 @@ fn outputs(operation: &Operation) -> TokenStream {
             take.push(taken);
             pass.push(quote! { &#view });
         }
-        collect.push(quote! { results.extend(#local.into_object()); });
+        collect.push(quote! { #local.into_object() });
     }
     let hosted = hosted(operation);
     let collected = match operation.outputs.as_slice() {
+        [] => quote! { Ok(py.None().into_bound(py)) },
         [output] if !output.is_dynamic(operation) && output.when.is_none() => {
             let local = format_ident!("place_{}", output.name);
             quote! { Ok(#local.into_object().unwrap_or_else(|| py.None().into_bound(py))) }
         }
         _ => quote! {
-            let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-            #(#collect)*
-            crate::output::returned(py, results)
+            crate::output::returned(py, [#(#collect),*].into_iter().flatten())
         },
     };
     // A result that a kernel of Python's makes by itself needs no place; so places are made only when a native one runs. Where

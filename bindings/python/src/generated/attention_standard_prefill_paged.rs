@@ -226,8 +226,8 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.extend(place_output.into_object());
-    results.extend(place_lse.into_object());
-    crate::output::returned(py, results)
+    crate::output::returned(
+        py,
+        [place_output.into_object(), place_lse.into_object()].into_iter().flatten(),
+    )
 }

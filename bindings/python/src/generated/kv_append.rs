@@ -128,6 +128,5 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    crate::output::returned(py, results)
+    Ok(py.None().into_bound(py))
 }

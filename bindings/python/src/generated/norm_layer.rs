@@ -166,9 +166,14 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.extend(place_output.into_object());
-    results.extend(place_mean.into_object());
-    results.extend(place_inv_std.into_object());
-    crate::output::returned(py, results)
+    crate::output::returned(
+        py,
+        [
+            place_output.into_object(),
+            place_mean.into_object(),
+            place_inv_std.into_object(),
+        ]
+            .into_iter()
+            .flatten(),
+    )
 }

@@ -207,8 +207,10 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    results.extend(place_quantized.into_object());
-    results.extend(place_scale_out.into_object());
-    crate::output::returned(py, results)
+    crate::output::returned(
+        py,
+        [place_quantized.into_object(), place_scale_out.into_object()]
+            .into_iter()
+            .flatten(),
+    )
 }

@@ -112,9 +112,14 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    if let Some(value) = place_texts {
-        results.push(value.into_pyobject(py)?.into_any());
-    }
-    crate::output::returned(py, results)
+    crate::output::returned(
+        py,
+        [
+            place_texts
+                .map(|value| value.into_pyobject(py).map(Bound::into_any))
+                .transpose()?,
+        ]
+            .into_iter()
+            .flatten(),
+    )
 }

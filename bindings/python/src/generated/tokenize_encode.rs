@@ -124,13 +124,14 @@ fn call<'a, 'py>(
     if let Some(result) = frame.take_result() {
         return Ok(result);
     }
-    let mut results: Vec<Bound<'py, PyAny>> = Vec::new();
-    if let Some(value) = place_tokens {
-        results.push(crate::output::dynamic(py, &value)?);
-    }
-    results.extend(place_indptr.into_object());
-    if let Some(value) = place_offsets {
-        results.push(crate::output::dynamic(py, &value)?);
-    }
-    crate::output::returned(py, results)
+    crate::output::returned(
+        py,
+        [
+            place_tokens.map(|value| crate::output::dynamic(py, &value)).transpose()?,
+            place_indptr.into_object(),
+            place_offsets.map(|value| crate::output::dynamic(py, &value)).transpose()?,
+        ]
+            .into_iter()
+            .flatten(),
+    )
 }
