@@ -135,7 +135,7 @@ fn candidates_take_turns_and_each_round_begins_with_another() {
 #[test]
 fn a_kernel_that_cannot_win_is_left_behind() {
     let house = House::new("behind");
-    let kernels = [("a.x", 100), ("b.x", 100), ("hopeless.x", 900), ("slower.x", 200)]
+    let kernels = [("a.x", 100), ("b.x", 100), ("endless.x", 9000), ("hopeless.x", 900), ("slower.x", 200)]
         .map(|(id, cost)| house.kernel(spec(id), cost));
     let engine = house.engine(kernels.into());
     let mut order = String::new();
@@ -145,8 +145,9 @@ fn a_kernel_that_cannot_win_is_left_behind() {
         }
         ControlFlow::Continue(())
     });
-    assert_eq!(['a', 'b', 'h', 's'].map(|id| order.matches(id).count()), [20, 20, 2, 5]);
-    assert_eq!(names(&tuned), ["a.x", "b.x", "slower.x", "hopeless.x"], "what was measured of them is kept");
+    assert_eq!(['a', 'b', 'e', 'h', 's'].map(|id| order.matches(id).count()), [20, 20, 1, 2, 5]);
+    let all = ["a.x", "b.x", "slower.x", "hopeless.x", "endless.x"];
+    assert_eq!(names(&tuned), all, "what was measured of them is kept");
 }
 
 /// On a machine that does other things: some runs take several times as long, so that little is believed of what was measured; but a
@@ -205,6 +206,24 @@ fn a_turn_outlasts_what_the_kernel_before_it_left_behind() {
     };
     assert_eq!(tune(Duration::from_millis(20)).best(), Some("ours.x"));
     assert_eq!(tune(Duration::ZERO).best(), Some("theirs.x"), "it is the turn that tells");
+}
+
+/// A kernel that takes seconds where another takes milliseconds is known for what it is once it is warm.
+#[test]
+fn nobody_waits_again_for_a_kernel_that_takes_a_thousand_times_as_long() {
+    let house = House::new("endless");
+    let engine = house.engine(vec![
+        house.kernel(spec("endless.x").priority(60), 2_000_000_000),
+        house.kernel(spec("fast.x").priority(20), 1_000_000),
+    ]);
+    let options = TuneOptions { turn_time: Duration::from_millis(20), ..house.options() };
+    let mut run = |entry: &KernelEntry, run: &mut lz_core::Run<'_>| entry.kernel.run(&mut [], &mut [], run);
+    let context = Shape::default().context();
+    let begin = house.clock.elapsed();
+    let tuned = engine.tune(attend(), &context, &options, &mut run, &mut go_on).unwrap();
+    assert!(house.clock.elapsed() - begin < Duration::from_secs(5), "two runs, to warm up");
+    assert_eq!(names(&tuned), ["fast.x", "endless.x"]);
+    assert_eq!(engine.decide(attend(), &context).unwrap(), "fast.x");
 }
 
 #[test]

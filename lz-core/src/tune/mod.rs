@@ -334,6 +334,21 @@ impl Trial<'_> {
         let most = candidates.iter().filter(|one| one.failure.is_none()).count()
             * self.options.most_samples as usize;
         let mut done = 0;
+        let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
+        let fastest = warm.fold(f64::INFINITY, f64::min);
+        // A short run may be disturbed by what ran before it, a long one is what it is.
+        let tells = |one: &Candidate| {
+            one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
+        };
+        for one in candidates.iter_mut().filter(|one| tells(one)) {
+            let warm = Samples::from([one.expected_ns]);
+            if warm.is_far_behind(fastest, usize::MAX) {
+                (one.samples, one.is_far_behind) = (warm, true);
+                done += 1;
+                let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
+                tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+            }
+        }
         let begin = self.options.clock.elapsed();
         for round in 0..self.options.most_samples as usize {
             // Each round begins with another kernel, so that none always runs on a cache that the same other one left.

@@ -3,15 +3,21 @@
 /// A kernel that takes so many times as long as the fastest cannot win: the time is better spent on telling those apart that can.
 /// That is certain after the fewest samples;
 const FAR_BEHIND: f64 = 1.5;
-/// and of one that takes so many times as long already after
+/// of one that takes so many times as long already after two;
 const HOPELESS: f64 = 4.0;
-/// so many.
-const HOPELESS_SAMPLES: usize = 2;
+/// and of one that takes so many times as long after any.
+const BEYOND_HOPE: f64 = 10.0;
 
 /// The times of one kernel.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Samples {
     times_ns: Vec<f64>,
+}
+
+impl<const COUNT: usize> From<[f64; COUNT]> for Samples {
+    fn from(times_ns: [f64; COUNT]) -> Samples {
+        Samples { times_ns: times_ns.into() }
+    }
 }
 
 impl Samples {
@@ -51,8 +57,9 @@ impl Samples {
     /// Whether it cannot win any more beside one whose median is `fastest`.
     pub fn is_far_behind(&self, fastest: f64, least_samples: usize) -> bool {
         let median = self.median();
-        (self.len() >= least_samples && median > FAR_BEHIND * fastest)
-            || (self.len() >= HOPELESS_SAMPLES && median > HOPELESS * fastest)
+        median > BEYOND_HOPE * fastest
+            || (self.len() >= 2 && median > HOPELESS * fastest)
+            || (self.len() >= least_samples && median > FAR_BEHIND * fastest)
     }
 
     /// The variance of the mean, by which two kernels are told apart: one outlier makes it large, and leaves the median where it is.
@@ -106,6 +113,7 @@ mod tests {
     fn who_cannot_win_is_known_the_sooner_the_slower_it_is() {
         let times = |ns: f64, count: usize| samples(&vec![ns; count]);
         let behind = |ns, count| times(ns, count).is_far_behind(100.0, 5);
+        assert_eq!([1, 2, 4, 5].map(|count| behind(1100.0, count)), [true; 4]);
         assert_eq!([1, 2, 4, 5].map(|count| behind(500.0, count)), [false, true, true, true]);
         assert_eq!([1, 2, 4, 5].map(|count| behind(200.0, count)), [false, false, false, true]);
         assert!(!behind(140.0, 50));
