@@ -26,7 +26,8 @@ const PERF_BEST: f64 = 12.0;
 /// What a kernel loses that takes twice as long as the fastest, up to the floor: a hundredth is worth more than priorities usually
 /// differ by, so that among measured kernels the fastest is chosen, and priorities decide what is not measured or ties.
 const PERF_SLOPE: f64 = 3000.0;
-/// The least that measurements give.
+/// The least that measurements give: more than priorities differ by. Confidence weighs before it, not after, so that the less a
+/// measurement is believed the slower a kernel must have been to lose this much, but one that was far slower always does.
 const PERF_FLOOR: f64 = -60.0;
 
 /// The addends of a score.
@@ -67,7 +68,7 @@ pub(crate) enum Findings<'a> {
     /// Nothing.
     #[default]
     None,
-    /// What was worked out beforehand: points by candidate when they were loaded, and what is left of them.
+    /// What was worked out beforehand: weighted points by candidate when they were loaded, and what is left of their weight.
     Prepared { points: &'a [f64], left: f64 },
     /// What was asked for this call.
     Asked { measured: Vec<Option<Measured>>, fastest: f64 },
@@ -102,19 +103,24 @@ impl<'a> Findings<'a> {
             Findings::Prepared { points, left } => points
                 .get(usize::from(position))
                 .filter(|points| !points.is_nan())
-                .map(|points| points * left),
+                .map(|points| floored(points * left)),
             Findings::Asked { measured, fastest } => {
                 let measured = measured.get(usize::from(position))?.as_ref()?;
-                Some(points(measured, *fastest))
+                Some(floored(weighted(measured, *fastest)))
             }
         }
     }
 }
 
-/// Points for a measurement beside the fastest of all candidates.
-pub(crate) fn points(measured: &Measured, fastest: f64) -> f64 {
+/// Points for a measurement beside the fastest of all candidates, as far as it is believed, before they are [`floored`].
+pub(crate) fn weighted(measured: &Measured, fastest: f64) -> f64 {
     let slowdown = measured.median_ns / fastest - 1.0;
-    measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown).max(PERF_FLOOR)
+    measured.confidence.clamp(0.0, 1.0) * (PERF_BEST - PERF_SLOPE * slowdown)
+}
+
+/// What weighted points come to.
+fn floored(weighted: f64) -> f64 {
+    weighted.max(PERF_FLOOR)
 }
 
 /// What was measured, by candidate; empty when nothing is known of any.
@@ -216,4 +222,26 @@ pub(crate) fn total(call: &Call<'_>, position: u16, candidate: &Candidate, findi
     let total = facts.priority + policy + findings.points(position).unwrap_or(0.0) + transform;
     debug_assert_eq!(total, score(call, position, candidate, findings).0.total());
     total
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn perf(median_ns: f64, confidence: f64) -> f64 {
+        let measured = Measured { median_ns, samples: 5, age_seconds: 0, confidence };
+        floored(weighted(&measured, 100.0))
+    }
+
+    #[test]
+    fn what_is_far_slower_loses_everything_however_little_its_figures_are_believed() {
+        assert_eq!([0.9, 0.3, 0.05].map(|confidence| perf(160.0, confidence)), [PERF_FLOOR; 3]);
+        assert_eq!([perf(100.0, 1.0), perf(100.0, 0.5)], [PERF_BEST, PERF_BEST / 2.0]);
+    }
+
+    #[test]
+    fn what_is_a_little_slower_loses_as_far_as_that_is_believed() {
+        let points = [0.9, 0.3, 0.05].map(|confidence| perf(101.0, confidence));
+        assert!(points.is_sorted() && points[0] < -10.0 && points[2] > -1.0, "{points:?}");
+    }
 }

@@ -2,11 +2,13 @@
 
 Each call of a list (`bench-cpu --calls`, one a line) is tuned over every kernel that takes it, into a PerfDB of its own, and
 decided. Then the chosen kernel and those that tuning found within twice its time are measured again in turns, each locked: chosen
-rightly is what is at most a twentieth slower than the best of these. With `--json`, one object a line; else rows of a table.
+rightly is what is at most a twentieth slower than the best of these. A verdict that is close, for or against, takes more turns.
+With `--json`, one object a line; else rows of a table.
 
 The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take minutes where others take
 milliseconds. From the work on that `REFERENCE_WORK` and `SCALAR_WORK` name they are not among the candidates, and the row says
-so; `--most-work` leaves out the largest calls altogether, and `--op` all operations whose name does not begin so.
+so; `--most-work` leaves out the largest calls altogether, and `--op` all operations whose name does not begin so (or so, after
+a comma).
 """
 
 import json
@@ -51,6 +53,9 @@ AS_GOOD = 1.05
 # Turns of each kernel, and how long one lasts; a run that takes longer than the last of these is not made three times.
 ROUNDS, TURN, SLOW = 7, 0.02, 0.1
 
+# Between these times of the best it is not clear yet whether the chosen one is as good: there are as many turns again, and again.
+CLOSE, MORE = (1.02, 1.25), 3
+
 
 def tensor(name, told):
     shape, dtype = told["shape"], DTYPES[told["dtype"]]
@@ -76,13 +81,16 @@ def timed(run, seconds):
     return sorted(times)[len(times) // 10]
 
 
-def again(operation, arguments, kernels):
+def again(operation, arguments, chosen, kernels):
     """Each kernel locked, in turns: the median of its turns."""
     function = getattr(lz.ops, operation.replace(".", "_"))
     turns = {kernel: [] for kernel in kernels}
+    medians = {}
     begin = time.perf_counter()
-    for number in range(ROUNDS):
+    for number in range(MORE * ROUNDS):
         if number >= 3 and time.perf_counter() - begin > ROUNDS * SLOW * len(turns):
+            break
+        if number >= ROUNDS and not CLOSE[0] < medians[chosen] / min(medians.values()) < CLOSE[1]:
             break
         for kernel, times in turns.items():
             lz.lock(operation, kernel)
@@ -91,7 +99,8 @@ def again(operation, arguments, kernels):
                 times.append(timed(lambda: function(**arguments), TURN))
             finally:
                 lz.unlock(operation)
-    return {kernel: statistics.median(times) for kernel, times in turns.items()}
+        medians = {kernel: statistics.median(times) for kernel, times in turns.items()}
+    return medians
 
 
 def work(told):
@@ -109,7 +118,7 @@ def one(told, samples):
     measured = {row["kernel"]: row["median_ns"] for row in data["kernels"] if row["state"] == "measured"}
     chosen = lz.which(operation, **arguments).kernel_id
     near = [kernel for kernel, time in measured.items() if time <= 2 * measured.get(chosen, math.inf)]
-    times = again(operation, arguments, sorted({chosen, *near}))
+    times = again(operation, arguments, chosen, sorted({chosen, *near}))
     best = min(times, key=times.get)
     return {
         "bench": "tuned",
@@ -130,7 +139,7 @@ def main(path, flags):
     """Rows as they are found, and what became of all."""
     as_json, samples = "--json" in flags, 10
     given = dict(zip(flags, flags[1:]))
-    most_work, operations = float(given.get("--most-work", math.inf)), given.get("--op", "")
+    most_work, operations = float(given.get("--most-work", math.inf)), tuple(given.get("--op", "").split(","))
     rows, too_large = [], 0
     with open(path, encoding="utf-8") as file, torch.no_grad():
         for line in file:

@@ -128,6 +128,14 @@ impl<'py> Place<'py> {
         }
     }
 
+    /// Lets go of what an earlier run of the same call made.
+    pub fn release(&mut self, frame: &mut Frame<'_, 'py>, tensor: &TensorMut<'_>) {
+        if self.is_there() {
+            frame.count(-tensor.elements());
+            *self = Place::EMPTY;
+        }
+    }
+
     /// Whether it is there: some calls do not produce it.
     #[inline]
     pub fn is_there(&self) -> bool {

@@ -43,6 +43,8 @@ fn tune<'py>(
             // Waiting costs some ten microseconds, so that a sample is as many runs as make that less than kernels differ by.
             options.synchronise = Some(cuda::Waits::shared());
             options.sample_time = Duration::from_millis(3);
+            // Such a sample is a turn; and whoever waits for a device leaves it to others.
+            options.turn_time = Duration::ZERO;
         }
         let mut tell = |progress: &Progress<'_>| {
             let heard = match (progress, told) {

@@ -68,7 +68,7 @@ def samples():
         ),
         "mlp_linear_pack": ((np.array([[1, -2, 3, 4]], np.int8),), {}),
         "mlp_linear_weight_only": (
-            (f32(2, 4), np.array([[5, 6, -7, 8]], np.int8), f32(1)),
+            (f32(2, 16), np.array([4 * [5, 6, -7, 8]], np.int8), f32(1)),
             {"format": "int8"},
         ),
         "mlp_fused": ((f32(2, 4), f32(6, 4), f32(6, 4), f32(4, 6)), {}),

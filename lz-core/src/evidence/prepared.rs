@@ -31,7 +31,7 @@ struct KnownDevice {
 #[derive(Debug)]
 pub(crate) struct Points {
     bucket: Box<[u64]>,
-    /// By candidate; not a number for one that was not measured.
+    /// By candidate, weighted by confidence and not floored yet; not a number for one that was not measured.
     points: Box<[f64]>,
     /// When something that they hang on counts no more.
     expires_at: u64,
@@ -94,7 +94,7 @@ fn points(group: &Group, stored: &StoredEvidence, table: &OperationTable, regist
         score::believe(&mut measured, table, registry, &row.finding(stored.loaded_at, 1.0));
     }
     let fastest = measured.iter().flatten().map(|one| one.median_ns).fold(f64::INFINITY, f64::min);
-    let one = |one: &Option<Measured>| one.map_or(f64::NAN, |one| score::points(&one, fastest));
+    let one = |one: &Option<Measured>| one.map_or(f64::NAN, |one| score::weighted(&one, fastest));
     Points {
         bucket: group.bucket.clone(),
         points: measured.iter().map(one).collect(),

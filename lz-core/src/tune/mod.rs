@@ -1,7 +1,8 @@
 //! Tuning: the kernels that could run a call are run in turn until their order is settled, and what was measured is kept.
 //!
-//! Candidates take turns, so that drift hits all alike; a kernel that fails, or that takes the process down with it, is kept
-//! as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
+//! Candidates take turns, so that drift hits all alike, and a turn is long enough for what the kernel before it left behind (its data
+//! in the caches, its threads that wait awake for more) to be gone. A kernel that fails, or that takes the process down with it,
+//! is kept as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
 
 mod settled;
 
@@ -32,9 +33,13 @@ use settled::{Samples, is_settled};
 
 /// What a crash leaves behind: the row that was written before a kernel ran for the first time.
 const CRASHED: &str = "the process ended while this kernel was being measured";
-/// A kernel that takes so many times as long as the fastest cannot win, and takes no further part after the fewest samples: the time is
-/// better spent on telling those apart that can.
-const FAR_BEHIND: f64 = 1.5;
+/// What a turn counts: the time that this share of its samples stay below. What else the machine does only ever adds.
+const UNDISTURBED: f64 = 0.1;
+/// A turn of runs that are not much shorter than itself has so many, if they take no longer than so many turns.
+const FEWEST_RUNS: usize = 3;
+const LONGEST_TURN: u32 = 5;
+/// No turn has more samples, whatever its clock says.
+const MOST_IN_A_TURN: usize = 10_000;
 /// How long a nightly build's measurements count.
 const NIGHTLY_LIFE_SECONDS: u64 = 7 * 24 * 3600;
 
@@ -51,6 +56,12 @@ pub struct TuneOptions {
     pub deviations: f64,
     /// A sample is as many runs as take this long together, for kernels that are over before a clock has ticked.
     pub sample_time: Duration,
+    /// How long a kernel runs in its turn, of which the undisturbed runs make the sample. One whose single run takes longer rests this
+    /// long before it instead: threads of the kernel before it may wait awake for as long, on the cores that it needs. Zero where
+    /// a sample is long and nobody waits so.
+    pub turn_time: Duration,
+    /// After this long no further round begins, settled or not.
+    pub most_time: Duration,
     /// The clock.
     pub clock: Arc<dyn Clock>,
     /// Who waits for the device, so that runs are timed and not launches.
@@ -65,6 +76,8 @@ impl Default for TuneOptions {
             most_samples: 20,
             deviations: 3.0,
             sample_time: Duration::from_micros(20),
+            turn_time: Duration::from_millis(20),
+            most_time: Duration::from_secs(10),
             clock: Arc::new(SystemClock::default()),
             synchronise: None,
         }
@@ -164,6 +177,8 @@ struct Candidate {
     runner: Runner,
     samples: Samples,
     warm_up_ns: f64,
+    /// What a run takes, as far as warming up has shown.
+    expected_ns: f64,
     /// Runs that make one sample.
     runs: u32,
     failure: Option<Reason>,
@@ -201,6 +216,7 @@ impl Engine {
                     runner,
                     samples: Samples::default(),
                     warm_up_ns: 0.0,
+                    expected_ns: 0.0,
                     runs: 1,
                     failure: None,
                     is_far_behind: false,
@@ -318,6 +334,22 @@ impl Trial<'_> {
         let most = candidates.iter().filter(|one| one.failure.is_none()).count()
             * self.options.most_samples as usize;
         let mut done = 0;
+        let warm = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.expected_ns);
+        let fastest = warm.fold(f64::INFINITY, f64::min);
+        // A short run may be disturbed by what ran before it, a long one is what it is.
+        let tells = |one: &Candidate| {
+            one.failure.is_none() && !self.options.turn_time.is_zero() && self.fills_a_turn(one)
+        };
+        for one in candidates.iter_mut().filter(|one| tells(one)) {
+            let warm = Samples::from([one.expected_ns]);
+            if warm.is_far_behind(fastest, usize::MAX) {
+                (one.samples, one.is_far_behind) = (warm, true);
+                done += 1;
+                let (kernel, ns) = (&one.runner.entry().spec.id, one.expected_ns);
+                tell(told, &Progress::Sampled { kernel, ns, done, most })?;
+            }
+        }
+        let begin = self.options.clock.elapsed();
         for round in 0..self.options.most_samples as usize {
             // Each round begins with another kernel, so that none always runs on a cache that the same other one left.
             let count = candidates.len().max(1);
@@ -326,7 +358,7 @@ impl Trial<'_> {
                 else {
                     continue;
                 };
-                match self.time(one, run_one) {
+                match self.turn(one, run_one) {
                     Ok(ns) => {
                         one.samples.push(ns);
                         done += 1;
@@ -336,9 +368,7 @@ impl Trial<'_> {
                     Err(error) => self.fail(one, &error, keeping, told)?,
                 }
             }
-            if round + 1 == self.options.least_samples as usize {
-                leave_behind(candidates);
-            }
+            leave_behind(candidates, self.options.least_samples as usize);
             let running: Vec<&Samples> =
                 candidates.iter().filter(|one| one.takes_part()).map(|one| &one.samples).collect();
             if round + 1 >= self.options.least_samples as usize
@@ -348,6 +378,9 @@ impl Trial<'_> {
                 if round + 1 < self.options.most_samples as usize {
                     tell(told, &Progress::Settled)?;
                 }
+                return Ok(());
+            }
+            if self.options.clock.elapsed().saturating_sub(begin) >= self.options.most_time {
                 return Ok(());
             }
         }
@@ -364,19 +397,49 @@ impl Trial<'_> {
     ) -> Result<(), Cancelled> {
         keeping.begin(&one.runner, self.options.clock.unix_seconds());
         for run in 0..self.options.warm_up.max(1) {
-            match self.time(one, run_one) {
-                Ok(ns) if run == 0 => {
-                    keeping.survived(&one.runner, self.options.clock.unix_seconds());
-                    one.warm_up_ns = ns;
-                }
-                Ok(ns) => {
-                    let wanted = self.options.sample_time.as_nanos() as f64;
-                    one.runs = (wanted / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
-                }
+            let ns = match self.time(one, run_one) {
+                Ok(ns) => ns,
                 Err(error) => return self.fail(one, &error, keeping, told),
+            };
+            one.expected_ns = ns;
+            if run == 0 {
+                keeping.survived(&one.runner, self.options.clock.unix_seconds());
+                one.warm_up_ns = ns;
+                continue;
+            }
+            let wanted = self.options.sample_time.as_nanos() as f64;
+            one.runs = (wanted / ns.max(1.0)).ceil().clamp(1.0, 10_000.0) as u32;
+            if self.fills_a_turn(one) {
+                break;
             }
         }
         Ok(())
+    }
+
+    /// Whether one run takes as long as a turn; then nothing is gained by more of them.
+    fn fills_a_turn(&self, one: &Candidate) -> bool {
+        one.expected_ns >= self.options.turn_time.as_nanos() as f64
+    }
+
+    /// What a kernel's turn counts.
+    fn turn(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
+        let turn_time = self.options.turn_time;
+        if self.fills_a_turn(one) {
+            std::thread::sleep(turn_time);
+        } else {
+            one.runner.run(&mut self.scratch, run_one)?;
+        }
+        let begin = self.options.clock.elapsed();
+        let mut samples = Samples::default();
+        loop {
+            samples.push(self.time(one, run_one)?);
+            let spent = self.options.clock.elapsed().saturating_sub(begin);
+            let with_another = spent + spent / samples.len() as u32;
+            let too_few = samples.len() < FEWEST_RUNS && with_another <= LONGEST_TURN * turn_time;
+            if (spent >= turn_time && !too_few) || samples.len() >= MOST_IN_A_TURN {
+                return Ok(samples.quantile(UNDISTURBED));
+            }
+        }
     }
 
     fn time(&mut self, one: &Candidate, run_one: &mut RunOne<'_>) -> Result<f64, KernelError> {
@@ -406,11 +469,11 @@ impl Trial<'_> {
     }
 }
 
-fn leave_behind(candidates: &mut [Candidate]) {
+fn leave_behind(candidates: &mut [Candidate], least_samples: usize) {
     let medians = candidates.iter().filter(|one| one.failure.is_none()).map(|one| one.samples.median());
     let fastest = medians.fold(f64::INFINITY, f64::min);
     for one in candidates {
-        one.is_far_behind = one.samples.median() > FAR_BEHIND * fastest;
+        one.is_far_behind = one.samples.is_far_behind(fastest, least_samples);
     }
 }
 

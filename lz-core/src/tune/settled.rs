@@ -1,9 +1,23 @@
-//! When the order of some kernels is settled: a pure function of their times.
+//! When the order of some kernels is settled, and who takes no further part: pure functions of their times.
+
+/// A kernel that takes so many times as long as the fastest cannot win: the time is better spent on telling those apart that can.
+/// That is certain after the fewest samples;
+const FAR_BEHIND: f64 = 1.5;
+/// of one that takes so many times as long already after two;
+const HOPELESS: f64 = 4.0;
+/// and of one that takes so many times as long after any.
+const BEYOND_HOPE: f64 = 10.0;
 
 /// The times of one kernel.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Samples {
     times_ns: Vec<f64>,
+}
+
+impl<const COUNT: usize> From<[f64; COUNT]> for Samples {
+    fn from(times_ns: [f64; COUNT]) -> Samples {
+        Samples { times_ns: times_ns.into() }
+    }
 }
 
 impl Samples {
@@ -40,20 +54,28 @@ impl Samples {
         self.quantile(0.5)
     }
 
-    /// The variance of the mean, by which two means are told apart.
+    /// Whether it cannot win any more beside one whose median is `fastest`.
+    pub fn is_far_behind(&self, fastest: f64, least_samples: usize) -> bool {
+        let median = self.median();
+        median > BEYOND_HOPE * fastest
+            || (self.len() >= 2 && median > HOPELESS * fastest)
+            || (self.len() >= least_samples && median > FAR_BEHIND * fastest)
+    }
+
+    /// The variance of the mean, by which two kernels are told apart: one outlier makes it large, and leaves the median where it is.
     fn uncertainty(&self) -> f64 {
         let count = self.times_ns.len() as f64;
         if count < 2.0 { f64::INFINITY } else { self.variance() / (count - 1.0) }
     }
 }
 
-/// Whether neighbours in the order of their means are further apart than chance explains, for every pair of neighbours.
+/// Whether neighbours in the order of their medians, which decisions follow, are further apart than chance explains.
 pub(super) fn is_settled(all: &[&Samples], deviations: f64) -> bool {
     let mut ordered: Vec<&Samples> = all.to_vec();
-    ordered.sort_by(|a, b| a.mean().total_cmp(&b.mean()));
+    ordered.sort_by(|a, b| a.median().total_cmp(&b.median()));
     ordered.windows(2).all(|pair| match pair {
         [faster, slower] => {
-            let apart = slower.mean() - faster.mean();
+            let apart = slower.median() - faster.median();
             apart > deviations * (faster.uncertainty() + slower.uncertainty()).sqrt()
         }
         _ => true,
@@ -77,6 +99,25 @@ mod tests {
         assert!(!is_settled(&[&fast, &near], 3.0));
         assert!(!is_settled(&[&samples(&[1.0]), &samples(&[100.0])], 3.0), "one sample proves nothing");
         assert!(is_settled(&[&fast], 3.0) && is_settled(&[], 3.0));
+    }
+
+    #[test]
+    fn an_outlier_does_not_turn_the_order_but_leaves_it_open() {
+        let fast = samples(&[10.0, 10.0, 10.0, 10.0, 90.0]);
+        let slow = samples(&[20.0, 20.0, 20.0, 20.0, 20.0]);
+        assert!(!is_settled(&[&fast, &slow], 3.0));
+        assert!(fast.mean() > slow.mean() && fast.median() < slow.median());
+    }
+
+    #[test]
+    fn who_cannot_win_is_known_the_sooner_the_slower_it_is() {
+        let times = |ns: f64, count: usize| samples(&vec![ns; count]);
+        let behind = |ns, count| times(ns, count).is_far_behind(100.0, 5);
+        assert_eq!([1, 2, 4, 5].map(|count| behind(1100.0, count)), [true; 4]);
+        assert_eq!([1, 2, 4, 5].map(|count| behind(500.0, count)), [false, true, true, true]);
+        assert_eq!([1, 2, 4, 5].map(|count| behind(200.0, count)), [false, false, false, true]);
+        assert!(!behind(140.0, 50));
+        assert!(times(200.0, 1).is_far_behind(100.0, 1), "where one sample is all there will be");
     }
 
     #[test]

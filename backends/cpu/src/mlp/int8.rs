@@ -20,7 +20,7 @@ use crate::gemm::{MOST_ROWS, VECTORS, for_each_rows, rows as tile_rows};
 use crate::isa::{require, require_byte_tiles};
 use crate::pool;
 use crate::rows::{Rows, RowsMut, Shape};
-use crate::simd::{Float, Simd, with_float};
+use crate::simd::{Float, Simd, Work, with_float};
 
 /// Rows that are dense, with weights of either layout. Sums of so many products of bytes fit i32.
 #[derive(Debug)]
@@ -322,18 +322,32 @@ unsafe fn multiply_rows<S: Simd>(
     panels: [*const u8; PANELS],
     sums: &mut [i32],
 ) {
-    let (left, sums) = (left.as_ptr(), sums.as_mut_ptr());
-    s.vectorize(|| {
-        for_each_rows!(S, count, |row, MR| {
+    s.perform(RowsOfBytes { s, count, words, left: left.as_ptr(), panels, sums: sums.as_mut_ptr() });
+}
+
+/// What [`multiply_rows`] does: a body for every number of rows, so that it is large.
+struct RowsOfBytes<S> {
+    s: S,
+    count: usize,
+    words: usize,
+    left: *const u8,
+    panels: [*const u8; PANELS],
+    sums: *mut i32,
+}
+
+impl<S: Simd> Work for RowsOfBytes<S> {
+    #[inline(always)]
+    fn perform(self) {
+        for_each_rows!(S, self.count, |row, MR| {
             for column in (0..COLUMNS).step_by(VECTORS * S::LANES) {
-                // SAFETY: the caller vouches for the factors and the sums.
+                // SAFETY: who made it vouches for the factors and the sums.
                 unsafe {
-                    let (left, to) = (left.add(row * DEPTH), sums.add(row * COLUMNS + column));
-                    add_tile::<S, MR, VECTORS>(s, left, panels, column, words, to);
+                    let (left, to) = (self.left.add(row * DEPTH), self.sums.add(row * COLUMNS + column));
+                    add_tile::<S, MR, VECTORS>(self.s, left, self.panels, column, self.words, to);
                 }
             }
         });
-    });
+    }
 }
 
 #[inline(always)]

@@ -92,6 +92,28 @@ def test_breaking_off_keeps_what_was_measured():
     assert data["cancelled"] and any(one["state"] == "measured" for one in data["kernels"])
 
 
+RESULTS = """
+import weakref, numpy as np, layerzero as lz
+alive, last = [], lambda: None
+
+@lz.register_kernel(operation="activation.relu", id="test.relu", backend="test")
+def relu(x):
+    global last
+    alive.append(last() is not None)
+    result = np.maximum(x, 0)
+    last = weakref.ref(result)
+    return result
+
+lz.tune("activation.relu", np.ones((8, 64), np.float32), samples=3)
+print(len(alive) > 3 and not any(alive))
+"""
+
+
+def test_a_measured_run_finds_the_result_of_the_last_one_gone(tmp_path):
+    """As in a program that makes calls: two results that take turns would be one cache full more than those have."""
+    assert run(RESULTS, tmp_path) == "True"
+
+
 def test_a_wrong_call_cannot_be_tuned():
     with pytest.raises(lz.ValidationError):
         lz.tune("norm.rms", X, np.ones(3, np.float32))

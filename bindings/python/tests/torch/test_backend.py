@@ -16,6 +16,12 @@ from layerzero import backends  # noqa: E402
 DESCRIPTOR = json.loads((Path(backends.__file__).parent / "torch.cpu.json").read_text())
 KERNELS = [(kernel["kernel_id"], operation) for operation, all in DESCRIPTOR["ops"].items() for kernel in all]
 ATTENTION = [(id, operation) for id, operation in KERNELS if ".sdpa." in id]
+DTYPES = {
+    kernel["kernel_id"]: kernel.get("dtypes_by_variable", {}).get("T", kernel["dtypes"])
+    for all in DESCRIPTOR["ops"].values()
+    for kernel in all
+}
+NAMES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 TOLERANCE = {torch.float32: 2e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 
 
@@ -52,6 +58,9 @@ def test_the_sample_of_each_operation(kernel, operation, dtype):
     if "onednn" in kernel and dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
         pytest.skip("oneDNN has no float16 on this processor, and the kernel declines")
 
+    if NAMES[dtype] not in DTYPES[kernel]:
+        pytest.skip("the kernel does not claim this dtype")
+
     def make():
         arguments, keywords = samples()[operation.replace(".", "_")]
         keywords = {key: value for key, value in keywords.items() if key not in ("return_lse",)}
@@ -60,15 +69,15 @@ def test_the_sample_of_each_operation(kernel, operation, dtype):
             if not isinstance(value, np.ndarray):
                 return value
             value = torch.from_numpy(value.copy())
-            return value.to(dtype) if value.dtype == torch.float32 and not merging else value
+            return value.to(dtype) if value.dtype == torch.float32 and not single else value
 
-        merging = False
+        single = False
         made = []
         for at, value in enumerate(arguments):
-            # The lse of partial results has single precision whatever the values have.
-            merging = operation == "attention.state.merge" and at == 1
+            # The lse of partial results and the scales of weights have single precision whatever the values have.
+            single = (operation, at) in (("attention.state.merge", 1), ("mlp.linear.weight_only", 2))
             made.append(tensor(value))
-        merging = False
+        single = False
         return made, {key: tensor(value) for key, value in keywords.items()}
 
     check(operation, kernel, make)
@@ -189,6 +198,40 @@ def test_onednn_applies_activations_itself(activation, dtype):
         return [x.to(dtype), weight.to(dtype), bias.to(dtype)], {"activation": activation}
 
     check("mlp.linear", "torch.onednn.mlp.linear", make)
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "silu", "gelu", "gelu_tanh"])
+@pytest.mark.parametrize("shape", [(1, 64, 32), (2, 3, 80, 17), (9, 16, 1), (33, 144, 48)])
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_layers_with_weights_of_int8(activation, shape, with_bias):
+    *rows, depth, features = shape
+
+    def make():
+        torch.manual_seed(0)
+        weight = torch.randint(-128, 128, (features, depth), dtype=torch.int8)
+        scale = torch.rand(features) / (70 * depth**0.5)
+        keywords = {"bias": torch.randn(features).bfloat16()} if with_bias else {}
+        return [torch.randn(*rows, depth).bfloat16(), weight, scale], {"format": "int8", "activation": activation, **keywords}
+
+    check("mlp.linear.weight_only", "torch.mlp.linear.weight_only", make)
+
+
+def test_weights_that_torch_does_not_take_are_declined_with_the_reason():
+    x, scale = torch.randn(2, 64).bfloat16(), torch.ones(16)
+    weight, panels = torch.ones(16, 64, dtype=torch.int8), torch.ones(1, 16, 16, 4, dtype=torch.int8)
+    halves, blocks = torch.ones(16, 32, dtype=torch.uint8), torch.ones(16, 2)
+    refused = [
+        ("QUANT_FORMAT_UNSUPPORTED", (x, halves, scale), {"format": "int4"}),
+        ("QUANT_GRANULARITY_UNSUPPORTED", (x, weight, blocks), {"format": "int8", "granularity": "block"}),
+        ("LAYOUT_UNSUPPORTED", (x, panels, scale), {"format": "int8", "weight_layout": "panels"}),
+        ("AXIS_LIMIT", (x[:, :24].contiguous(), weight[:, :24].contiguous(), scale), {"format": "int8"}),
+        ("DTYPE_UNSUPPORTED", (x.float(), weight, scale), {"format": "int8"}),
+        ("OPTIONAL_INPUT_UNSUPPORTED", (x, weight, scale, torch.zeros(16, dtype=torch.int32)), {"format": "int8"}),
+    ]
+    for code, arguments, keywords in refused:
+        explained = lz.explain("mlp.linear.weight_only", *arguments, **keywords).to_dict()["candidates"]
+        reasons = {one["kernel"]: one["reasons"] for one in explained}["torch.mlp.linear.weight_only"]
+        assert code in {reason["code"] for reason in reasons}, (code, reasons)
 
 
 def test_onednn_that_the_caller_switched_off_declines_and_the_doctor_says_so():

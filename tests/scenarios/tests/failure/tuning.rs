@@ -40,6 +40,7 @@ fn tune(
     let options = TuneOptions {
         clock: Arc::clone(clock) as Arc<dyn Clock>,
         sample_time: Duration::ZERO,
+        turn_time: Duration::ZERO,
         ..TuneOptions::default()
     };
     let mut run = |entry: &KernelEntry, run: &mut Run<'_>| entry.kernel.run(&mut [], &mut [], run);

@@ -65,6 +65,7 @@ fn tuning_in_place_serves_at_once_and_after_a_restart() {
     let options = TuneOptions {
         clock: Arc::clone(&clock) as Arc<dyn Clock>,
         sample_time: Duration::ZERO,
+        turn_time: Duration::ZERO,
         ..TuneOptions::default()
     };
     let mut run = |entry: &KernelEntry, run: &mut Run<'_>| entry.kernel.run(&mut [], &mut [], run);

@@ -302,6 +302,17 @@ _ONEDNN_NEEDS: dict[Any, Callable[[], bool]] = {
 }
 
 
+def _weight_only(
+    x: Any, weight: Any, scale: Any, zero_point: Any, bias: Any, *,
+    format: str, granularity: str, block_size: int, weight_layout: str, stored: int, activation: str,
+) -> Any:  # fmt: skip
+    """int8 in rows, of whole vectors: torch's reads past the end of others. Its int4 wants a form of its own, and whoever kept one beside the
+    caller's weight could not tell when the weight changes: writing through `weight.data` counts as no new version."""
+    rows = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), weight, scale.to(x.dtype))
+    output = _ACTIVATIONS[activation](rows if bias is None else rows + bias)
+    return output.view(*x.shape[:-1], weight.shape[0])
+
+
 def _fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
@@ -448,6 +459,7 @@ for _name in ("flash", "math"):
     for _length in ("prefill", "decode"):
         KERNELS[f"torch.sdpa.{_name}.cross.{_length}"] = _takes_arrays(partial(_cross, _INNER[_name]))
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
+KERNELS["torch.mlp.linear.weight_only"] = _takes_arrays(_weight_only)
 # No array of numpy's is on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
 # These, and those of attention below, call what has the same name here where torch's C interface does not answer.
