@@ -79,15 +79,13 @@ fn run() -> Result<()> {
         ["bench", "instructions", flags @ ..] => instructions::run(root, flags)?,
         ["bench", "scenarios", flags @ ..] => bench(root, "lz-scenarios", flags)?,
         ["bench", "python", flags @ ..] => python::bench(root, flags)?,
-        ["bench", "cpu", flags @ ..] => bench(root, "bench-cpu", flags)?,
+        ["bench", "cpu", flags @ ..] => bench_with_peers(root, "bench-cpu", flags)?,
         ["bench", "tuned", flags @ ..] => python::bench_tuned(root, flags)?,
         ["bench", "cpp", flags @ ..] => bench(root, "bench-cpp", flags)?,
         ["bench", "ipc", flags @ ..] => bench(root, "bench-ipc", flags)?,
         ["bench", "tokenize", flags @ ..] => {
             tokenizers::ensure_tokenizer_data(root)?;
-            let arguments =
-                ["run", "--quiet", "--release", "--package", "bench-tokenize", "--features", "peers", "--"];
-            command::run(root, "cargo", &[&arguments, flags].concat())?;
+            bench_with_peers(root, "bench-tokenize", flags)?;
         }
         ["tokenizer-data"] => println!("{}", tokenizers::ensure_tokenizer_data(root)?.display()),
         ["gpu-bundle", flags @ ..] => gpu_bundle::run(root, flags)?,
@@ -101,5 +99,11 @@ fn run() -> Result<()> {
 /// Runs a benchmark optimised; what it prints is its own.
 fn bench(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
     let arguments = ["run", "--quiet", "--release", "--package", package, "--"];
+    command::run(root, "cargo", &[&arguments, flags].concat())
+}
+
+/// As [`bench`], with the libraries beside it that nothing else needs to compile.
+fn bench_with_peers(root: &Path, package: &str, flags: &[&str]) -> Result<()> {
+    let arguments = ["run", "--quiet", "--release", "--package", package, "--features", "peers", "--"];
     command::run(root, "cargo", &[&arguments, flags].concat())
 }

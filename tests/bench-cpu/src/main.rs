@@ -1,4 +1,4 @@
-//! CPU kernels at the workloads of their schemas, beside what the machine can do and what torch does, in one run.
+//! CPU kernels at the workloads of their schemas, beside what the machine can do and what torch does (and faer, where it can), in one run.
 //!
 //! `cargo xtask bench cpu [--json] [--op NAME] [--row TEXT]… [--threads N] [--kernel ID] [--large] [--calls FILE]`: with `--op` only operations
 //! whose name contains it, with `--row` rows whose name contains one of the texts, with `--kernel` kernels whose id contains it instead
@@ -9,6 +9,7 @@ mod calls;
 mod cases;
 mod limits;
 mod peer;
+mod product;
 mod report;
 mod sweep;
 
@@ -21,6 +22,7 @@ use lz_conformance::generated::SUBJECTS;
 use lz_core::run::Run;
 use lz_cpu::pool;
 use peer::Peer;
+use product::Product;
 use report::Report;
 
 /// Ours and the peer's take turns so many times.
@@ -102,7 +104,8 @@ fn measure(
     threads: usize,
 ) -> Result<(), String> {
     let theirs_ready = peer.prepare(&case, threads);
-    let (mut ours, mut theirs, mut least) = (Vec::new(), Vec::new(), Vec::new());
+    let mut product = Product::of(&case, threads);
+    let (mut ours, mut theirs, mut faers, mut least) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let begin = Instant::now();
     run(&mut case)?;
     let rounds = if begin.elapsed() > SLOW { 2 } else { ROUNDS };
@@ -115,11 +118,20 @@ fn measure(
         if theirs_ready {
             theirs.extend(peer.turn(TURN));
         }
+        if let Some(product) = &mut product {
+            faers.push(turn(threads, || {
+                product.multiply();
+                Ok(())
+            })?);
+        }
     }
     let (ours, least) = (typical(&mut ours), typical(&mut least));
     let theirs = (!theirs.is_empty()).then(|| typical(&mut theirs));
     let limit = limits.share(&case.work, least, ours);
-    report.row(&case, threads, ours, theirs, limit);
+    report.row(&case, threads, ours, ("torch", theirs), limit);
+    if product.is_some() {
+        report.row(&case, threads, ours, ("faer", Some(typical(&mut faers))), limit);
+    }
     Ok(())
 }
 

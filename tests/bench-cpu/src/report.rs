@@ -31,13 +31,20 @@ impl Report {
         }
     }
 
-    /// One case.
-    pub fn row(&self, case: &Case, threads: usize, ours: f64, theirs: Option<f64>, limit: Option<f64>) {
+    /// One case beside one peer, which may know no way to do it.
+    pub fn row(
+        &self,
+        case: &Case,
+        threads: usize,
+        ours: f64,
+        (peer, theirs): (&str, Option<f64>),
+        limit: Option<f64>,
+    ) {
         let name = format!("{} {} {}t", case.operation, case.workload, threads);
         let speedup = theirs.map(|theirs| theirs / ours);
         if self.json {
             let row = json!({
-                "bench": "cpu", "case": name, "unit": "ns", "ours": ours, "peer": theirs.map(|_| "torch"),
+                "bench": "cpu", "case": name, "unit": "ns", "ours": ours, "peer": theirs.map(|_| peer),
                 "theirs": theirs, "speedup": speedup, "limit": limit, "kernel": case.kernel.spec.id,
             });
             println!("{row}");
@@ -47,7 +54,7 @@ impl Report {
         let speedup = speedup.map_or_else(|| "-".to_owned(), |speedup| format!("{speedup:.2}x"));
         let limit = limit.map_or_else(|| "-".to_owned(), |limit| format!("{:.0} %", limit * 100.0));
         println!(
-            "{name:<58} {:>10.1} us  torch {theirs:>10} us  {speedup:>8}  of the limit {limit:>6}",
+            "{name:<58} {:>10.1} us  {peer:<5} {theirs:>10} us  {speedup:>8}  of the limit {limit:>6}",
             ours / 1e3
         );
     }
