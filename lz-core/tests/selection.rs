@@ -353,11 +353,15 @@ fn a_cold_kernel_is_asked_for_and_passed_over() {
 
 #[test]
 fn measurements_move_the_choice_by_their_confidence() {
-    struct Known(f64);
+    struct Known {
+        slower_ns: f64,
+        confidence: f64,
+    }
     impl Evidence for Known {
         fn findings(&self, _: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
-            for (kernel, median_ns) in [("a.x", 200.0), ("b.x", 100.0)] {
-                let measured = Measured { median_ns, samples: 40, age_seconds: 9, confidence: self.0 };
+            for (kernel, median_ns) in [("a.x", self.slower_ns), ("b.x", 100.0)] {
+                let measured =
+                    Measured { median_ns, samples: 40, age_seconds: 9, confidence: self.confidence };
                 tell(&Finding { kernel, version: "1", capabilities_hash: "", measured });
                 let other = Measured { median_ns: 1.0, ..measured };
                 tell(&Finding { kernel, version: "another", capabilities_hash: "", measured: other });
@@ -366,10 +370,12 @@ fn measurements_move_the_choice_by_their_confidence() {
     }
     let engine = engine([spec("a.x").priority(60), spec("b.x").priority(40)]);
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
-    engine.set_evidence(Some(Arc::new(Known(1.0))));
-    assert_eq!(run(&engine, &Shape::default()).unwrap(), "b.x");
-    engine.set_evidence(Some(Arc::new(Known(0.1))));
-    assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
+    for (slower_ns, confidence, chosen) in
+        [(101.0, 1.0, "b.x"), (101.0, 0.1, "a.x"), (200.0, 0.1, "b.x"), (200.0, 0.001, "a.x")]
+    {
+        engine.set_evidence(Some(Arc::new(Known { slower_ns, confidence })));
+        assert_eq!(run(&engine, &Shape::default()).unwrap(), chosen, "{slower_ns} ns at {confidence}");
+    }
 }
 
 fn with_failing(error: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> Engine {
