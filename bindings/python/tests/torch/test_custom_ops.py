@@ -172,3 +172,25 @@ def test_tensors_are_given_back():
             torch.ops.layerzero.norm_rms.default(x, out)
     assert [sys.getrefcount(one) for one in (x, w, out)] == before
     assert [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in (x, w, out)] == uses
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
+def test_threads_that_do_not_hold_the_interpreter_call_too():
+    """TorchScript runs forks on threads of its own, which Python has never seen."""
+
+    def norm(x: torch.Tensor, weight: torch.Tensor):
+        return torch.ops.layerzero.norm_rms(x, weight)
+
+    one = torch.jit.script(norm)
+
+    def forked(x: torch.Tensor, weight: torch.Tensor):
+        waiting = [torch.jit.fork(one, x, weight) for _ in range(32)]
+        return [torch.jit.wait(future) for future in waiting]
+
+    many = torch.jit.script(forked)
+    x, weight = torch.randn(4, 64), torch.randn(64)
+    expected = lz.ops.norm_rms(x, weight)
+    for _ in range(20):
+        assert all(torch.equal(found, expected) for found in many(x, weight))
+    with pytest.raises(Exception, match="AXIS_MISMATCH"):
+        many(x, torch.randn(3))
