@@ -27,7 +27,7 @@ const PERF_BEST: f64 = 12.0;
 /// differ by, so that among measured kernels the fastest is chosen, and priorities decide what is not measured or ties.
 const PERF_SLOPE: f64 = 3000.0;
 /// The least that measurements give: more than priorities differ by. Confidence weighs before it, not after, so that the less a
-/// measurement is believed the slower a kernel must have been to lose this much, but one that was far slower always does.
+/// measurement is believed the slower a kernel must have been to lose this much, but one that was far slower does at any confidence worth the name.
 const PERF_FLOOR: f64 = -60.0;
 
 /// The addends of a score.

@@ -1,5 +1,6 @@
 //! Attention. `problem` says what to attend to, `run` cuts it into tasks, `tile` and `stream` are the ways to run one,
-//! `matrix` a third for bf16 on AMX, `short` attends to a few keys without tasks, `careful` one for what f32 cannot be trusted with. The other files are the operations: they only translate names.
+//! `matrix` a third for bf16 on AMX, `careful` one for what f32 cannot be trusted with. `short` attends to a few keys without tasks.
+//! The other files are the operations: they only translate names.
 
 mod careful;
 mod cross;
