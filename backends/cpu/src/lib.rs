@@ -88,6 +88,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         attention::StandardPrefill,
         attention::StandardPrefillPaged,
         attention::StandardPrefillRagged,
+        mlp::Fused,
         mlp::Linear,
     ]);
     kernels.extend(isa::byte_variants![mlp::LinearInt8]);

@@ -18,7 +18,7 @@ const BLOCK: usize = 2 * SIDE;
 const ROWS: usize = 512;
 
 /// Columns of a task: rows are read once for all of them.
-const COLUMNS: usize = 128;
+pub(crate) const COLUMNS: usize = 128;
 
 /// Steps of the sum that are packed at once.
 const DEPTH: usize = 512;
@@ -29,11 +29,12 @@ const WORTH_SHARING: usize = 1 << 21;
 /// Rows of bf16: where each begins.
 pub(crate) type RowsAt<'r> = &'r (dyn Fn(usize) -> *const u16 + Sync);
 
-/// Two factors whose rows are multiplied with each other.
+/// Factors whose rows are multiplied with each other.
 pub(crate) struct Factors<'r> {
-    pub left: RowsAt<'r>,
+    /// Left factors, whose products are added up: the right one is packed once for all of them.
+    pub left: &'r [RowsAt<'r>],
     pub right: RowsAt<'r>,
-    /// Rows of the left factor and of the right one, and numbers in each.
+    /// Rows of a left factor and of the right one, and numbers in each.
     pub sizes: [usize; 3],
 }
 
@@ -97,32 +98,33 @@ unsafe fn one_block(
             pack_right(s, factors.right, columns.clone(), part.clone(), right);
             for row in (0..rows.len()).step_by(BLOCK) {
                 let here = rows.start + row..rows.end.min(rows.start + row + BLOCK);
-                let (at, between) = match in_place(factors.left, here.clone(), &part) {
-                    Some(found) => found,
-                    None => {
-                        pack_left(s, factors.left, here, part.clone(), left);
-                        (left.cast_const(), DEPTH)
+                for (addend, &factor) in factors.left.iter().enumerate() {
+                    let (at, between) = match in_place(factor, here.clone(), &part) {
+                        Some(found) => found,
+                        None => {
+                            pack_left(s, factor, here.clone(), part.clone(), left);
+                            (left.cast_const(), DEPTH)
+                        }
+                    };
+                    let from = at.cast::<u8>();
+                    for column in (0..columns.len()).step_by(BLOCK) {
+                        // Rows are pages apart, where processors do not guess what comes next.
+                        let next = here.end + column / BLOCK * SHARE;
+                        ask_for(factor, next.min(rows.end)..(next + SHARE).min(rows.end), &part);
+                        let to = result.add(row * COLUMNS + column);
+                        let packed = right.cast::<u8>().add(column / SIDE * steps * BYTES);
+                        let below = to.add(SIDE * COLUMNS);
+                        tiles.multiply(
+                            Left { tiles: [from, from.add(SIDE * between * 2)], row: between * 2 },
+                            [packed, packed.add(steps * BYTES)],
+                            steps,
+                            Sums {
+                                tiles: [[to, to.add(SIDE)], [below, below.add(SIDE)]],
+                                row: COLUMNS * 4,
+                                add: start > 0 || addend > 0,
+                            },
+                        );
                     }
-                };
-                let from = at.cast::<u8>();
-                let next = rows.end.min(rows.start + row + BLOCK);
-                for column in (0..columns.len()).step_by(BLOCK) {
-                    // Rows are pages apart, where processors do not guess what comes next.
-                    let share = next + column / BLOCK * SHARE..next + (column / BLOCK + 1) * SHARE;
-                    ask_for(factors.left, share.start.min(rows.end)..share.end.min(rows.end), &part);
-                    let to = result.add(row * COLUMNS + column);
-                    let packed = right.cast::<u8>().add(column / SIDE * steps * BYTES);
-                    let below = to.add(SIDE * COLUMNS);
-                    tiles.multiply(
-                        Left { tiles: [from, from.add(SIDE * between * 2)], row: between * 2 },
-                        [packed, packed.add(steps * BYTES)],
-                        steps,
-                        Sums {
-                            tiles: [[to, to.add(SIDE)], [below, below.add(SIDE)]],
-                            row: COLUMNS * 4,
-                            add: start > 0,
-                        },
-                    );
                 }
             }
         }

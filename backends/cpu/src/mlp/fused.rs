@@ -8,6 +8,8 @@ use lz_ops::reference::activation;
 use lz_ops::{MlpFusedActivation, MlpFusedCall, MlpFusedKernel, MlpFusedOut};
 
 use super::activation::{Activation, WithActivation};
+#[cfg(target_arch = "x86_64")]
+use super::fused_tiles;
 use super::grain;
 use super::linear::Layer;
 use crate::gemm::dots::{FEW, dot_widely, dots, gather};
@@ -40,13 +42,11 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        let activation = match call.activation {
-            MlpFusedActivation::None => Activation::None,
-            MlpFusedActivation::Relu => Activation::Relu,
-            MlpFusedActivation::Silu => Activation::Silu,
-            MlpFusedActivation::Gelu => Activation::Gelu,
-            MlpFusedActivation::GeluTanh => Activation::GeluTanh,
-        };
+        let activation = activation_of(call.activation);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(tiles) = fused_tiles::tiles_for::<S>(call) {
+            return fused_tiles::run(tiles, call, activation, &mut out, run);
+        }
         let axes = &call.axes;
         let elements = axes.rows as usize * axes.intermediate as usize;
         let workspace = run.workspace((elements * size_of::<f32>()) as u64)?;
@@ -81,15 +81,36 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
                 activation: Activation::None,
             };
             layer.run();
-            for row in 0..x.count() {
-                // SAFETY: every task is done, so nobody has the row.
-                let y = unsafe { layer.y.row(row) };
-                if y.iter().any(|y| !y.to_f32().is_finite()) {
-                    write_widely(x.row(row), [&gate, &up, &layer.weight], activation, y);
-                }
-            }
+            mend(&x, [&gate, &up, &layer.weight], activation, &layer.y);
             Ok(())
         })
+    }
+}
+
+/// The activation that a call names.
+fn activation_of(named: MlpFusedActivation) -> Activation {
+    match named {
+        MlpFusedActivation::None => Activation::None,
+        MlpFusedActivation::Relu => Activation::Relu,
+        MlpFusedActivation::Silu => Activation::Silu,
+        MlpFusedActivation::Gelu => Activation::Gelu,
+        MlpFusedActivation::GeluTanh => Activation::GeluTanh,
+    }
+}
+
+/// Computes rows anew of which something is not finite, when every task is done.
+pub(super) fn mend<T: Float>(
+    x: &Rows<'_, T>,
+    weights: [&Rows<'_, T>; 3],
+    activation: Activation,
+    output: &RowsMut<'_, T>,
+) {
+    for row in 0..x.count() {
+        // SAFETY: every task is done, so nobody has the row.
+        let y = unsafe { output.row(row) };
+        if y.iter().any(|y| !y.to_f32().is_finite()) {
+            write_widely(x.row(row), weights, activation, y);
+        }
     }
 }
 
@@ -171,26 +192,30 @@ impl<S: Simd, T: Float> Gated<'_, S, T> {
 
     /// Activates, multiplies and writes some columns of a row from their sums.
     fn write(&self, row: usize, columns: Range<usize>, gates: &mut [f32], ups: &mut [f32]) {
-        for (sums, weight) in [(&mut *gates, &self.gate), (&mut *ups, &self.up)] {
-            for (sum, column) in sums.iter_mut().zip(columns.clone()) {
-                // It may only have overflowed on its way.
-                if !sum.is_finite() {
-                    *sum = dot_widely(self.x.row(row), weight.row(column)) as f32;
-                }
-            }
-        }
+        let x = self.x.row(row);
+        settle(x, &self.gate, columns.clone(), gates);
+        settle(x, &self.up, columns.clone(), ups);
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.hidden.part(row, columns) };
         self.activation.with(Write { s: self.s, gates, ups, to });
     }
 }
 
+/// Sums that are not finite may only have overflowed on their way.
+pub(super) fn settle<T: Float>(x: &[T], weight: &Rows<'_, T>, columns: Range<usize>, sums: &mut [f32]) {
+    for (sum, column) in sums.iter_mut().zip(columns) {
+        if !sum.is_finite() {
+            *sum = dot_widely(x, weight.row(column)) as f32;
+        }
+    }
+}
+
 /// The end of a row.
-struct Write<'w, S> {
-    s: S,
-    gates: &'w [f32],
-    ups: &'w [f32],
-    to: &'w mut [f32],
+pub(super) struct Write<'w, S> {
+    pub s: S,
+    pub gates: &'w [f32],
+    pub ups: &'w [f32],
+    pub to: &'w mut [f32],
 }
 
 impl<S: Simd> WithActivation for Write<'_, S> {

@@ -93,7 +93,7 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
         let halves = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
         let Some(s) = (S::TILES && halves).then(crate::simd::Amx::detect).flatten() else { return false };
         let factors = Factors {
-            left: &|row| self.x.row(row).as_ptr().cast(),
+            left: &[&|row| self.x.row(row).as_ptr().cast()],
             right: &|row| self.weight.row(row).as_ptr().cast(),
             sizes: [self.x.count(), self.weight.count(), self.weight.width()],
         };

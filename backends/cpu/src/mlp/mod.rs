@@ -3,6 +3,8 @@
 
 mod activation;
 mod fused;
+#[cfg(target_arch = "x86_64")]
+mod fused_tiles;
 mod int8;
 mod linear;
 mod pack;

@@ -107,6 +107,26 @@ fn gates_and_ups_meet_in_f32() {
     }
 }
 
+/// On tiles in two parts each, where they are: what rounding took of the first is not lost.
+#[test]
+fn gates_and_ups_of_halves_meet_exactly() {
+    for [m, k, i, n] in [[9, 70, 33, 40], [40, 512, 130, 64], [300, 31, 64, 129], [20, 40, 1100, 70]] {
+        let halves = |seed: u64, count: i64| {
+            numbers(seed, count as usize).into_iter().map(half::bf16::from_f32).collect::<Vec<_>>()
+        };
+        let (mut x, gate, up, down) =
+            (halves(6, m * k), halves(7, i * k), halves(8, i * k), halves(9, n * i));
+        x[k as usize] = half::bf16::NAN;
+        x[2 * k as usize] = half::bf16::MAX;
+        let args = || {
+            let view = |data, shape: &[i64]| TensorView::from_slice(data, shape).unwrap();
+            let (x, down) = (view(&x, &[m, k]), view(&down, &[n, i]));
+            MlpFused::new(x, view(&gate, &[i, k]), view(&up, &[i, k]), down)
+        };
+        holds!("mlp.fused", mlp_fused, args(), 1e-2);
+    }
+}
+
 fn integers(seed: u64, count: usize) -> Vec<i8> {
     numbers(seed, count).into_iter().map(|x| (x * 127.99).floor() as i8).collect()
 }
