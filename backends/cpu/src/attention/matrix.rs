@@ -14,7 +14,7 @@ use super::problem::{Key, Shape};
 use super::run::End;
 use super::task::{Ranges, Scratch, Task, for_each_tile, on_stack, trusted};
 use super::tile::ask_for;
-use crate::simd::tiles::{BYTES, Left, SIDE, STEP, Sums, Tiles};
+use crate::simd::tiles::{BYTES, Left, ROW, SIDE, STEP, Sums, Tiles};
 use crate::simd::{Avx512, Float, Simd, exp2};
 
 /// Keys of a tile; a multiple of [`STEP`].
@@ -299,7 +299,7 @@ unsafe fn one_tile<T: Float>(
                 let right = memory.k.add(key / SIDE * steps * BYTES);
                 let to = memory.scores.add(first * KEYS + key);
                 tiles.multiply(
-                    Left { tiles: [query, query.add(SIDE * memory.dim * 2)], row: memory.dim * 2 },
+                    Left { tiles: [query, query.add(SIDE * memory.dim * 2)], row: memory.dim * 2, step: ROW },
                     [right, right.add(steps * BYTES)],
                     steps,
                     Sums {
@@ -324,7 +324,7 @@ unsafe fn one_tile<T: Float>(
                 let to = state.o.add(first * memory.width + feature);
                 let below = to.add(SIDE * memory.width);
                 tiles.multiply(
-                    Left { tiles: [weights, weights.add(SIDE * KEYS * 2)], row: KEYS * 2 },
+                    Left { tiles: [weights, weights.add(SIDE * KEYS * 2)], row: KEYS * 2, step: ROW },
                     [right, right.add(KEYS / STEP * BYTES)],
                     range.len() / STEP,
                     Sums {

@@ -6,10 +6,11 @@
 pub(crate) mod dots;
 pub(crate) mod pack;
 pub(crate) mod product;
+mod tasks;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod tiled;
 
-use crate::simd::Simd;
+use crate::simd::{Simd, prefetch};
 
 /// Rows of a whole micro-tile: with [`VECTORS`] they fill the registers.
 #[inline(always)]
@@ -46,6 +47,22 @@ pub(crate) struct Right {
 #[inline(always)]
 pub(crate) unsafe fn multiply<S: Simd, const MR: usize, const NV: usize>(
     s: S,
+    sums: [[S::F32; NV]; MR],
+    a: Left,
+    b: Right,
+    depth: usize,
+) -> [[S::F32; NV]; MR] {
+    // SAFETY: the caller vouches for all that the factors name.
+    unsafe { multiply_ahead::<S, MR, NV, 0>(s, sums, a, b, depth) }
+}
+
+/// As [`multiply`], and asks for the right factor so many steps before it is needed.
+///
+/// # Safety
+/// As [`multiply`].
+#[inline(always)]
+pub(crate) unsafe fn multiply_ahead<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
+    s: S,
     mut sums: [[S::F32; NV]; MR],
     a: Left,
     b: Right,
@@ -57,6 +74,9 @@ pub(crate) unsafe fn multiply<S: Simd, const MR: usize, const NV: usize>(
         unsafe {
             let mut vectors = [s.splat(0.0); NV];
             for (n, vector) in vectors.iter_mut().enumerate() {
+                if AHEAD > 0 {
+                    prefetch(right.wrapping_add(AHEAD * b.step + n * S::LANES));
+                }
                 *vector = s.load(right.add(n * S::LANES));
             }
             for (m, sums) in sums.iter_mut().enumerate() {

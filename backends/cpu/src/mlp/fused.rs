@@ -13,8 +13,8 @@ use super::fused_tiles;
 use super::grain;
 use super::linear::Layer;
 use crate::gemm::dots::{FEW, dot_widely, dots, gather};
-use crate::gemm::pack::{ask_for_rows, copy_rows, transpose_rows};
-use crate::gemm::product::{COLUMNS, Factors, multiply_all};
+use crate::gemm::pack::transpose_rows;
+use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -32,7 +32,7 @@ pub(crate) struct Fused<S>(pub PhantomData<S>);
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
     deterministic,
-    workspace = "rows * intermediate * 4"
+    workspace = "rows * intermediate * 4 + (0 if rows <= 8 else ceil_div(ceil_div(rows, ceil_div(rows, 1056)), 96) * 96 * ceil_div(max(in_features, intermediate), 32) * 128)"
 )]
 impl<S: Simd> MlpFusedKernel for Fused<S> {
     fn run(
@@ -49,7 +49,7 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
         }
         let axes = &call.axes;
         let elements = axes.rows as usize * axes.intermediate as usize;
-        let workspace = run.workspace((elements * size_of::<f32>()) as u64)?;
+        let (packed, workspace) = workspace(call, run)?;
         let hidden: &mut [f32] = if workspace.is_empty() {
             // What an empty workspace points to need not be aligned.
             &mut []
@@ -70,7 +70,7 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
                 hidden: RowsMut::new(&mut place)?,
                 activation,
             };
-            gated.run();
+            gated.run(packed);
             let view = lz_core::TensorView::from_slice(&*hidden, &shape).map_err(KernelError::because)?;
             let layer = Layer::<S, f32, T> {
                 s,
@@ -80,11 +80,24 @@ impl<S: Simd> MlpFusedKernel for Fused<S> {
                 y: RowsMut::new(&mut out.output)?,
                 activation: Activation::None,
             };
-            layer.run();
+            layer.run(packed);
             mend(&x, [&gate, &up, &layer.weight], activation, &layer.y);
             Ok(())
         })
     }
+}
+
+/// Room for the left factor of one half after the other, and for what lies between them.
+pub(super) fn workspace<'r>(
+    call: &MlpFusedCall<'_>,
+    run: &'r mut Run<'_>,
+) -> Result<(&'r mut [u8], &'r mut [u8]), KernelError> {
+    let axes = &call.axes;
+    let (rows, between) = (axes.rows as usize, axes.rows as usize * axes.intermediate as usize);
+    let depth = axes.in_features.max(axes.intermediate) as usize;
+    let packed = if rows <= FEW { 0 } else { packed_bytes(rows, depth) };
+    let all = run.workspace(packed + (between * size_of::<f32>()) as u64)?;
+    Ok(all.split_at_mut(packed as usize))
 }
 
 /// The activation that a call names.
@@ -151,13 +164,13 @@ struct Gated<'a, S, T> {
 const HALF: usize = COLUMNS / 2;
 
 impl<S: Simd, T: Float> Gated<'_, S, T> {
-    fn run(&self) {
+    fn run(&self, workspace: &mut [u8]) {
         let (rows, columns, depth) = (self.x.count(), self.gate.count(), self.gate.width());
         if rows == 0 || columns == 0 {
         } else if rows <= FEW {
             self.stream();
         } else {
-            multiply_all(self.s, rows, columns.div_ceil(HALF), depth, self);
+            multiply_all(self.s, [rows, columns.div_ceil(HALF) * COLUMNS, depth], workspace, self);
         }
     }
 
@@ -241,11 +254,7 @@ impl<S: Simd, T: Float> Factors for Gated<'_, S, T> {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
         // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
-    }
-
-    fn ask_for_left(&self, rows: Range<usize>, depth: Range<usize>) {
-        ask_for_rows(&self.x, rows, depth);
+        unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
     unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
@@ -256,7 +265,7 @@ impl<S: Simd, T: Float> Factors for Gated<'_, S, T> {
             (column < weight.count()).then(|| weight.row(column))
         };
         // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { transpose_rows(self.s, COLUMNS, depth, row, to) };
+        unsafe { transpose_rows(self.s, COLUMNS, panel::<S>(), depth, row, to) };
     }
 
     unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {

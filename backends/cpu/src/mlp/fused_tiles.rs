@@ -8,7 +8,7 @@ use lz_core::{DType, KernelError, Run};
 use lz_ops::{MlpFusedCall, MlpFusedOut};
 
 use super::activation::Activation;
-use super::fused::{Write, mend, settle};
+use super::fused::{Write, mend, settle, workspace};
 use crate::gemm::dots::FEW;
 use crate::gemm::tiled::{COLUMNS, Factors, multiply_all};
 use crate::rows::{Rows, RowsMut};
@@ -53,10 +53,10 @@ pub(super) fn run(
     let (gate, up) = (Rows::<bf16>::new(&call.gate_weight)?, Rows::<bf16>::new(&call.up_weight)?);
     let y = RowsMut::<bf16>::new(&mut out.output)?;
     let (rows, width) = (x.count(), gate.count());
-    let workspace = run.workspace((rows * width * 2 * size_of::<bf16>()) as u64)?;
-    let between = Between { start: workspace.as_mut_ptr().cast(), width };
+    let (packed, between) = workspace(call, run)?;
+    let between = Between { start: between.as_mut_ptr().cast(), width };
     if width > 0 {
-        first_half(s, &x, [&gate, &up], activation, between);
+        first_half(s, &x, [&gate, &up], activation, packed, between);
     }
     let factors = Factors {
         left: &[&|row| between.row(row).cast_const().cast(), &|row| {
@@ -79,7 +79,7 @@ pub(super) fn run(
         });
     };
     // SAFETY: the workspace holds both parts of every number, which the first half wrote; rows of the weight are as wide.
-    unsafe { multiply_all(s, &factors, &store) };
+    unsafe { multiply_all(s, &factors, packed, &store) };
     mend(&x, [&gate, &up, &down], activation, &y);
     Ok(())
 }
@@ -90,6 +90,7 @@ fn first_half(
     x: &Rows<'_, bf16>,
     [gate, up]: [&Rows<'_, bf16>; 2],
     activation: Activation,
+    packed: &mut [u8],
     between: Between,
 ) {
     let width = between.width;
@@ -116,7 +117,7 @@ fn first_half(
         unsafe { split(s, values, between.row(row).wrapping_add(first), width) };
     };
     // SAFETY: rows of both factors have the width of the weight's, as the call was checked.
-    unsafe { multiply_all(s, &factors, &store) };
+    unsafe { multiply_all(s, &factors, packed, &store) };
 }
 
 /// Writes numbers rounded, and what that took of them `apart` behind.

@@ -239,7 +239,7 @@ unsafe fn multiply_on_tiles(
     panels: [*const u8; PANELS],
     sums: &mut [i32],
 ) {
-    use crate::simd::tiles::{Left, SIDE, Sums, Tiles};
+    use crate::simd::tiles::{Left, ROW, SIDE, Sums, Tiles};
     let (from, to) = (left.as_ptr(), sums.as_mut_ptr().cast::<f32>());
     // SAFETY: the caller vouches for the factors, the sums and the instructions.
     unsafe {
@@ -248,7 +248,7 @@ unsafe fn multiply_on_tiles(
             let to = to.add(pair * 2 * ROWS);
             let below = to.add(SIDE * COLUMNS);
             tiles.multiply_bytes(
-                Left { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH },
+                Left { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH, step: ROW },
                 [panels[0], panels[1]],
                 steps,
                 Sums {

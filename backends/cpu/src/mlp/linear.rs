@@ -9,8 +9,8 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 use super::activation::{Activation, WithActivation};
 use super::grain;
 use crate::gemm::dots::{FEW, dot_widely, dots, gather};
-use crate::gemm::pack::{ask_for_rows, copy_rows, transpose_rows};
-use crate::gemm::product::{COLUMNS, Factors, multiply_all};
+use crate::gemm::pack::transpose_rows;
+use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -27,16 +27,19 @@ pub(crate) struct Linear<S>(pub PhantomData<S>);
     priority = 60,
     dtypes(T = [f32, f16, bf16]),
     strides = last_dense,
-    deterministic
+    deterministic,
+    workspace = "0 if rows <= 8 else ceil_div(ceil_div(rows, ceil_div(rows, 1056)), 96) * 96 * ceil_div(in_features, 32) * 128"
 )]
 impl<S: Simd> MlpLinearKernel for Linear<S> {
     fn run(
         &self,
         call: &MlpLinearCall<'_>,
         mut out: MlpLinearOut<'_>,
-        _run: &mut Run<'_>,
+        run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
+        let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
+        let workspace = run.workspace(if rows <= FEW { 0 } else { packed_bytes(rows, depth) })?;
         with_float!(call.dtype_t, T => {
             let layer = Layer::<S, T, T> {
                 s,
@@ -46,7 +49,7 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
                 y: RowsMut::new(&mut out.output)?,
                 activation: activation_of(call.activation),
             };
-            layer.run();
+            layer.run(workspace);
             Ok(())
         })
     }
@@ -74,21 +77,22 @@ pub(super) struct Layer<'a, S, X, W> {
 }
 
 impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
-    pub(super) fn run(&self) {
+    /// Runs, with a workspace of [`packed_bytes`] for more than a few rows.
+    pub(super) fn run(&self, workspace: &mut [u8]) {
         let (rows, columns, depth) = (self.x.count(), self.weight.count(), self.weight.width());
         if rows == 0 || columns == 0 {
         } else if rows <= FEW {
             self.stream();
-        } else if self.on_tiles() {
+        } else if self.on_tiles(workspace) {
             // Done.
         } else {
-            multiply_all(self.s, rows, columns.div_ceil(COLUMNS), depth, self);
+            multiply_all(self.s, [rows, columns, depth], workspace, self);
         }
     }
 
     /// Multiplies on tiles, where they are proven and both factors are of bf16.
     #[cfg(target_arch = "x86_64")]
-    fn on_tiles(&self) -> bool {
+    fn on_tiles(&self, workspace: &mut [u8]) -> bool {
         use crate::gemm::tiled::{Factors, multiply_all};
         let halves = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
         let Some(s) = (S::TILES && halves).then(crate::simd::Amx::detect).flatten() else { return false };
@@ -98,13 +102,13 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
             sizes: [self.x.count(), self.weight.count(), self.weight.width()],
         };
         // SAFETY: the rows of both factors have the width of the weight's, as the call was checked.
-        unsafe { multiply_all(s, &factors, &|row, columns, sums| self.write(row, columns, sums)) };
+        unsafe { multiply_all(s, &factors, workspace, &|row, columns, sums| self.write(row, columns, sums)) };
         true
     }
 
     /// No tiles on this target.
     #[cfg(not(target_arch = "x86_64"))]
-    fn on_tiles(&self) -> bool {
+    fn on_tiles(&self, _workspace: &mut [u8]) -> bool {
         false
     }
 
@@ -179,11 +183,7 @@ impl<S: Simd, X: Float, W: Float> Factors for Layer<'_, S, X, W> {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
         // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
-    }
-
-    fn ask_for_left(&self, rows: Range<usize>, depth: Range<usize>) {
-        ask_for_rows(&self.x, rows, depth);
+        unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
     unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
@@ -191,7 +191,7 @@ impl<S: Simd, X: Float, W: Float> Factors for Layer<'_, S, X, W> {
         let row =
             |place: usize| (first + place < self.weight.count()).then(|| self.weight.row(first + place));
         // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { transpose_rows(self.s, COLUMNS, depth, row, to) };
+        unsafe { transpose_rows(self.s, COLUMNS, panel::<S>(), depth, row, to) };
     }
 
     unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {

@@ -15,8 +15,8 @@ use super::linear::Write;
 use super::straight;
 use super::words::{ROWS, Room, STEP, WORDS, Words};
 use crate::gemm::dots::FEW;
-use crate::gemm::pack::{ask_for_rows, copy_rows};
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, panel};
+use crate::gemm::pack::transpose_rows;
+use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, prefetch, vectors, with_float};
@@ -34,7 +34,7 @@ pub(crate) struct LinearWeightOnly<S>(pub PhantomData<S>);
     quant_formats("int8", "int4"),
     strides = last_dense,
     deterministic,
-    workspace = "(rows if rows <= 8 else 0) * ceil_div(in_features, 8) * 32"
+    workspace = "(24 if rows <= 8 else ceil_div(ceil_div(rows, ceil_div(rows, 1056)), 96) * 96) * ceil_div(in_features, 32) * 128"
 )]
 impl<S: Simd> MlpLinearWeightOnlyKernel for LinearWeightOnly<S> {
     fn run(
@@ -88,12 +88,13 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
     };
     let few = if rows <= FEW { rows } else { 0 };
     let width = depth.next_multiple_of(8);
-    let workspace = run.workspace((few * width * size_of::<f32>()) as u64)?;
+    // Few rows lie there as they are, more of them in panels.
+    let workspace = run.workspace(packed_bytes(rows, depth))?;
     if rows == 0 || layer.words.rows == 0 {
     } else if few > 0 && block.is_multiple_of(per_word::<BITS>()) {
         layer.stream(workspace.as_mut_ptr().cast(), width);
     } else {
-        multiply_all(s, rows, layer.words.rows.div_ceil(COLUMNS), depth, &layer);
+        multiply_all(s, [rows, layer.words.rows, depth], workspace, &layer);
     }
     Ok(())
 }
@@ -423,11 +424,7 @@ impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
         // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { copy_rows(self.s, rows.len(), depth, row, to) };
-    }
-
-    fn ask_for_left(&self, rows: Range<usize>, depth: Range<usize>) {
-        ask_for_rows(&self.x, rows, depth);
+        unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
     unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {

@@ -15,6 +15,9 @@ pub(crate) const STEP: usize = 32;
 /// Bytes of a tile.
 pub(crate) const BYTES: usize = 1024;
 
+/// Bytes of a row of a tile.
+pub(crate) const ROW: usize = BYTES / SIDE;
+
 /// Whether this processor has bf16 tiles and the system lets this process use them; asks for the permission.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
@@ -53,11 +56,13 @@ fn permitted() -> bool {
     false
 }
 
-/// Two tiles of rows of a left factor; a step further is [`STEP`] numbers to the right.
+/// Two tiles of rows of a left factor.
 pub(crate) struct Left {
     pub tiles: [*const u8; 2],
     /// Bytes between rows.
     pub row: usize,
+    /// Bytes to the next step: those of a row of a tile where rows lie whole, those of a tile where one tile lies after the other.
+    pub step: usize,
 }
 
 /// The four tiles of a result.
@@ -114,12 +119,13 @@ macro_rules! multiply {
                     concat!($product, " tmm1, tmm4, tmm7"),
                     concat!($product, " tmm2, tmm5, tmm6"),
                     concat!($product, " tmm3, tmm5, tmm7"),
-                    "add {a}, 64", "add {b}, 64", "add {c}, 1024", "add {d}, 1024",
+                    "add {a}, {step}", "add {b}, {step}", "add {c}, 1024", "add {d}, 1024",
                     "dec {steps}",
                     "jnz 2b",
                     a = inout(reg) left.tiles[0] => _, b = inout(reg) left.tiles[1] => _,
                     c = inout(reg) right[0] => _, d = inout(reg) right[1] => _,
-                    steps = inout(reg) steps => _, row = in(reg) left.row, side = in(reg) 64usize,
+                    steps = inout(reg) steps => _, row = in(reg) left.row, step = in(reg) left.step,
+                    side = in(reg) ROW,
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
                     options(nostack, readonly)
