@@ -109,6 +109,32 @@ pub(crate) fn gather<'r, T: Float, const N: usize>(
     gathered
 }
 
+/// Takes sums again that are not finite: they may only have overflowed on their way. `widely` has the one at a place in f64.
+pub(crate) fn settle<S: Simd>(s: S, sums: &mut [f32], widely: impl Fn(usize) -> f64) {
+    if all_finite(s, sums) {
+        return;
+    }
+    for (place, sum) in sums.iter_mut().enumerate() {
+        if !sum.is_finite() {
+            *sum = widely(place) as f32;
+        }
+    }
+}
+
+#[inline(never)]
+fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {
+    s.vectorize(|| {
+        let mut nothing = s.splat(0.0);
+        vectors!(S, sums.len(), |span| {
+            // SAFETY: there are so many sums.
+            let sum = unsafe { <f32 as Float>::load(s, sums.as_ptr(), span) };
+            nothing = s.fma(sum, s.splat(0.0), nothing);
+        });
+        // 0 times what is not finite is NaN.
+        s.sum(nothing) == 0.0
+    })
+}
+
 /// An inner product in f64, for one that f32 cannot hold.
 #[cold]
 #[inline(never)]

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::simd::{Float, Simd, Span, prefetch, vectors};
+use crate::simd::{Float, MOST_LANES, Simd, Span, prefetch, vectors};
 
 /// Numbers of a row that are asked for before they are needed: rows are pages apart, where processors do not guess what comes next.
 const AHEAD: usize = 64;
@@ -26,15 +26,20 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
         for panel in (0..count).step_by(wide) {
             for first in (0..wide).step_by(S::LANES) {
                 let lanes = S::LANES.min(wide - first);
+                // Finding a row takes longer than a step of it.
+                let mut rows = [None; MOST_LANES];
+                for (lane, found) in rows[..lanes].iter_mut().enumerate() {
+                    *found = row(panel + first + lane).map(|row| row.as_ptr().wrapping_add(depth.start));
+                }
                 for step in (0..depth.len()).step_by(S::LANES) {
                     let steps = S::LANES.min(depth.len() - step);
-                    for lane in 0..lanes {
+                    for (lane, row) in rows[..lanes].iter().enumerate() {
                         // SAFETY: the caller vouches for the rows; a block has LANES rows of LANES numbers.
                         unsafe {
                             let to = block.add(lane * S::LANES);
-                            match row(panel + first + lane) {
+                            match row {
                                 Some(row) => {
-                                    let from = row.as_ptr().add(depth.start + step);
+                                    let from = row.add(step);
                                     prefetch(from.wrapping_add(AHEAD));
                                     vectors!(S, steps, |span| {
                                         s.store(to.add(span.at()), T::load(s, from, span));
@@ -66,7 +71,7 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
 }
 
 /// Numbers of the largest block: as many rows as a vector has lanes, of as many numbers.
-const SQUARE: usize = 256;
+const SQUARE: usize = MOST_LANES * MOST_LANES;
 
 #[repr(align(64))]
 struct Square([f32; SQUARE]);

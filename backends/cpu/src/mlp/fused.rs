@@ -12,7 +12,7 @@ use super::activation::{Activation, WithActivation};
 use super::fused_tiles;
 use super::grain;
 use super::linear::Layer;
-use crate::gemm::dots::{FEW, dot_widely, dots, gather};
+use crate::gemm::dots::{FEW, dot_widely, dots, gather, settle};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
@@ -206,20 +206,13 @@ impl<S: Simd, T: Float> Gated<'_, S, T> {
     /// Activates, multiplies and writes some columns of a row from their sums.
     fn write(&self, row: usize, columns: Range<usize>, gates: &mut [f32], ups: &mut [f32]) {
         let x = self.x.row(row);
-        settle(x, &self.gate, columns.clone(), gates);
-        settle(x, &self.up, columns.clone(), ups);
+        for (weight, sums) in [(&self.gate, &mut *gates), (&self.up, &mut *ups)] {
+            let sums = &mut sums[..columns.len()];
+            settle(self.s, sums, |place| dot_widely(x, weight.row(columns.start + place)));
+        }
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.hidden.part(row, columns) };
         self.activation.with(Write { s: self.s, gates, ups, to });
-    }
-}
-
-/// Sums that are not finite may only have overflowed on their way.
-pub(super) fn settle<T: Float>(x: &[T], weight: &Rows<'_, T>, columns: Range<usize>, sums: &mut [f32]) {
-    for (sum, column) in sums.iter_mut().zip(columns) {
-        if !sum.is_finite() {
-            *sum = dot_widely(x, weight.row(column)) as f32;
-        }
     }
 }
 

@@ -8,8 +8,8 @@ use lz_core::{DType, KernelError, Run};
 use lz_ops::{MlpFusedCall, MlpFusedOut};
 
 use super::activation::Activation;
-use super::fused::{Write, mend, settle, workspace};
-use crate::gemm::dots::FEW;
+use super::fused::{Write, mend, workspace};
+use crate::gemm::dots::{FEW, dot_widely, settle};
 use crate::gemm::tiled::{COLUMNS, Factors, multiply_all};
 use crate::rows::{Rows, RowsMut};
 use crate::simd::{Amx, Avx512, Float, Simd, vectors};
@@ -108,8 +108,10 @@ fn first_half(
         let first = columns.start / COLUMNS * HALF;
         let columns = first..width.min(first + HALF);
         let (gates, ups) = sums.split_at_mut(HALF);
-        settle(x.row(row), gate, columns.clone(), gates);
-        settle(x.row(row), up, columns.clone(), ups);
+        for (weight, sums) in [(gate, &mut *gates), (up, &mut *ups)] {
+            let sums = &mut sums[..columns.len()];
+            settle(s.vectors(), sums, |place| dot_widely(x.row(row), weight.row(columns.start + place)));
+        }
         let mut values = [0.0f32; HALF];
         let values = &mut values[..columns.len()];
         activation.with(Write { s: s.vectors(), gates, ups, to: values });

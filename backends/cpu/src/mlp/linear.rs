@@ -8,7 +8,7 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
 use super::activation::{Activation, WithActivation};
 use super::grain;
-use crate::gemm::dots::{FEW, dot_widely, dots, gather};
+use crate::gemm::dots::{FEW, dot_widely, dots, gather, settle};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
@@ -137,12 +137,8 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
 
     /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
     pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
-        for (sum, column) in sums.iter_mut().zip(columns.clone()) {
-            // Such a sum may only have overflowed on its way.
-            if !sum.is_finite() {
-                *sum = dot_widely(self.x.row(row), self.weight.row(column)) as f32;
-            }
-        }
+        let sums = &mut sums[..columns.len()];
+        settle(self.s, sums, |place| dot_widely(self.x.row(row), self.weight.row(columns.start + place)));
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };

@@ -14,7 +14,7 @@ use super::activation::Activation;
 use super::linear::Write;
 use super::straight;
 use super::words::{ROWS, Room, STEP, WORDS, Words};
-use crate::gemm::dots::FEW;
+use crate::gemm::dots::{FEW, settle};
 use crate::gemm::pack::transpose_rows;
 use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
@@ -322,12 +322,8 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
 
     /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
     fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
-        for (sum, column) in sums.iter_mut().zip(columns.clone()) {
-            // Such a sum may only have overflowed on its way.
-            if !sum.is_finite() {
-                *sum = self.sum_widely(row, column) as f32;
-            }
-        }
+        let sums = &mut sums[..columns.len()];
+        settle(self.s, sums, |place| self.sum_widely(row, columns.start + place));
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
