@@ -69,10 +69,11 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         65..=256 => MOST_ROWS,
         _ => MOST_ROWS / 2,
     };
-    let (mut blocks, mut chunks, mut work) = (0, 1, 0usize);
+    let (mut blocks, mut chunks, mut work, mut most) = (0, 1, 0usize, 0);
     for index in 0..problem.sequences {
         let sequence = (problem.sequence)(index);
         let rows = sequence.queries * shape.group;
+        most = most.max(rows);
         blocks = blocks.max(rows.div_ceil(most_rows));
         chunks = chunks.max(sequence.keys.div_ceil(length));
         work = work.saturating_add(rows.saturating_mul(sequence.keys));
@@ -83,16 +84,22 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
     // Tasks are handed out one by one, so others do those between.
     let apart = if work < WORTH_SHARING { 1 } else { pool::threads() };
     let neighbours = split.is_some() || blocks == 1;
+    let together = if stream::takes(shape, most) && heads_are_neighbours(&(problem.sequence)(0)) {
+        heads_together(problem.sequences * shape.kv_heads * chunks, apart, most)
+    } else {
+        1
+    };
+    let groups = shape.kv_heads.div_ceil(together);
     let task = |number: usize| {
         let problem = shared.get();
         // Heads of a part follow each other: their keys may be neighbours. Unsplit, it is the blocks of a head, which share all keys.
-        let (index, chunk, head, block) = if split.is_some() {
-            let (rest, head) = (number / shape.kv_heads, number % shape.kv_heads);
+        let (index, chunk, group, block) = if split.is_some() {
+            let (rest, group) = (number / groups, number % groups);
             let (rest, chunk) = (rest / chunks, rest % chunks);
-            (rest / blocks, chunk, head, blocks - 1 - rest % blocks)
+            (rest / blocks, chunk, group, blocks - 1 - rest % blocks)
         } else {
             let (rest, block) = (number / blocks, blocks - 1 - number % blocks);
-            (rest / shape.kv_heads, 0, rest % shape.kv_heads, block)
+            (rest / groups, 0, rest % groups, block)
         };
         let sequence = (problem.sequence)(index);
         let all = sequence.queries * shape.group;
@@ -100,8 +107,10 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         if rows.is_empty() {
             return;
         }
-        let next_head = Some(head + apart).filter(|next| neighbours && *next < shape.kv_heads);
-        let task = Task { shape, sequence: &sequence, head, rows, next_head };
+        let first_of = |group: usize| group * shape.kv_heads / groups;
+        let (head, heads) = (first_of(group), first_of(group + 1) - first_of(group));
+        let next_head = Some(group + apart).filter(|next| neighbours && *next < groups).map(first_of);
+        let task = Task { shape, sequence: &sequence, head, heads, rows, next_head };
         let whole = task.visible(0).start..task.visible(task.rows.len() - 1).end;
         let parts = sequence.keys.div_ceil(length);
         match split {
@@ -120,7 +129,7 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
             }
         }
     };
-    let tasks = problem.sequences * shape.kv_heads * blocks * chunks;
+    let tasks = problem.sequences * groups * blocks * chunks;
     for_each(work, tasks, &task);
     if let Some((workspace, first_part)) = split.filter(|_| chunks > 1) {
         let join = |number: usize| {
@@ -129,7 +138,7 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
             let sequence = (problem.sequence)(index);
             let parts = sequence.keys.div_ceil(length);
             let rows = 0..sequence.queries * shape.group;
-            let task = Task { shape, sequence: &sequence, head, rows, next_head: None };
+            let task = Task { shape, sequence: &sequence, head, heads: 1, rows, next_head: None };
             if parts > 1 {
                 let places = Places { workspace, first: first_part(index), parts, chunk: 0 };
                 (0..task.rows.len()).for_each(|row| places.join(s, &task, row));
@@ -137,6 +146,18 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         };
         for_each(work, problem.sequences * shape.kv_heads, &join);
     }
+}
+
+/// Whether keys of neighbouring heads are closer to each other than neighbouring keys of a head.
+fn heads_are_neighbours<T>(sequence: &Sequence<'_, T>) -> bool {
+    sequence.k.head.unsigned_abs() < sequence.k.position.unsigned_abs()
+}
+
+/// How many heads of so many `rows` a task streams together, of `tasks` if each had a head of its own. Bits do not depend on it.
+fn heads_together(tasks: usize, threads: usize, rows: usize) -> usize {
+    let most = stream::ROWS_TOGETHER / rows.max(1);
+    // Every thread should get some tasks, so that the last one is not long awaited.
+    if threads == 1 { most } else { most.min(tasks / (threads * 4)).max(1) }
 }
 
 /// As [`run`], for queries that an indptr divides: where it falls, requests share rows of the output, and one thread writes them.
@@ -160,7 +181,7 @@ pub(crate) fn attend_to<S: Attend, T: Float>(
     let mut start = rows.start;
     while start < rows.end {
         let end = rows.end.min(start + MOST_ROWS);
-        let task = Task { shape, sequence, head, rows: start..end, next_head: None };
+        let task = Task { shape, sequence, head, heads: 1, rows: start..end, next_head: None };
         s.attend(&task, ranges, &|task, scratch| finish(s, task, scratch, ranges));
         start = end;
     }
@@ -210,14 +231,15 @@ impl Attend for crate::simd::Amx {
 }
 
 fn by_vectors<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, end: End<'_, T>) {
-    let streams = task.rows.len() <= stream::STREAMED_ROWS && task.shape.dims[1] == 0 && !task.shape.shared;
-    with_scratch::<S, _>(task.shape, task.rows.len(), streams, |scratch| {
+    let rows = task.rows.len();
+    let streams = stream::takes(task.shape, rows);
+    with_scratch::<S, _>(task.shape, rows * task.heads, streams, |scratch| {
         if streams {
             stream::attend(s, task, ranges, scratch);
         } else {
             tile::attend(s, task, ranges, scratch);
         }
-        end(task, scratch);
+        (0..task.heads).for_each(|head| end(&task.one(head), &scratch.states_from(head * rows)));
     });
 }
 

@@ -41,7 +41,7 @@ pub(super) fn run<S: Simd, T: Float>(s: S, problem: &Problem<'_, '_, T>) {
 /// Attends from the query of one head.
 fn attend<S: Simd, T: Float>(s: S, shape: &Shape, sequence: &Sequence<'_, T>, head: usize) {
     let (kv_head, row) = (head / shape.group, head % shape.group);
-    let task = Task { shape, sequence, head: kv_head, rows: row..row + 1, next_head: None };
+    let task = Task { shape, sequence, head: kv_head, heads: 1, rows: row..row + 1, next_head: None };
     let keys = sequence.keys.min(KEYS);
     let mut average = MaybeUninit::<[f32; MOST_DIM]>::uninit();
     let average = average.as_mut_ptr().cast::<f32>();

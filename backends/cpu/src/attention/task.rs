@@ -79,17 +79,26 @@ unsafe fn written<K>(keys: &[MaybeUninit<K>]) -> &[K] {
     unsafe { &*(std::ptr::from_ref(keys) as *const [K]) }
 }
 
-/// Some rows of one sequence and key head.
+/// Some rows of one sequence and key head, or the same rows of several key heads that follow each other.
 pub(crate) struct Task<'t, 'a, T> {
     pub shape: &'t Shape,
     pub sequence: &'t Sequence<'a, T>,
+    /// The first key head.
     pub head: usize,
+    /// How many; more than one only where keys are streamed.
+    pub heads: usize,
     pub rows: Range<usize>,
     /// The key head of the task that this thread will probably do next, if it is about the same keys.
     pub next_head: Option<usize>,
 }
 
-impl<T: Float> Task<'_, '_, T> {
+impl<'t, 'a, T: Float> Task<'t, 'a, T> {
+    /// The same for one of the heads alone, counted from the first.
+    #[inline]
+    pub(super) fn one(&self, head: usize) -> Task<'t, 'a, T> {
+        Task { head: self.head + head, heads: 1, rows: self.rows.clone(), next_head: None, ..*self }
+    }
+
     /// Query and head of a row, counted from the first of the task.
     #[inline]
     pub(super) fn row(&self, row: usize) -> (usize, usize) {
@@ -121,9 +130,11 @@ impl<T: Float> Task<'_, '_, T> {
 }
 
 /// Scratch memory of a task, on the stack of the thread that runs it.
+#[derive(Clone, Copy)]
 pub(crate) struct Scratch {
     /// Queries: panels of rows, transposed. Or plain rows, where keys are streamed.
     pub q: *mut f32,
+    /// Keys. Or how large their features are, a vector for each head, where they are streamed.
     pub k: *mut f32,
     pub v: *mut f32,
     /// Scores and then weights of one panel.
@@ -149,6 +160,16 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
+    /// The same with the states of the rows from `row` on.
+    pub(super) fn states_from(&self, row: usize) -> Scratch {
+        Scratch {
+            o: self.o.wrapping_add(row * self.width),
+            highest: self.highest.wrapping_add(row),
+            total: self.total.wrapping_add(row),
+            ..*self
+        }
+    }
+
     /// Nothing: what a way of its own does not use.
     #[cfg(target_arch = "x86_64")]
     pub(super) const NONE: Scratch = {
@@ -195,7 +216,7 @@ pub(super) fn with_scratch<S: Simd, R>(
     let packed = |size: usize| if streams { 0 } else { size };
     let sizes = [
         padded * dim.next_multiple_of(S::LANES) + slack,
-        packed(TILE * dim + 2 * slack + width),
+        if streams { rows * S::LANES } else { TILE * dim + 2 * slack + width },
         packed(TILE * width + slack),
         if streams { rows * TILE } else { TILE * panel::<S>() },
         packed(TILE * panel::<S>()),

@@ -209,6 +209,61 @@ fn one_query_over_keys_that_are_split() {
     }
 }
 
+/// Heads that lie beside each other are read together, and yet each gets the bits that it gets alone, or in a layout where it lies apart.
+#[test]
+fn heads_beside_each_other_change_nothing() {
+    let mut numbers = Numbers(12);
+    for [n, h, g, d, e] in [[300, 37, 37, 24, 40], [130, 70, 10, 64, 7], [70, 20, 4, 33, 64]] {
+        let (q, mut k, v) = (
+            numbers.many((h * d) as usize),
+            numbers.many((n * g * d) as usize),
+            numbers.many((n * g * e) as usize),
+        );
+        // The second head cannot be trusted to f32, and its neighbours can.
+        k[d as usize] = 3e4;
+        let heads_first = |from: &[f32], features: i64| -> Vec<f32> {
+            let row = |place: i64| ((place % n * g + place / n) * features) as usize;
+            (0..g * n).flat_map(|place| from[row(place)..row(place) + features as usize].to_vec()).collect()
+        };
+        let (k_apart, v_apart) = (heads_first(&k, d), heads_first(&v, e));
+        for (id, engine) in ours("attention.gqa.decode") {
+            let run = |args: AttentionGqaDecode<'_>| attention_gqa_decode(&engine, args).unwrap().output;
+            let together = AttentionGqaDecode::new(
+                view(&q, &[1, h, d]),
+                view(&k, &[1, n, g, d]),
+                view(&v, &[1, n, g, e]),
+            );
+            let whole = match attention_gqa_decode(&engine, together) {
+                Err(error) if error.has(lz_core::ReasonCode::IsaUnsupported) => continue,
+                Err(error) if error.has(lz_core::ReasonCode::DtypeUnsupported) => continue,
+                found => found.unwrap().output,
+            };
+            let apart = AttentionGqaDecode::new(
+                view(&q, &[1, h, d]),
+                view(&k_apart, &[1, g, n, d]),
+                view(&v_apart, &[1, g, n, e]),
+            );
+            let apart = run(apart.layout(AttentionGqaDecodeLayout::Bhsd));
+            assert_eq!(whole.bytes(), apart.bytes(), "{id}: the layout changes the result");
+            for head in 0..g {
+                let part = |of: &[f32], size: i64| {
+                    let size = size as usize;
+                    of[head as usize * size..][..size].to_vec()
+                };
+                let (q, k, v) = (part(&q, h / g * d), part(&k_apart, n * d), part(&v_apart, n * e));
+                let alone = run(AttentionGqaDecode::new(
+                    view(&q, &[1, h / g, d]),
+                    view(&k, &[1, n, 1, d]),
+                    view(&v, &[1, n, 1, e]),
+                ));
+                let size = alone.bytes().len();
+                let found = &whole.bytes()[head as usize * size..][..size];
+                assert_eq!(found, alone.bytes(), "{id}: head {head} depends on the others");
+            }
+        }
+    }
+}
+
 /// So few keys that they are attended to at once: every number of them, none among them, and what f32 cannot be trusted with.
 #[test]
 fn short_calls_hold() {
