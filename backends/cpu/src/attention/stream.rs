@@ -18,8 +18,8 @@ pub(super) const STREAMED_ROWS: usize = 8;
 /// Most rows of all heads that are streamed together: their queries, sums and scores stay close to the processor.
 pub(super) const ROWS_TOGETHER: usize = 32;
 
-/// Keys of a tile; a multiple of every vector's lanes, and not more than the scratch memory's.
-const KEYS: usize = 64;
+/// Keys of a tile; a multiple of every vector's lanes.
+pub(super) const KEYS: usize = 64;
 
 /// How far ahead of what is computed with the memory is asked, in bytes of each key of a block: far enough to hide how long it takes,
 /// near enough to be still in the first-level cache when it is needed.
@@ -107,8 +107,7 @@ struct Block<'b, 't, 'a, T> {
     /// What is computed with, and what comes after it.
     side: &'b Side<'b, T>,
     next: &'b Side<'b, T>,
-    /// The first key.
-    key: usize,
+    keys: Range<usize>,
     /// The first row of each head.
     row: usize,
     scratch: &'b Scratch,
@@ -117,14 +116,13 @@ struct Block<'b, 't, 'a, T> {
 impl<T: Float> Block<'_, '_, '_, T> {
     /// What is worth asking for while `N` keys of a head are computed with: as many that are needed soon.
     #[inline(always)]
-    fn ahead<const N: usize>(&self, head: usize, features: usize) -> [*const T; N] {
-        let heads = self.task.heads;
+    fn ahead<const N: usize>(&self, mut key: usize, head: usize, distance: usize) -> [*const T; N] {
         let mut soon = [std::ptr::null(); N];
         // Other rows ask for nothing: the first ones did.
         if self.row == 0 {
-            let (mut key, mut head) = (self.key, head + (AHEAD / (features * size_of::<T>()).max(1)).max(1));
-            while head >= heads {
-                (key, head) = (key + N, head - heads);
+            let mut head = head + distance;
+            while head >= self.task.heads {
+                (key, head) = (key + N, head - self.task.heads);
             }
             for (n, soon) in soon.iter_mut().enumerate() {
                 let key = key + n;
@@ -139,6 +137,12 @@ impl<T: Float> Block<'_, '_, '_, T> {
     }
 }
 
+/// How many heads ahead memory is asked, if each has so many features.
+#[inline(always)]
+fn distance<T>(features: usize) -> usize {
+    (AHEAD / (features * size_of::<T>()).max(1)).max(1)
+}
+
 /// Asks for the lines that begin in a vector of each.
 #[inline(always)]
 fn ask_for<T: Float>(soon: &[*const T], feature: usize) {
@@ -151,17 +155,14 @@ fn ask_for<T: Float>(soon: &[*const T], feature: usize) {
 /// with all of them would be too large to be inlined into where the instructions are.
 macro_rules! for_each_block {
     ($function:ident, $s:expr, $task:expr, $side:expr, $next:expr, $scratch:expr) => {{
+        // Four keys of four rows fill half of the large register files; the small ones take two.
+        let together = if S::LANES >= 16 { 4 } else { 2 };
         let (keys, rows) = ($side.keys.len(), $task.rows.len());
-        let mut key = 0;
-        while key < keys {
-            // Four keys of four rows fill half of the large register files; the small ones take two.
-            let count = match keys - key {
-                rest if S::LANES >= 16 && rest >= 4 => 4,
-                rest if S::LANES < 16 && rest >= 2 => 2,
-                _ => 1,
-            };
-            for row in (0..rows).step_by(4) {
-                let block = Block { task: $task, side: $side, next: $next, key, row, scratch: $scratch };
+        let whole = keys / together * together;
+        for (keys, count) in [(0..whole, together), (whole..keys, 1)] {
+            for row in (0..rows).step_by(4).filter(|_| !keys.is_empty()) {
+                let keys = keys.clone();
+                let block = Block { task: $task, side: $side, next: $next, keys, row, scratch: $scratch };
                 match (count, rows - row) {
                     (4, 1) => $function::<S, T, 4, 1>($s, &block),
                     (4, 2) => $function::<S, T, 4, 2>($s, &block),
@@ -177,7 +178,6 @@ macro_rules! for_each_block {
                     (_, _) => $function::<S, T, 1, 4>($s, &block),
                 }
             }
-            key += count;
         }
     }};
 }
@@ -206,50 +206,53 @@ fn one_tile<S: Simd, T: Float>(
     for_each_block!(average, s, task, &values, &next, scratch);
 }
 
-/// Scores of `N` keys and `R` rows of every head, and how large the keys' features are.
+/// Scores of `R` rows of every head, `N` keys at a time, and how large the keys' features are.
 #[inline(never)]
 fn scores<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block<'_, '_, '_, T>) {
     let (task, scratch) = (block.task, block.scratch);
     let dim = task.shape.dims[0];
     let wide = dim.next_multiple_of(S::LANES);
     s.vectorize(|| {
-        for head in 0..task.heads {
-            let row = head * task.rows.len() + block.row;
-            let soon = block.ahead::<N>(head, dim);
-            // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors.
-            unsafe {
-                let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS + block.key));
-                let mut keys = [std::ptr::null(); N];
-                for (n, key) in keys.iter_mut().enumerate() {
-                    *key = block.side.at(block.key + n, head);
-                }
-                let size = scratch.k.add(head * S::LANES);
-                let mut largest = [s.load(size); N];
-                let mut sums = [[s.splat(0.0); N]; R];
-                vectors!(S, dim, |span| {
-                    ask_for(&soon, span.at());
-                    let mut values = [s.splat(0.0); N];
-                    for (n, value) in values.iter_mut().enumerate() {
-                        *value = T::load(s, keys[n], span);
-                        largest[n] = s.max(s.abs(*value), largest[n]);
+        let far = distance::<T>(dim);
+        for key in block.keys.clone().step_by(N) {
+            for head in 0..task.heads {
+                let row = head * task.rows.len() + block.row;
+                let soon = block.ahead::<N>(key, head, far);
+                // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors.
+                unsafe {
+                    let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS + key));
+                    let mut addresses = [std::ptr::null(); N];
+                    for (n, address) in addresses.iter_mut().enumerate() {
+                        *address = block.side.at(key + n, head);
                     }
-                    for (m, sums) in sums.iter_mut().enumerate() {
-                        let query = s.load(q.add(m * wide + span.at()));
-                        for (sum, &value) in sums.iter_mut().zip(&values) {
-                            *sum = s.fma(query, value, *sum);
+                    let size = scratch.k.add(head * S::LANES);
+                    let mut largest = [s.load(size); N];
+                    let mut sums = [[s.splat(0.0); N]; R];
+                    vectors!(S, dim, |span| {
+                        ask_for(&soon, span.at());
+                        let mut values = [s.splat(0.0); N];
+                        for (n, value) in values.iter_mut().enumerate() {
+                            *value = T::load(s, addresses[n], span);
+                            largest[n] = s.max(s.abs(*value), largest[n]);
+                        }
+                        for (m, sums) in sums.iter_mut().enumerate() {
+                            let query = s.load(q.add(m * wide + span.at()));
+                            for (sum, &value) in sums.iter_mut().zip(&values) {
+                                *sum = s.fma(query, value, *sum);
+                            }
+                        }
+                    });
+                    for (m, sums) in sums.iter().enumerate() {
+                        for (n, &sum) in sums.iter().enumerate() {
+                            *to.add(m * KEYS + n) = s.sum(sum);
                         }
                     }
-                });
-                for (m, sums) in sums.iter().enumerate() {
-                    for (n, &sum) in sums.iter().enumerate() {
-                        *to.add(m * KEYS + n) = s.sum(sum);
+                    let mut all = largest[0];
+                    for &other in &largest[1..] {
+                        all = s.max(all, other);
                     }
+                    s.store(size, all);
                 }
-                let mut all = largest[0];
-                for &other in &largest[1..] {
-                    all = s.max(all, other);
-                }
-                s.store(size, all);
             }
         }
     });
@@ -356,41 +359,44 @@ fn softmax<S: Simd>(s: S, keys: usize, row: usize, scratch: &Scratch) {
     });
 }
 
-/// Adds the weighted values of `N` keys to `R` rows of every head.
+/// Adds the weighted values to `R` rows of every head, `N` keys at a time.
 #[inline(never)]
 fn average<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block<'_, '_, '_, T>) {
     let (task, scratch) = (block.task, block.scratch);
     let dim = task.shape.dim_v;
     s.vectorize(|| {
-        for head in 0..task.heads {
-            let row = head * task.rows.len() + block.row;
-            let soon = block.ahead::<N>(head, dim);
-            // SAFETY: the scratch memory was measured for this task, and values are inside their tensors.
-            unsafe {
-                let to = scratch.o.add(row * scratch.width);
-                let from = scratch.scores.add(row * KEYS + block.key);
-                let (mut addresses, mut weights) = ([std::ptr::null(); N], [[s.splat(0.0); N]; R]);
-                for (n, address) in addresses.iter_mut().enumerate() {
-                    *address = block.side.at(block.key + n, head);
-                    for (m, weights) in weights.iter_mut().enumerate() {
-                        weights[n] = s.splat(*from.add(m * KEYS + n));
-                    }
-                }
-                vectors!(S, dim, |span| {
-                    ask_for(&soon, span.at());
-                    let mut values = [s.splat(0.0); N];
-                    for (value, &address) in values.iter_mut().zip(&addresses) {
-                        *value = T::load(s, address, span);
-                    }
-                    for (m, weights) in weights.iter().enumerate() {
-                        let to = to.add(m * scratch.width + span.at());
-                        let mut sum = s.load(to);
-                        for (&weight, &value) in weights.iter().zip(&values) {
-                            sum = s.fma(weight, value, sum);
+        let far = distance::<T>(dim);
+        for key in block.keys.clone().step_by(N) {
+            for head in 0..task.heads {
+                let row = head * task.rows.len() + block.row;
+                let soon = block.ahead::<N>(key, head, far);
+                // SAFETY: the scratch memory was measured for this task, and values are inside their tensors.
+                unsafe {
+                    let to = scratch.o.add(row * scratch.width);
+                    let from = scratch.scores.add(row * KEYS + key);
+                    let (mut addresses, mut weights) = ([std::ptr::null(); N], [[s.splat(0.0); N]; R]);
+                    for (n, address) in addresses.iter_mut().enumerate() {
+                        *address = block.side.at(key + n, head);
+                        for (m, weights) in weights.iter_mut().enumerate() {
+                            weights[n] = s.splat(*from.add(m * KEYS + n));
                         }
-                        s.store(to, sum);
                     }
-                });
+                    vectors!(S, dim, |span| {
+                        ask_for(&soon, span.at());
+                        let mut values = [s.splat(0.0); N];
+                        for (value, &address) in values.iter_mut().zip(&addresses) {
+                            *value = T::load(s, address, span);
+                        }
+                        for (m, weights) in weights.iter().enumerate() {
+                            let to = to.add(m * scratch.width + span.at());
+                            let mut sum = s.load(to);
+                            for (&weight, &value) in weights.iter().zip(&values) {
+                                sum = s.fma(weight, value, sum);
+                            }
+                            s.store(to, sum);
+                        }
+                    });
+                }
             }
         }
     });
