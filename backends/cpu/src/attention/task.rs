@@ -7,13 +7,15 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::problem::{Key, Sequence, Shape};
+use super::stream;
 use crate::gemm::VECTORS;
 use crate::simd::{Float, Simd};
 
-/// Keys of a tile; a multiple of the rows of a micro-tile.
-pub(super) const TILE: usize = 96;
+/// Keys of a tile; a multiple of the rows of a micro-tile and of every vector's lanes. So few that what is packed of them stays in the
+/// first-level cache beside a panel of queries and its scores.
+pub(super) const TILE: usize = 48;
 
-/// Most rows of a task; twice as many with few features.
+/// Most rows of a task; more with few features.
 pub(super) const MOST_ROWS: usize = 128;
 
 /// Ranges of keys, in order: the function hands each to its argument.
@@ -218,7 +220,7 @@ pub(super) fn with_scratch<S: Simd, R>(
         padded * dim.next_multiple_of(S::LANES) + slack,
         if streams { rows * S::LANES } else { TILE * dim + 2 * slack + width },
         packed(TILE * width + slack),
-        if streams { rows * TILE } else { TILE * panel::<S>() },
+        if streams { rows * stream::KEYS } else { TILE * panel::<S>() },
         packed(TILE * panel::<S>()),
         padded * width,
         padded,

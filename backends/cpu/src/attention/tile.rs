@@ -19,8 +19,7 @@ pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ra
     let mut largest = 0.0f32;
     for_each_tile::<T, TILE>(task, ranges, |keys, start, ahead| {
         largest = largest.max(pack_keys(s, task, keys, scratch));
-        ask_for(task.shape, ahead);
-        one_tile(s, task, start, keys.len(), scratch);
+        one_tile(s, task, start, keys.len(), ahead, scratch);
     });
     for row in 0..task.rows.len() {
         // SAFETY: the scratch memory has a place for each row.
@@ -95,13 +94,25 @@ unsafe fn pack_vector<S: Simd, T: Float>(
     unsafe {
         let mut to = scratch.q.add(first * task.shape.dim() + (group - first));
         for (part, &count) in task.shape.dims.iter().enumerate() {
+            let queries = [&task.sequence.q, &task.sequence.q_second][part];
+            let mut addresses = [std::ptr::null(); MOST_LANES];
+            for (lane, address) in addresses.iter_mut().enumerate().take(S::LANES) {
+                let row = group + lane;
+                if row < task.rows.len() {
+                    let (query, head) = task.row(row);
+                    *address = queries.at(query, head);
+                }
+                // Queries may be pages apart, where processors do not guess what comes next.
+                if row + S::LANES < task.rows.len() {
+                    let (query, head) = task.row(row + S::LANES);
+                    prefetch_all(queries.at(query, head), count * size_of::<T>());
+                }
+            }
             vectors!(S, count, |span| {
                 for (lane, sum) in sums.iter_mut().enumerate().take(S::LANES) {
                     let mut value = s.splat(0.0);
-                    if group + lane < task.rows.len() {
-                        let (query, head) = task.row(group + lane);
-                        let queries = [&task.sequence.q, &task.sequence.q_second][part];
-                        value = s.mul(T::load(s, queries.at(query, head), span), scale);
+                    if !addresses[lane].is_null() {
+                        value = s.mul(T::load(s, addresses[lane], span), scale);
                     }
                     *sum = s.add(*sum, s.abs(value));
                     s.store(block.add(lane * S::LANES), value);
@@ -163,12 +174,21 @@ fn pack_keys<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, keys: &[Key<T>], s
     })
 }
 
-/// One tile of keys for every panel of rows.
-fn one_tile<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, start: usize, keys: usize, scratch: &Scratch) {
+/// One tile of keys for every panel of rows. Each panel asks for its share of the keys that come next: all at once would have to wait.
+fn one_tile<S: Simd, T: Float>(
+    s: S,
+    task: &Task<'_, '_, T>,
+    start: usize,
+    keys: usize,
+    ahead: &[Key<T>],
+    scratch: &Scratch,
+) {
     let rows = task.rows.len();
+    let mut shares = ahead.chunks(ahead.len().div_ceil(rows.div_ceil(panel::<S>())).max(1));
     let places = task.looks_at_places();
     let mut first = 0;
     while first < rows {
+        ask_for(task.shape, shares.next().unwrap_or_default());
         let wide = panel::<S>().min(scratch.padded - first);
         let last = (first + wide).min(rows) - 1;
         let mut range = 0..keys;
@@ -218,8 +238,9 @@ fn scores<S: Simd>(s: S, dim: usize, panel: &Panel, scratch: &Scratch) {
 /// The same for keys of `DIM` features, or of any number where that is 0.
 #[inline(never)]
 fn scores_of<S: Simd, const DIM: usize>(s: S, dim: usize, panel: &Panel, scratch: &Scratch) {
-    let dim = if DIM > 0 { DIM } else { dim };
     s.vectorize(|| {
+        // In here, or it would be a variable to what is compiled with the instructions.
+        let dim = if DIM > 0 { DIM } else { dim };
         for_each_panel!(panel.wide / S::LANES, |vector, NV| {
             // SAFETY: the scratch memory was measured for this; rows of keys are filled up to whole micro-tiles.
             unsafe {
@@ -409,10 +430,19 @@ fn softmax<S: Simd>(s: S, panel: &Panel, scratch: &Scratch) {
                 let row = panel.first + vector;
                 let column = scratch.scores.add(vector);
                 let before = s.load(scratch.highest.add(row));
-                let mut highest = before;
-                for key in panel.keys.clone() {
-                    // A NaN leaves the highest score alone, and shows in the sum.
+                // Four at a time, so that none waits for the one before. A NaN leaves the highest score alone, and shows in the sum.
+                let mut highest = [before; 4];
+                let mut key = panel.keys.start;
+                while key + 4 <= panel.keys.end {
+                    for (n, highest) in highest.iter_mut().enumerate() {
+                        *highest = s.max(s.load(column.add((key + n) * panel.wide)), *highest);
+                    }
+                    key += 4;
+                }
+                let mut highest = s.max(s.max(highest[0], highest[1]), s.max(highest[2], highest[3]));
+                while key < panel.keys.end {
                     highest = s.max(s.load(column.add(key * panel.wide)), highest);
+                    key += 1;
                 }
                 // Without any key yet, whatever is subtracted from -∞ must not be -∞.
                 let base = s.max(highest, s.splat(f32::MIN));
