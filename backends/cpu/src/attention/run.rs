@@ -63,10 +63,11 @@ pub(crate) fn run<S: Attend, T: Float>(s: S, problem: &Problem<'_, '_, T>, split
         return;
     }
     let length = split.as_ref().map_or(usize::MAX, |split| split.chunk);
-    // Keys are packed once for so many rows, whose scratch memory grows with their features.
-    let most_rows = match shape.dim().max(shape.dim_v) {
-        0..=64 => MOST_ROWS * 2,
-        65..=256 => MOST_ROWS,
+    // Keys are packed once for so many rows, whose scratch memory grows with their features; tiles of bf16 keep scores of all rows too.
+    let most_rows = match (shape.dim().max(shape.dim_v), T::DTYPE == lz_core::DType::F32) {
+        (0..=64, true) => MOST_ROWS * 4,
+        (0..=64, false) => MOST_ROWS * 2,
+        (65..=256, _) => MOST_ROWS,
         _ => MOST_ROWS / 2,
     };
     let (mut blocks, mut chunks, mut work, mut most) = (0, 1, 0usize, 0);

@@ -88,6 +88,7 @@ fn whole_sequences_of_several_tiles() {
         [2, 150, 97, 3, 3, 20, 40],
         [1, 5, 300, 8, 1, 128, 72],
         [1, 33, 100, 6, 2, 7, 5],
+        [1, 300, 130, 4, 2, 16, 16],
     ] {
         let (q, k, v) = (
             numbers.many((b * m * h * d) as usize),
