@@ -5,6 +5,8 @@ use std::collections::BinaryHeap;
 
 use rustc_hash::FxHashMap;
 
+use super::pairs::{NEVER, Pairs};
+
 /// Which pairs can be joined: their rank and what they become.
 ///
 /// Inside, tokens may have numbers of their own: bytes first, then what pairs become, in the order of their ranks. Then nobody has to
@@ -14,9 +16,7 @@ pub struct Merges {
     bytes: [u32; 256],
     /// The rank of every two bytes, which is what most lookups ask for.
     byte_ranks: Box<[u32]>,
-    /// Open addressing: both numbers and their rank in one word; [`NO_PAIR`] for an empty slot.
-    pairs: Box<[u64]>,
-    shift: u32,
+    pairs: Pairs,
     /// What a pair of each rank becomes; none where numbers are our own.
     tokens: Vec<u32>,
     /// The token of each number of our own.
@@ -34,15 +34,12 @@ pub struct Pair {
     pub rank: u32,
 }
 
-const NO_PAIR: u64 = u64::MAX;
-/// The rank of a pair that cannot be joined: the largest number whether its sign counts or not, and comparing with signs is faster.
-const NEVER: u32 = i32::MAX as u32;
-
 /// How many bytes there are.
 const BYTES: usize = 256;
 /// Bits of an id and of a rank: two ids and a rank fill a word.
 pub const ID_BITS: u32 = 21;
-const RANK_BITS: u32 = 22;
+/// As above.
+pub const RANK_BITS: u32 = 22;
 /// So many tokens there is room for: bytes have numbers besides, and the last one is left for empty slots.
 pub const MOST_IDS: usize = (1 << ID_BITS) - BYTES - 1;
 /// So many pairs there is room for.
@@ -84,37 +81,16 @@ impl Merges {
     }
 
     fn ranked(bytes: [u32; BYTES], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
-        let size = (pairs.len() * 2).next_power_of_two().max(16);
-        let (pairs_of, shift) = (vec![NO_PAIR; size].into_boxed_slice(), 64 - size.trailing_zeros());
         let mut merges =
-            Merges { bytes, byte_ranks: Box::default(), pairs: pairs_of, shift, tokens, ids: Vec::new() };
-        for &Pair { left, right, rank } in pairs {
-            let place = merges.place(left, right);
-            merges.pairs[place] = key(left, right) << RANK_BITS | u64::from(rank);
-        }
+            Merges { bytes, byte_ranks: Box::default(), pairs: Pairs::new(pairs), tokens, ids: Vec::new() };
         let of_bytes = |place: usize| merges.rank(bytes[place >> 8], bytes[place & 255]);
         merges.byte_ranks = (0..1 << 16).map(of_bytes).collect();
         merges
     }
 
-    /// Where a pair is, or where it would be.
-    #[inline]
-    fn place(&self, left: u32, right: u32) -> usize {
-        let wanted = key(left, right);
-        let mask = self.pairs.len() - 1;
-        let mut place = (wanted.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> self.shift) as usize;
-        while self.pairs[place] >> RANK_BITS != wanted && self.pairs[place] != NO_PAIR {
-            place = (place + 1) & mask;
-        }
-        place
-    }
-
-    #[inline]
+    #[inline(always)]
     fn rank(&self, left: u32, right: u32) -> u32 {
-        match self.pairs[self.place(left, right)] {
-            NO_PAIR => NEVER,
-            pair => pair as u32 & ((1 << RANK_BITS) - 1),
-        }
+        self.pairs.rank(left, right)
     }
 
     /// What a pair of this rank becomes.
@@ -287,8 +263,9 @@ fn with_place(rank: u32, place: usize) -> u32 {
     if rank == NEVER { NEVER } else { rank << PLACE_BITS | place as u32 }
 }
 
-#[inline]
-fn key(left: u32, right: u32) -> u64 {
+/// Both numbers of a pair as one.
+#[inline(always)]
+pub fn key(left: u32, right: u32) -> u64 {
     u64::from(left) << ID_BITS | u64::from(right)
 }
 

@@ -2,6 +2,7 @@
 
 pub mod cache;
 pub mod merge;
+mod pairs;
 pub mod split;
 pub mod vocabulary;
 mod window;
