@@ -51,7 +51,7 @@ impl Coder for Native {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut cache = self.caches().pop().unwrap_or_else(Cache::new);
+        let mut cache = self.caches().pop().unwrap_or_default();
         for text in texts {
             self.encode_one(tokenizer, text, special, &mut cache, out)?;
         }

@@ -98,7 +98,7 @@ impl<M: Model> Coder for Words<M> {
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         let mut desk = self.desks().pop().unwrap_or_else(|| Desk {
-            cache: Cache::new(),
+            cache: Cache::default(),
             draft: Draft::default(),
             pieces: Vec::new(),
             scratch: M::Scratch::default(),
