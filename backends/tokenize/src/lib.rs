@@ -3,7 +3,8 @@
 //!
 //! `definition` reads a `tokenizer.json` for its structure; `native` is our own byte-level BPE, `words` our own
 //! WordPiece, unigrams and SentencePiece BPE, `peers` are the others; `proof` compares
-//! them with the definition on `probes`, at first and ever after; `kernels` makes them kernels.
+//! them with the definition on `probes`, at first and ever after; `kernels` makes them kernels. `phrases` is what our own remember of
+//! texts that begin as others did.
 
 mod added;
 mod alphabet;
@@ -15,6 +16,7 @@ mod kernels;
 mod native;
 mod normal;
 mod peers;
+mod phrases;
 mod probes;
 mod proof;
 mod unicode;

@@ -132,6 +132,11 @@ fn check(name: &str, tokenizer: &Tokenizer) -> BTreeMap<String, String> {
                 texts[number].chars().take(40).collect::<String>()
             );
         }
+        // What was met twice is remembered, and from then on not worked out again.
+        for _ in 0..2 {
+            let again = tokenize_encode(&engine, args).unwrap();
+            assert!(values::<i32>(&again.tokens) == ids, "{}: {name}: again", entry.spec.id);
+        }
         took_part.insert(entry.spec.id.clone(), "equal".to_owned());
         if let Ok(spanned) = tokenize_encode(&engine, args.return_offsets(true)) {
             let offsets = values::<i64>(&spanned.offsets.unwrap());

@@ -20,6 +20,7 @@ use self::vocabulary::Vocabulary;
 use crate::coder::{Coder, Encoded, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
 use crate::frame::{Frame, Part};
+use crate::phrases::Phrases;
 
 /// Byte-level BPE for one tokenizer.
 pub struct Native {
@@ -31,8 +32,15 @@ pub struct Native {
     /// What each id becomes when it is decoded; the model's ids and the added ones.
     decoded: Vocabulary,
     special: Vec<u32>,
-    /// Remembered words, each with whoever encodes just now.
-    caches: Mutex<Vec<Cache>>,
+    /// What is remembered, each with whoever encodes just now.
+    memories: Mutex<Vec<Memory>>,
+}
+
+/// What one thread remembers.
+#[derive(Default)]
+struct Memory {
+    words: Cache,
+    phrases: Phrases,
 }
 
 impl Coder for Native {
@@ -51,11 +59,11 @@ impl Coder for Native {
         special: bool,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
-        let mut cache = self.caches().pop().unwrap_or_default();
+        let mut memory = self.memories().pop().unwrap_or_default();
         for text in texts {
-            self.encode_one(tokenizer, text, special, &mut cache, out)?;
+            self.encode_one(tokenizer, text, special, &mut memory, out)?;
         }
-        self.caches().push(cache);
+        self.memories().push(memory);
         Ok(())
     }
 
@@ -74,8 +82,8 @@ impl Coder for Native {
 }
 
 impl Native {
-    fn caches(&self) -> std::sync::MutexGuard<'_, Vec<Cache>> {
-        self.caches.lock().unwrap_or_else(PoisonError::into_inner)
+    fn memories(&self) -> std::sync::MutexGuard<'_, Vec<Memory>> {
+        self.memories.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn new(definition: ByteLevelBpe) -> Result<Native, Reason> {
@@ -105,7 +113,7 @@ impl Native {
             vocabulary,
             decoded,
             special,
-            caches: Mutex::default(),
+            memories: Mutex::default(),
         })
     }
 
@@ -114,11 +122,11 @@ impl Native {
         tokenizer: &Tokenizer,
         text: &str,
         special: bool,
-        cache: &mut Cache,
+        memory: &mut Memory,
         out: &mut Encoded,
     ) -> Result<(), KernelError> {
         if out.offsets.is_none() {
-            self.frame.encode(text, special, &mut out.ids, |part, ids| self.plain(part, cache, ids));
+            self.frame.encode(text, special, &mut out.ids, |part, ids| self.plain(part, memory, ids));
             out.end_text();
             return Ok(());
         }
@@ -149,15 +157,25 @@ impl Native {
     }
 
     #[inline]
-    fn plain(&self, text: &str, cache: &mut Cache, ids: &mut Vec<i32>) {
+    fn plain(&self, text: &str, memory: &mut Memory, ids: &mut Vec<i32>) {
+        let Memory { words, phrases } = memory;
+        let begins = |place: usize| Pattern::begins_piece(text, place);
+        phrases.encode(text.as_bytes(), 0, ids, begins, |start, end, ids| {
+            self.words(text, start, end, words, ids);
+            true
+        });
+    }
+
+    /// Adds the tokens of a text between two places at which pieces begin.
+    fn words(&self, text: &str, start: usize, end: usize, words: &mut Cache, ids: &mut Vec<i32>) {
         let bytes = text.as_bytes();
-        self.pattern.for_each(text, |start, end| {
+        self.pattern.between(text, start, end, |start, end| {
             if end - start <= cache::SHORT {
                 let key = cache::key(bytes, start, end);
-                cache.short(key, ids, |tokens| self.piece(&bytes[start..end], tokens));
+                words.short(key, ids, |tokens| self.piece(&bytes[start..end], tokens));
             } else {
                 let piece = &bytes[start..end];
-                cache.long(piece, ids, |tokens| self.piece(piece, tokens));
+                words.long(piece, ids, |tokens| self.piece(piece, tokens));
             }
         });
     }

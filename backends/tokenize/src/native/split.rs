@@ -53,16 +53,29 @@ impl Pattern {
 
     /// Calls `each` with the places of all pieces of a text, in order.
     #[inline]
-    pub fn for_each(self, text: &str, mut each: impl FnMut(usize, usize)) {
+    pub fn for_each(self, text: &str, each: impl FnMut(usize, usize)) {
+        self.between(text, 0, text.len(), each);
+    }
+
+    /// The same for the pieces between two places at which pieces begin.
+    #[inline]
+    pub fn between(self, text: &str, start: usize, end: usize, mut each: impl FnMut(usize, usize)) {
         let text = text.as_bytes();
         let classes = Classes::get();
         match self {
-            Pattern::Gpt2 => walk(text, &Gpt2 { text, classes }, &mut each),
+            Pattern::Gpt2 => walk(start, end, &Gpt2 { text, classes }, &mut each),
             Pattern::Cl100k { digits } => {
-                walk(text, &Cl100k { text, classes, digits: usize::from(digits) }, &mut each);
+                walk(start, end, &Cl100k { text, classes, digits: usize::from(digits) }, &mut each);
             }
-            Pattern::O200k => walk(text, &O200k { text, classes }, &mut each),
+            Pattern::O200k => walk(start, end, &O200k { text, classes }, &mut each),
         }
+    }
+
+    /// Whether a piece certainly begins at a place, whatever is before it: every expression leaves a space to the letter behind it.
+    #[inline]
+    pub fn begins_piece(text: &str, place: usize) -> bool {
+        let text = text.as_bytes();
+        text[place] == b' ' && Classes::get().at(text, place + 1).0 & LETTER != 0
     }
 }
 
@@ -73,12 +86,11 @@ trait Splitter {
 }
 
 #[inline(always)]
-fn walk(text: &[u8], splitter: &impl Splitter, each: &mut impl FnMut(usize, usize)) {
-    let mut start = 0;
-    while start < text.len() {
+fn walk(mut start: usize, last: usize, splitter: &impl Splitter, each: &mut impl FnMut(usize, usize)) {
+    while start < last {
         let end = splitter.end(start);
         // Every expression matches something; a piece of nothing would never end.
-        debug_assert!(end > start && end <= text.len());
+        debug_assert!(end > start && end <= last);
         each(start, end);
         start = end;
     }
@@ -393,6 +405,9 @@ mod tests {
             };
             let found = by_hand(pattern, text);
             assert_eq!(shown(&found), shown(&wanted), "{pattern:?} of {text:?}");
+            for place in (0..text.len()).filter(|place| Pattern::begins_piece(text, *place)) {
+                assert!(found.iter().any(|piece| piece.0 == place), "{pattern:?} of {text:?} at {place}");
+            }
         }
     }
 
@@ -428,6 +443,7 @@ mod tests {
     fn texts() -> impl Strategy<Value = String> {
         let piece = prop_oneof![
             Just(" ".to_owned()),
+            Just(" a".to_owned()),
             Just("\n".to_owned()),
             Just("\r".to_owned()),
             Just("'".to_owned()),

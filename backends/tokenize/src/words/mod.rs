@@ -27,6 +27,7 @@ use crate::added::{Cutter, Segment};
 use crate::coder::{Coder, Encoded, encode_by_definition};
 use crate::definition::{self, Post, declined};
 use crate::native::cache::{self, Cache};
+use crate::phrases::Phrases;
 
 /// Vocabularies of at most so many bytes, so that places in a trie have numbers of 24 bits.
 const MOST_BYTES: usize = 1 << 24;
@@ -50,6 +51,7 @@ pub struct Words<M: Model> {
 /// What one thread works with.
 struct Desk<M: Model> {
     cache: Cache,
+    phrases: Phrases,
     draft: Draft,
     pieces: Vec<Piece>,
     scratch: M::Scratch,
@@ -99,6 +101,7 @@ impl<M: Model> Coder for Words<M> {
     ) -> Result<(), KernelError> {
         let mut desk = self.desks().pop().unwrap_or_else(|| Desk {
             cache: Cache::default(),
+            phrases: Phrases::default(),
             draft: Draft::default(),
             pieces: Vec::new(),
             scratch: M::Scratch::default(),
@@ -154,7 +157,7 @@ impl<M: Model> Words<M> {
 
     /// Adds the tokens of a text without added tokens, which begins at `base`.
     fn plain(&self, text: &str, base: usize, desk: &mut Desk<M>, out: &mut Encoded) -> bool {
-        let Desk { cache, draft, pieces, scratch } = desk;
+        let Desk { cache, phrases, draft, pieces, scratch } = desk;
         // Room for a space.
         draft.text.clear();
         draft.text.push(b' ');
@@ -181,20 +184,24 @@ impl<M: Model> Words<M> {
             });
             return understood;
         }
-        self.split.for_each(bytes, from, |start, end| {
-            let mut make = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
-                Ok(word) => {
-                    pieces.clear();
-                    self.model.cut(word, scratch, pieces);
-                    tokens.extend(pieces.iter().map(|piece| piece.id));
+        let may_end = |place: usize| self.split.may_end(bytes, place);
+        phrases.encode(bytes, from, &mut out.ids, may_end, |from, last, ids| {
+            self.split.for_each(&bytes[..last], from, |start, end| {
+                let mut make = |tokens: &mut Vec<u32>| match std::str::from_utf8(&bytes[start..end]) {
+                    Ok(word) => {
+                        pieces.clear();
+                        self.model.cut(word, scratch, pieces);
+                        tokens.extend(pieces.iter().map(|piece| piece.id));
+                    }
+                    Err(_) => understood = false,
+                };
+                if end - start <= cache::SHORT {
+                    cache.short(cache::key(bytes, start, end), ids, &mut make);
+                } else {
+                    cache.long(&bytes[start..end], ids, &mut make);
                 }
-                Err(_) => understood = false,
-            };
-            if end - start <= cache::SHORT {
-                cache.short(cache::key(bytes, start, end), &mut out.ids, &mut make);
-            } else {
-                cache.long(&bytes[start..end], &mut out.ids, &mut make);
-            }
+            });
+            understood
         });
         understood
     }

@@ -80,6 +80,12 @@ impl Split {
         }
     }
 
+    /// Whether a text may be cut before a place that is not its first.
+    #[inline]
+    pub fn may_end(&self, text: &[u8], place: usize) -> bool {
+        !matches!(self, Split::Nowhere(_)) && text[place] == b' ' && text[place - 1] != b' '
+    }
+
     /// Calls `each` with where the words of a text begin and end, from `from` on.
     #[inline]
     pub fn for_each(&self, text: &[u8], from: usize, mut each: impl FnMut(usize, usize)) {
@@ -203,6 +209,15 @@ mod tests {
             Split::Nowhere(Prefix::First),
         ] {
             assert!(words(split, "").is_empty());
+            let text = " one  two, three   four ";
+            for place in (1..text.len()).filter(|place| split.may_end(text.as_bytes(), *place)) {
+                let (before, after) = text.split_at(place);
+                assert_eq!(
+                    [words(split, before), words(split, after)].concat(),
+                    words(split, text),
+                    "{place}"
+                );
+            }
         }
     }
 }
