@@ -33,7 +33,7 @@ pub use proof::{Rates, set_rates};
 /// vanish in static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let own = env!("CARGO_PKG_VERSION");
-    let mut kernels = kernels::of::<native::Native>("bpe", own, 90);
+    let mut kernels = kernels::of::<native::Native>("bpe", own, 96);
     kernels.extend(kernels::of::<words::Words<words::WordPiece>>("wordpiece", own, 96));
     kernels.extend(kernels::of::<words::Words<words::Unigram>>("unigram", own, 96));
     kernels.extend(kernels::of::<words::Words<words::CharBpe>>("spm_bpe", own, 96));
@@ -44,15 +44,13 @@ pub fn kernels() -> Vec<KernelEntry> {
     kernels
 }
 
-/// Builds the kernels that calls for a tokenizer prefer and shows them equal, so that no call has to wait for it: the one that is
-/// fastest, and the one that also knows offsets. Says why not if neither is equal. Calls do the same by themselves when they first
-/// need it.
+/// Builds the kernel that calls for a tokenizer prefer and shows it equal, so that no call has to wait for it. Says why not if none of
+/// ours is equal and the next library is not either. Calls do the same by themselves when they first need it.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    let next = proof::proven::<peers::Next>(tokenizer).map(drop);
     let own = proof::proven::<native::Native>(tokenizer).map(drop);
     // A tokenizer is of one kind.
     let own = own.or_else(|_| proof::proven::<words::Words<words::WordPiece>>(tokenizer).map(drop));
     let own = own.or_else(|_| proof::proven::<words::Words<words::Unigram>>(tokenizer).map(drop));
     let own = own.or_else(|_| proof::proven::<words::Words<words::CharBpe>>(tokenizer).map(drop));
-    own.or(next)
+    own.or_else(|_| proof::proven::<peers::Next>(tokenizer).map(drop))
 }
