@@ -14,14 +14,26 @@ use super::pairs::{NEVER, Pairs};
 pub struct Merges {
     /// The number of each byte.
     bytes: [u32; 256],
-    /// The rank of every two bytes, which is what most lookups ask for.
-    byte_ranks: Box<[u32]>,
+    /// What is known of every two bytes, which is what pieces begin as.
+    starts: Box<[Start]>,
     pairs: Pairs,
     /// What a pair of each rank becomes; none where numbers are our own.
     tokens: Vec<u32>,
     /// The token of each number of our own.
     ids: Vec<u32>,
 }
+
+/// Two bytes that stand alone: the rank of their pair, and of what might take one of them away before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Start {
+    rank: u32,
+    /// The least rank of a pair of something that ends with the first byte, and the second alone.
+    ending: u32,
+    /// The least rank of a pair of the first byte alone, and something that begins with the second.
+    beginning: u32,
+}
+
+const NO_START: Start = Start { rank: NEVER, ending: NEVER, beginning: NEVER };
 
 /// A pair that can be joined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,6 +59,8 @@ pub const MOST_PAIRS: usize = (1 << RANK_BITS) - 1;
 
 /// Pieces of at most so many bytes are merged on the stack, by looking through all pairs each time.
 const SHORT: usize = 48;
+/// What comes after all ranks with their places.
+const LAST: u64 = u64::MAX;
 /// Bits of a place in such a piece.
 const PLACE_BITS: u32 = 6;
 
@@ -77,14 +91,44 @@ impl Merges {
             *pair = Pair { left: number(pair.left), right: number(pair.right), rank };
         }
         let bytes = std::array::from_fn(|byte| byte as u32);
-        Merges { ids, ..Merges::ranked(bytes, &pairs, Vec::new()) }
+        let mut merges = Merges { ids, ..Merges::ranked(bytes, &pairs, Vec::new()) };
+        merges.find_rivals(&pairs);
+        merges
+    }
+
+    /// Finds what might take a byte away, where numbers are our own: these pairs in the order of their ranks.
+    fn find_rivals(&mut self, pairs: &[Pair]) {
+        for start in &mut self.starts {
+            (start.ending, start.beginning) = (NEVER, NEVER);
+        }
+        // What a number is made of is shorter, so this ends at a byte.
+        let end = |mut number: u32, side: fn(&Pair) -> u32| {
+            while let Some(rank) = (number as usize).checked_sub(BYTES) {
+                number = side(&pairs[rank]);
+            }
+            number as usize
+        };
+        for &Pair { left, right, rank } in pairs {
+            if right < BYTES as u32 {
+                let start = &mut self.starts[end(left, |pair| pair.right) << 8 | right as usize];
+                start.ending = start.ending.min(rank);
+            }
+            if left < BYTES as u32 {
+                let start = &mut self.starts[(left as usize) << 8 | end(right, |pair| pair.left)];
+                start.beginning = start.beginning.min(rank);
+            }
+        }
     }
 
     fn ranked(bytes: [u32; BYTES], pairs: &[Pair], tokens: Vec<u32>) -> Merges {
         let mut merges =
-            Merges { bytes, byte_ranks: Box::default(), pairs: Pairs::new(pairs), tokens, ids: Vec::new() };
-        let of_bytes = |place: usize| merges.rank(bytes[place >> 8], bytes[place & 255]);
-        merges.byte_ranks = (0..1 << 16).map(of_bytes).collect();
+            Merges { bytes, starts: Box::default(), pairs: Pairs::new(pairs), tokens, ids: Vec::new() };
+        let of_bytes = |place: usize| {
+            let rank = merges.rank(bytes[place >> 8], bytes[place & 255]);
+            // Anything might.
+            Start { rank, ending: 0, beginning: 0 }
+        };
+        merges.starts = (0..1 << 16).map(of_bytes).collect();
         merges
     }
 
@@ -121,41 +165,73 @@ impl Merges {
 
     /// Adds the tokens of some symbols, each with how many of them it is made of.
     pub fn join(&self, symbols: &[u32], tokens: &mut Vec<(u32, u32)>) {
-        if symbols.len() > SHORT {
-            self.join_long(symbols.to_vec(), |token, count| tokens.push((token, count)));
-        } else if !symbols.is_empty() {
-            let (mut ids, mut ranks) = ([0; SHORT], [NEVER; SHORT]);
-            ids[..symbols.len()].copy_from_slice(symbols);
-            for place in 0..symbols.len() - 1 {
-                ranks[place] = with_place(self.rank(symbols[place], symbols[place + 1]), place);
-            }
-            self.join_short(&mut ids, &mut ranks, symbols.len(), |token, count| tokens.push((token, count)));
-        }
+        self.join_all(symbols, |token, count| tokens.push((token, count)));
     }
 
     /// The pair that was joined last, where one token is left of a piece.
     pub fn last_pair(&self, piece: &[u8]) -> Option<Pair> {
+        let symbols: Vec<u32> = piece.iter().map(|byte| self.bytes[usize::from(*byte)]).collect();
         let mut count = 0;
-        let last = match piece.len() {
-            0 | 1 => None,
-            2..=SHORT => self.merge_short(piece, |_, _| count += 1),
-            _ => self.merge_long(piece, |_, _| count += 1),
-        };
-        last.filter(|_| count == 1)
+        self.join_all(&symbols, |_, _| count += 1).filter(|_| count == 1)
     }
 
     /// Returns the pair that was joined last.
+    fn join_all(&self, symbols: &[u32], each: impl FnMut(u32, u32)) -> Option<Pair> {
+        if symbols.is_empty() {
+            return None;
+        }
+        if symbols.len() > SHORT {
+            return self.join_long(symbols.to_vec(), each);
+        }
+        let (mut ids, mut ranks) = ([0; SHORT], [LAST; SHORT]);
+        ids[..symbols.len()].copy_from_slice(symbols);
+        for place in 0..symbols.len() - 1 {
+            ranks[place] = with_place(self.rank(symbols[place], symbols[place + 1]), place);
+        }
+        self.join_short(&mut ids, &mut ranks, &mut Links::new(), symbols.len(), each)
+    }
+
+    /// Joins at once what would be joined in the end: two bytes of which no pair of lower rank can take one away. What they become is
+    /// then looked up side by side, and not one after the other.
     #[inline]
-    fn merge_short(&self, piece: &[u8], each: impl FnMut(u32, u32)) -> Option<Pair> {
-        let (mut ids, mut ranks) = ([0u32; SHORT], [NEVER; SHORT]);
+    fn merge_short(&self, piece: &[u8], each: impl FnMut(u32, u32)) {
+        let (mut ids, mut ranks, mut links) = ([0u32; SHORT], [LAST; SHORT], Links::new());
+        let start = |place: usize| match piece.get(place + 1) {
+            Some(second) => self.starts[usize::from(piece[place]) << 8 | usize::from(*second)],
+            None => NO_START,
+        };
+        // One bit for each place where such a pair begins. No two of them share a byte.
+        let mut at_once = 0u64;
+        let (mut before, mut own) = (NEVER, start(0));
         for (place, byte) in piece.iter().enumerate() {
+            let after = start(place + 1);
             ids[place] = self.bytes[usize::from(*byte)];
+            ranks[place] = with_place(own.rank, place);
+            at_once |= u64::from((own.rank < before) & (own.rank < after.beginning)) << place;
+            (before, own) = (own.ending, after);
         }
-        for place in 0..piece.len() - 1 {
-            let both = usize::from(piece[place]) << 8 | usize::from(piece[place + 1]);
-            ranks[place] = with_place(self.byte_ranks[both], place);
+        let mut rest = at_once;
+        while rest != 0 {
+            let place = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            ids[place] = self.token((ranks[place] >> PLACE_BITS) as u32);
+            ranks[place + 1] = LAST;
+            links.skip(place, place + 1);
         }
-        self.join_short(&mut ids, &mut ranks, piece.len(), each)
+        // Pairs with what was joined have other ranks.
+        let mut rest = at_once;
+        while rest != 0 {
+            let place = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            let after = place + 2;
+            ranks[place] =
+                if after < piece.len() { with_place(self.rank(ids[place], ids[after]), place) } else { LAST };
+            let left = usize::from(links.previous[place]);
+            if left < piece.len() && at_once >> left & 1 == 0 {
+                ranks[left] = with_place(self.rank(ids[left], ids[place]), left);
+            }
+        }
+        self.join_short(&mut ids, &mut ranks, &mut links, piece.len(), each);
     }
 
     /// Of symbols and the ranks of the pairs that begin at each: a rank and then its place, so that the least is the one to be joined.
@@ -164,28 +240,27 @@ impl Merges {
     fn join_short(
         &self,
         ids: &mut [u32; SHORT],
-        ranks: &mut [u32; SHORT],
+        ranks: &mut [u64; SHORT],
+        Links { next, previous }: &mut Links,
         count: usize,
         mut each: impl FnMut(u32, u32),
     ) -> Option<Pair> {
-        let mut next: [u8; SHORT] = std::array::from_fn(|place| place as u8 + 1);
-        let mut previous: [u8; SHORT] = std::array::from_fn(|place| (place as u8).wrapping_sub(1));
         let mut last = None;
         // Whole groups, which are compared side by side.
-        let groups = &mut ranks[..count.next_multiple_of(8)];
+        let groups = &mut ranks[..count.next_multiple_of(4)];
         loop {
             let least = least(groups);
-            if least == NEVER {
+            let (rank, place) = ((least >> PLACE_BITS) as u32, (least & ((1 << PLACE_BITS) - 1)) as usize);
+            if rank >= NEVER {
                 break;
             }
-            let (rank, place) = (least >> PLACE_BITS, (least & ((1 << PLACE_BITS) - 1)) as usize);
             let behind = usize::from(next[place]);
             last = Some(Pair { left: ids[place], right: ids[behind], rank });
             ids[place] = self.token(rank);
-            groups[behind] = NEVER;
+            groups[behind] = LAST;
             let after = usize::from(next[behind]);
             next[place] = after as u8;
-            groups[place] = NEVER;
+            groups[place] = LAST;
             if after < count {
                 previous[after] = place as u8;
                 groups[place] = with_place(self.rank(ids[place], ids[after]), place);
@@ -257,10 +332,35 @@ impl Merges {
     }
 }
 
+/// What is before and behind each symbol of a short piece.
+struct Links {
+    next: [u8; SHORT],
+    previous: [u8; SHORT],
+}
+
+impl Links {
+    fn new() -> Links {
+        Links {
+            next: std::array::from_fn(|place| place as u8 + 1),
+            previous: std::array::from_fn(|place| (place as u8).wrapping_sub(1)),
+        }
+    }
+
+    /// Leaves out a symbol.
+    #[inline(always)]
+    fn skip(&mut self, place: usize, behind: usize) {
+        let after = self.next[behind];
+        self.next[place] = after;
+        if let Some(previous) = self.previous.get_mut(usize::from(after)) {
+            *previous = place as u8;
+        }
+    }
+}
+
 /// The rank of a pair and where it begins.
 #[inline(always)]
-fn with_place(rank: u32, place: usize) -> u32 {
-    if rank == NEVER { NEVER } else { rank << PLACE_BITS | place as u32 }
+fn with_place(rank: u32, place: usize) -> u64 {
+    u64::from(rank) << PLACE_BITS | place as u64
 }
 
 /// Both numbers of a pair as one.
@@ -269,16 +369,16 @@ pub fn key(left: u32, right: u32) -> u64 {
     u64::from(left) << ID_BITS | u64::from(right)
 }
 
-/// The least of some groups of eight.
+/// The least of some groups of four.
 #[inline(always)]
-fn least(groups: &[u32]) -> u32 {
-    let mut all = [NEVER as i32; 8];
-    for group in groups.chunks_exact(8) {
+fn least(groups: &[u64]) -> u64 {
+    let mut all = [LAST; 4];
+    for group in groups.chunks_exact(4) {
         for (least, &other) in all.iter_mut().zip(group) {
-            *least = (*least).min(other as i32);
+            *least = (*least).min(other);
         }
     }
-    all.into_iter().fold(NEVER as i32, i32::min) as u32
+    all[0].min(all[1]).min(all[2].min(all[3]))
 }
 
 #[cfg(test)]
@@ -333,6 +433,23 @@ mod tests {
             merges.merge(piece.as_bytes(), &mut all);
             reduced.merge(piece.as_bytes(), &mut few);
             prop_assert_eq!(all, few);
+        }
+    }
+
+    #[test]
+    fn what_a_pair_is_made_of_may_have_a_higher_rank() {
+        let texts = ["ab", "abc", "bc", "cab"];
+        let (a, b, c) = (u32::from(b'a'), u32::from(b'b'), u32::from(b'c'));
+        let pairs = [(256, c, 257), (c, 256, 259), (a, b, 256), (b, c, 258)];
+        let merges = Merges::new(std::array::from_fn(|byte| byte as u32), &pairs);
+        let last: Vec<Pair> = texts.iter().filter_map(|text| merges.last_pair(text.as_bytes())).collect();
+        assert_eq!(last.len(), 4);
+        let reduced = merges.with(&last);
+        for piece in ["abc", "cabc", "bcab", "abcabcab", "cbcab"] {
+            let (mut all, mut few) = (Vec::new(), Vec::new());
+            merges.merge(piece.as_bytes(), &mut all);
+            reduced.merge(piece.as_bytes(), &mut few);
+            assert_eq!(all, few, "{piece}");
         }
     }
 
