@@ -178,7 +178,7 @@ mod tests {
         let mut phrases = Phrases::default();
         for seed in 0..24usize {
             let text: Vec<u8> = (0..1 << 20)
-                .map(|place| if place % 600 == 0 { b' ' } else { (place * seed >> 3) as u8 | 64 })
+                .map(|place| if place % 600 == 0 { b' ' } else { ((place * seed) >> 3) as u8 | 64 })
                 .collect();
             for _ in 0..3 {
                 assert!(encode(&mut phrases, &text).0 == wanted(&text));
