@@ -104,11 +104,7 @@ impl Frame {
     }
 
     fn normalize(&self, text: &str, base: usize, each: &mut impl FnMut(Part<'_>)) {
-        let text = if self.nfc && !normal::is_normal(text) {
-            Cow::Owned(normal::normalized(text))
-        } else {
-            Cow::Borrowed(text)
-        };
+        let text = if self.nfc { normal::normalized(text) } else { Cow::Borrowed(text) };
         match &self.normalized {
             None => self.plain(&text, base, each),
             Some(cutter) => cutter.for_each(&text, |segment| match segment {

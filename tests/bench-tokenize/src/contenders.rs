@@ -70,11 +70,11 @@ impl Contender {
     }
 }
 
-/// All who know this tokenizer; selection comes first. Loading is not part of any time.
-pub fn contenders(name: &str, tokenizer: &Tokenizer, threads: usize) -> Vec<Contender> {
+/// All who know this tokenizer, of which our own kernels get the second one; selection comes first. Loading is not part of any time.
+pub fn contenders(name: &str, [tokenizer, again]: &[Tokenizer; 2], threads: usize) -> Vec<Contender> {
     let own = ["tokenize.bpe.", "tokenize.wordpiece.", "tokenize.unigram.", "tokenize.spm_bpe."];
     let mut all = vec![selection("layerzero", tokenizer, &["tokenize."])];
-    all.push(selection("our own kernel", tokenizer, &own));
+    all.push(selection("our own kernel", again, &own));
     all.extend(next(tokenizer, threads));
     all.extend(tiktoken(name, threads));
     #[cfg(feature = "peers")]
