@@ -70,11 +70,9 @@ impl Contender {
     }
 }
 
-/// All who know this tokenizer, of which our own kernels get the second one; selection comes first. Loading is not part of any time.
-pub fn contenders(name: &str, [tokenizer, again]: &[Tokenizer; 2], threads: usize) -> Vec<Contender> {
-    let own = ["tokenize.bpe.", "tokenize.wordpiece.", "tokenize.unigram.", "tokenize.spm_bpe."];
-    let mut all = vec![selection("layerzero", tokenizer, &["tokenize."])];
-    all.push(selection("our own kernel", again, &own));
+/// All who know this tokenizer; selection comes first. Loading is not part of any time.
+pub fn contenders(name: &str, tokenizer: &Tokenizer, threads: usize) -> Vec<Contender> {
+    let mut all = vec![selection(tokenizer)];
     all.extend(next(tokenizer, threads));
     all.extend(tiktoken(name, threads));
     #[cfg(feature = "peers")]
@@ -88,12 +86,10 @@ pub fn contenders(name: &str, [tokenizer, again]: &[Tokenizer; 2], threads: usiz
     all
 }
 
-/// Selection among the kernels whose ids begin so; batches go to the pool.
-fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &[&str]) -> Contender {
+/// Selection among all kernels; batches go to the pool.
+fn selection(tokenizer: &Tokenizer) -> Contender {
     let engine = Engine::new();
-    let named = |id: &str| kernels.iter().any(|kernel| id.starts_with(kernel));
-    let entries = lz_tokenize::kernels().into_iter().filter(|entry| named(&entry.spec.id));
-    engine.register(entries).expect("the kernels register");
+    engine.register(lz_tokenize::kernels()).expect("the kernels register");
     let tokenizer = tokenizer.clone();
     // Which kernel it is, is decided and proven before the first text.
     if let Err(reason) = lz_tokenize::prepare(&tokenizer) {
@@ -103,7 +99,7 @@ fn selection(name: &'static str, tokenizer: &Tokenizer, kernels: &[&str]) -> Con
         let args = TokenizeEncode::new(documents, &tokenizer).add_special_tokens(false);
         Some(Ids::Tensor(tokenize_encode(&engine, args).ok()?.tokens))
     };
-    Contender { name, slow: false, encode: Box::new(encode) }
+    Contender { name: "layerzero", slow: false, encode: Box::new(encode) }
 }
 
 fn next(tokenizer: &Tokenizer, threads: usize) -> Option<Contender> {
