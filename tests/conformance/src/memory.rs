@@ -67,9 +67,7 @@ pub struct OwnedTensor {
 impl OwnedTensor {
     /// Allocates; the sizes must be small, or one of them 0.
     pub fn new(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> OwnedTensor {
-        let dims = Dims::new(shape).unwrap_or(Dims::empty());
-        let strides = strides(random, &dims, pattern);
-        let layout = Layout { shape: dims, strides, dtype, place: Place::HOST };
+        let layout = drawn_layout(random, shape, dtype, pattern);
         // Off a cache line in half of the cases, but always aligned for the dtype.
         let shift = if random.one_in(2) { 0 } else { random.below(64 / dtype.size()) * dtype.size() };
         OwnedTensor::with_layout(layout, pattern, shift)
@@ -77,7 +75,8 @@ impl OwnedTensor {
 
     /// Dense, at the start of a cache line.
     pub fn dense(shape: &[i64], dtype: DType) -> OwnedTensor {
-        OwnedTensor::new(&mut Random::new(0), shape, dtype, Pattern::Contiguous)
+        let layout = drawn_layout(&mut Random::new(0), shape, dtype, Pattern::Contiguous);
+        OwnedTensor::with_layout(layout, Pattern::Contiguous, 0)
     }
 
     fn with_layout(layout: Layout, pattern: Pattern, shift: usize) -> OwnedTensor {
@@ -220,6 +219,12 @@ fn allocate(window: usize) -> (Vec<UnsafeCell<u64>>, usize) {
     (buffer, origin)
 }
 
+fn drawn_layout(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> Layout {
+    let shape = Dims::new(shape).unwrap_or(Dims::empty());
+    let strides = strides(random, &shape, pattern);
+    Layout { shape, strides, dtype, place: Place::HOST }
+}
+
 fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
     let rank = shape.len();
     let mut order: Vec<usize> = (0..rank).collect();
@@ -257,4 +262,20 @@ fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
         _ => {}
     }
     Dims::new(&values[..rank]).unwrap_or(Dims::empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dense_tensors_begin_at_a_cache_line() {
+        for dtype in [DType::F32, DType::BF16, DType::I8] {
+            for elements in [1, 64, 1000, 1 << 20] {
+                let tensor = OwnedTensor::dense(&[elements], dtype);
+                assert!(tensor.pointer().addr().is_multiple_of(64), "{elements} of {dtype}");
+                assert!(tensor.clone().pointer().addr().is_multiple_of(64), "{elements} of {dtype}");
+            }
+        }
+    }
 }
