@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use crate::args::{Arg, OutArg};
 use crate::context::Context;
+pub use crate::failure::{Cause, Severity};
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::run::Run;
@@ -57,47 +58,59 @@ pub trait Judge: Send + Sync + 'static {
 pub struct KernelError {
     /// The reason, as data.
     pub reason: Reason,
+    /// Whose fault it is.
+    pub cause: Cause,
     /// How far the damage goes.
     pub severity: Severity,
     /// Nothing was written: even an operation that changes its inputs may be tried with another kernel.
     pub untouched: bool,
 }
 
-/// How far the damage of a failure goes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Severity {
-    /// This call only; another kernel may try.
-    Call,
-    /// The whole backend should not be used for a while.
-    Backend,
-    /// The device's context is lost; nothing can run there again in this process.
-    Device,
-}
-
 impl KernelError {
-    /// A failure of this call.
+    /// A failure of the kernel in this call.
     pub fn failed(message: impl Into<String>) -> KernelError {
-        KernelError {
-            reason: Reason::new(ReasonCode::KernelFailed).message(message),
-            severity: Severity::Call,
-            untouched: false,
-        }
+        KernelError::because(Reason::new(ReasonCode::KernelFailed).message(message))
+    }
+
+    /// The kernel declines the call and has written nothing; another one may try.
+    pub fn declined(message: impl Into<String>) -> KernelError {
+        KernelError::because(Reason::new(ReasonCode::KernelDeclined).message(message)).before_writing()
+    }
+
+    /// The caller's program ended the call: no other kernel is tried.
+    pub fn interrupted(message: impl Into<String>) -> KernelError {
+        KernelError::because(Reason::new(ReasonCode::CallInterrupted).message(message))
+    }
+
+    /// A limited resource other than memory is used up.
+    pub fn at_capacity(message: impl Into<String>) -> KernelError {
+        KernelError::because(Reason::new(ReasonCode::CapacityExceeded).message(message))
+    }
+
+    /// Something that the kernel depends on failed: a file, a library, another process.
+    pub fn environment(message: impl Into<String>) -> KernelError {
+        KernelError::because(Reason::new(ReasonCode::EnvironmentFailed).message(message))
     }
 
     /// Arguments that turned out wrong on the way to the kernel.
     pub fn invalid(error: crate::error::Error) -> KernelError {
         let reason = error.reasons().first().map(|reason| (*reason).clone());
-        KernelError {
-            reason: reason
-                .unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string())),
-            severity: Severity::Call,
-            untouched: true,
-        }
+        let reason = reason
+            .unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string()));
+        KernelError::because(reason).cause(Cause::Caller).before_writing()
     }
 
-    /// With a reason of its own.
+    /// With a reason of its own, whose code says the [usual cause](Cause::of).
     pub fn because(reason: Reason) -> KernelError {
-        KernelError { reason, severity: Severity::Call, untouched: false }
+        let cause = Cause::of(reason.code);
+        KernelError { reason, cause, severity: Severity::Call, untouched: false }
+    }
+
+    /// Says whose fault it is, where the code of the reason does not.
+    #[must_use]
+    pub fn cause(mut self, cause: Cause) -> KernelError {
+        self.cause = cause;
+        self
     }
 
     /// Says that nothing was written before it failed.

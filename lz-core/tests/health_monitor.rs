@@ -5,10 +5,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lz_core::health::{
-    Change, CircuitConfig, DegradationLevel, Failure, FailureKind, Health, HealthConfig, ManualClock,
+    Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock,
     Population, RefusalScope, Standing, Subject,
 };
 use lz_core::perfdb::{HealthScope, HealthState, PerfDb};
+use lz_core::{Cause, Severity};
 
 const START: u64 = 2_000_000_000;
 
@@ -28,13 +29,18 @@ fn health() -> (Arc<ManualClock>, Health) {
     (clock.clone(), Health::new(HealthConfig::default(), clock))
 }
 
-fn fail(health: &Health, subject: Subject<'_>, kind: FailureKind) {
-    health.admit(subject).unwrap().failed(Failure { kind, message: "boom" });
+const KERNEL: (Cause, Severity) = (Cause::Kernel, Severity::Call);
+const BACKEND_LOST: (Cause, Severity) = (Cause::Kernel, Severity::Backend);
+const DEVICE_LOST: (Cause, Severity) = (Cause::Kernel, Severity::Device);
+
+fn fail(health: &Health, subject: Subject<'_>, (cause, severity): (Cause, Severity)) {
+    let failure = Failure { cause, severity, ..Failure::of_kernel("boom") };
+    health.admit(subject).unwrap().failed(failure);
 }
 
 fn open(health: &Health, subject: Subject<'_>) {
     for _ in 0..5 {
-        fail(health, subject, FailureKind::Kernel);
+        fail(health, subject, KERNEL);
     }
 }
 
@@ -63,13 +69,13 @@ fn one_bad_shape_does_not_condemn_a_kernel() {
 #[test]
 fn what_a_kernel_said_on_other_calls_is_told_as_such() {
     let (_, health) = health();
-    fail(&health, subject("k", &[1]), FailureKind::Kernel);
+    fail(&health, subject("k", &[1]), KERNEL);
     assert_eq!(health.last_failure(&subject("k", &[1])).as_deref(), Some("boom"));
     assert_eq!(health.last_failure(&subject("k", &[2])).as_deref(), Some("on other calls: boom"));
     assert_eq!(health.last_failure(&subject("other", &[1])), None);
     let newer = Subject { kernel_version: "2.0", ..subject("k", &[2]) };
     assert_eq!(health.last_failure(&newer), None, "a new version starts clean");
-    fail(&health, subject("other", &[1]), FailureKind::BackendFatal);
+    fail(&health, subject("other", &[1]), BACKEND_LOST);
     assert_eq!(
         health.last_failure(&subject("third", &[1])).as_deref(),
         Some("boom"),
@@ -89,7 +95,7 @@ fn probes_decide_and_back_off_grows() {
         assert_eq!(health.standing(&bad), Standing::Probing);
         let permit = health.admit(bad).unwrap();
         assert!(permit.is_probe());
-        permit.failed(Failure { kind: FailureKind::Kernel, message: "still" });
+        permit.failed(Failure::of_kernel("still"));
     }
     clock.advance(Duration::from_secs(240));
     assert!(health.poll_due() && health.poll() && !health.poll_due());
@@ -114,7 +120,7 @@ fn probes_decide_and_back_off_grows() {
 #[test]
 fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
     let (clock, health) = health();
-    fail(&health, subject("k", &[1]), FailureKind::BackendFatal);
+    fail(&health, subject("k", &[1]), BACKEND_LOST);
     let refusal = health.admit(subject("another", &[9])).unwrap_err();
     assert_eq!((refusal.scope, refusal.name.as_str()), (RefusalScope::Backend, "flashinfer"));
     let elsewhere = Subject { backend: "torch", ..subject("sdpa", &[1]) };
@@ -123,7 +129,7 @@ fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
     let probe = health.admit(subject("another", &[9])).unwrap();
     assert!(probe.is_probe() && health.admit(subject("third", &[9])).is_err(), "one probe for a backend");
     // An ordinary failure of the kernel says nothing about the backend.
-    probe.failed(Failure { kind: FailureKind::Kernel, message: "shape" });
+    probe.failed(Failure::of_kernel("shape"));
     health.admit(subject("third", &[9])).unwrap().succeeded();
     assert!(health.all_closed());
 }
@@ -132,7 +138,7 @@ fn a_fatal_failure_takes_the_backend_and_leaves_the_others() {
 fn a_lost_device_says_so_and_never_comes_back_by_itself() {
     let (clock, health) = health();
     health.set_population(Population { kernels: 32, backends: 4, devices: 1 });
-    fail(&health, subject("k", &[1]), FailureKind::DeviceLost);
+    fail(&health, subject("k", &[1]), DEVICE_LOST);
     clock.advance(Duration::from_secs(365 * 24 * 3600));
     health.poll();
     let refusal = health.admit(subject("other", &[7])).unwrap_err();
@@ -146,25 +152,60 @@ fn a_lost_device_says_so_and_never_comes_back_by_itself() {
     assert_eq!(health.level(), DegradationLevel::ReferencesOnly);
     let rows = health.export("GPU-1");
     assert_eq!(rows.len(), 1, "the device is not kept, the suspect is");
-    assert_eq!((rows[0].name.as_str(), rows[0].failures), ("k", 5));
+    assert_eq!((rows[0].name.as_str(), rows[0].failures), ("k", 1));
     health.device_recovered("GPU-1");
     health.admit(subject("other", &[7])).unwrap().succeeded();
 }
 
 #[test]
-fn the_callers_mistakes_do_not_count() {
-    let (clock, health) = health();
-    for _ in 0..100 {
-        fail(&health, subject("k", &[1]), FailureKind::Caller);
+fn only_failures_of_the_kernel_count_against_it() {
+    let blameless = [Cause::Caller, Cause::Capacity, Cause::Environment];
+    for cause in blameless {
+        let (clock, health) = health();
+        let k = subject("k", &[1]);
+        for _ in 0..100 {
+            fail(&health, k, (cause, Severity::Call));
+        }
+        assert!(health.is_spotless(), "{cause}");
+        assert_eq!((health.generation(), health.export("GPU-1").len()), (0, 0), "{cause}");
+        let counters = health.summary().counters;
+        let counted = [counters.caller_failures, counters.capacity_failures, counters.environment_failures];
+        assert_eq!(counted, blameless.map(|one| if one == cause { 100 } else { 0 }));
+        assert_eq!((counters.failures, counters.openings), (0, 0));
+        open(&health, k);
+        clock.advance(Duration::from_secs(30));
+        for _ in 0..10 {
+            fail(&health, k, (cause, Severity::Call));
+        }
+        assert_eq!(health.standing(&k), Standing::Probing, "{cause}: probes are given back");
     }
+}
+
+#[test]
+fn a_lost_environment_opens_the_backend_and_no_kernel() {
+    let (_, health) = health();
+    fail(&health, subject("k", &[1]), (Cause::Capacity, Severity::Backend));
     assert!(health.is_spotless());
-    assert_eq!(health.generation(), 0);
-    open(&health, subject("k", &[1]));
-    clock.advance(Duration::from_secs(30));
-    for _ in 0..10 {
-        fail(&health, subject("k", &[1]), FailureKind::Caller);
-    }
-    assert_eq!(health.standing(&subject("k", &[1])), Standing::Probing, "their probes are given back");
+    fail(&health, subject("k", &[1]), (Cause::Environment, Severity::Backend));
+    let refusal = health.admit(subject("k", &[1])).unwrap_err();
+    assert_eq!((refusal.scope, refusal.failures), (RefusalScope::Backend, 1));
+    assert!(health.export("GPU-1").iter().all(|row| row.scope == HealthScope::Backend));
+}
+
+#[test]
+fn a_failure_in_a_trial_opens_at_once_and_counts_once() {
+    let (_, health) = health();
+    let k = subject("k", &[1]);
+    health.admit(k).unwrap().failed(Failure::of_kernel("crashed").in_trial());
+    let refusal = health.admit(k).unwrap_err();
+    assert_eq!(
+        refusal.to_string(),
+        "the circuit of kernel k is open after 1 failure (crashed); the next probe is in 30.0 s"
+    );
+    let (_, health) = self::health();
+    let failure = Failure { cause: Cause::Capacity, ..Failure::of_kernel("no memory") };
+    health.admit(k).unwrap().failed(failure.in_trial());
+    assert!(health.is_spotless());
 }
 
 #[test]
@@ -172,8 +213,8 @@ fn failures_weigh_in_the_score_until_they_are_forgiven() {
     let (_, health) = health();
     let k = subject("k", &[1]);
     assert_eq!(health.reliability_penalty(&k), 0.0);
-    fail(&health, k, FailureKind::Kernel);
-    fail(&health, k, FailureKind::OutOfMemory);
+    fail(&health, k, KERNEL);
+    fail(&health, k, KERNEL);
     assert_eq!(health.reliability_penalty(&k), 8.0);
     for _ in 0..3 {
         health.admit(k).unwrap().succeeded();
@@ -229,8 +270,8 @@ fn health_survives_a_restart_through_the_database() {
     let db = PerfDb::open(folder.join("perfdb.sqlite")).db;
     let (clock, before) = health();
     open(&before, subject("k", &[u64::MAX, 2]));
-    fail(&before, subject("shaky", &[1]), FailureKind::Kernel);
-    fail(&before, Subject { backend: "broken", ..subject("x", &[1]) }, FailureKind::BackendFatal);
+    fail(&before, subject("shaky", &[1]), KERNEL);
+    fail(&before, Subject { backend: "broken", ..subject("x", &[1]) }, BACKEND_LOST);
     clock.advance(Duration::from_secs(10));
     db.save_health(&before.export("GPU-1")).unwrap();
 
@@ -286,13 +327,13 @@ fn the_table_is_bounded() {
     let health = Health::new(HealthConfig { max_circuits: 10, ..HealthConfig::default() }, clock.clone());
     for bucket in 0..100 {
         clock.advance(Duration::from_millis(1));
-        fail(&health, subject("k", &[bucket]), FailureKind::Kernel);
+        fail(&health, subject("k", &[bucket]), KERNEL);
     }
     assert_eq!(health.summary().tracked, 10, "the oldest closed ones make room");
     for bucket in 0..10 {
         open(&health, subject("k", &[bucket]));
     }
-    fail(&health, subject("k", &[1000]), FailureKind::Kernel);
+    fail(&health, subject("k", &[1000]), KERNEL);
     let summary = health.summary();
     assert_eq!((summary.tracked, summary.blocking, summary.counters.untracked), (10, 10, 1));
     health.reset_kernel("k");
@@ -329,7 +370,7 @@ fn many_threads_never_get_more_probes_than_there_are() {
     for _ in 0..50 {
         while health.standing(&bad) == Standing::Closed {
             if let Ok(permit) = health.admit(bad) {
-                permit.failed(Failure { kind: FailureKind::Kernel, message: "boom" });
+                permit.failed(Failure::of_kernel("boom"));
             }
         }
         clock.advance(Duration::from_secs(1800));
@@ -376,7 +417,7 @@ fn threads_that_fail_succeed_and_ask_at_once_leave_a_consistent_whole() {
                     let _ = health.reliability_penalty(&call);
                     if let Ok(permit) = health.admit(call) {
                         match (thread * 31 + round * 7) % 11 {
-                            0..4 => permit.failed(Failure { kind: FailureKind::Kernel, message: "boom" }),
+                            0..4 => permit.failed(Failure::of_kernel("boom")),
                             4 => drop(permit),
                             _ => permit.succeeded(),
                         }

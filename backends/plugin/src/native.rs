@@ -122,7 +122,7 @@ fn failure(status: Status, error: &[u8]) -> KernelError {
     let said =
         |otherwise: &str| if text.is_empty() { otherwise.to_owned() } else { text.clone().into_owned() };
     match status {
-        abi::DECLINED => KernelError::failed(said("the kernel declined the call")).before_writing(),
+        abi::DECLINED => KernelError::declined(said("the kernel declined the call")),
         abi::OUT_OF_MEMORY => KernelError::because(
             Reason::new(ReasonCode::OutOfMemory).message(said("the kernel ran out of memory")),
         ),

@@ -7,7 +7,7 @@ use lz_core::{
     TensorView,
 };
 use pyo3::Borrowed;
-use pyo3::exceptions::PyException;
+use pyo3::exceptions::{PyException, PyNotImplementedError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -278,9 +278,6 @@ impl<'a, 'py> Frame<'a, 'py> {
         let there = self.on_its_device();
         let (operation, way) = (self.operation, self.way);
         let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
-            if self.stopped {
-                return Err(KernelError::because(Reason::new(ReasonCode::FallbackDisallowed)));
-            }
             if entry.spec.runs_in.is_some() {
                 // Another process does the work, and however little it is, this one must not wait with the lock.
                 self.elements = i64::MAX;
@@ -297,16 +294,9 @@ impl<'a, 'py> Frame<'a, 'py> {
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
                     None => Ok(()),
                 })
-                .and_then(|pinned| {
-                    if self.stopped {
-                        // Another kernel may have accepted since; the exception is raised all the same.
-                        let (operation, kernel) =
-                            (operation.name.to_string(), pinned.entry().spec.id.clone());
-                        return Err(Error::KernelExecution { operation, kernel, reasons: Vec::new() });
-                    }
+                .map(|pinned| {
                     let run = self.result.take().map(Bound::unbind);
                     kept.get_or_init(|| Planned { pinned, run });
-                    Ok(())
                 }),
         };
         match outcome {
@@ -354,12 +344,14 @@ impl<'a, 'py> Frame<'a, 'py> {
         let message = error.to_string();
         self.stopped = !error.is_instance_of::<PyException>(self.py);
         let kernel_error = if self.stopped {
-            KernelError::because(Reason::new(ReasonCode::FallbackDisallowed).message(message))
+            KernelError::interrupted(message)
         } else if is_out_of_memory(self.py, &error) {
             if self.is_asynchronous() {
                 cuda::memory_ran_out();
             }
             KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message))
+        } else if error.is_instance_of::<PyNotImplementedError>(self.py) {
+            KernelError::declined(message)
         } else {
             KernelError::failed(message)
         };

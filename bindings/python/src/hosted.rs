@@ -118,11 +118,7 @@ impl Hosted {
                 }
                 Ok(())
             }
-            Err(error) => {
-                let declined = error.is_instance_of::<pyo3::exceptions::PyNotImplementedError>(frame.py);
-                let failure = frame.failed(error);
-                Err(if declined { failure.before_writing() } else { failure })
-            }
+            Err(error) => Err(frame.failed(error)),
         }
     }
 

@@ -220,7 +220,7 @@ impl Kernel for Served {
 fn failure(py: Python<'_>, error: &PyErr) -> KernelError {
     let message = error.to_string();
     if error.is_instance_of::<PyNotImplementedError>(py) {
-        return KernelError::failed(message).before_writing();
+        return KernelError::declined(message);
     }
     if error.is_instance_of::<PyMemoryError>(py) {
         return KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message));

@@ -15,13 +15,13 @@ use crate::cache::{self, CellKey, Entry};
 use crate::compiled::CompiledKernel;
 use crate::context::Context;
 use crate::error::Error;
-use crate::health::{Failure, FailureKind};
+use crate::health::Failure;
 use crate::kernel::{KernelEntry, KernelError, Severity};
 use crate::known::Settled;
 use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
 use crate::plan::Transforms;
-use crate::reason::{Reason, ReasonCategory, ReasonCode};
+use crate::reason::{Reason, ReasonCode};
 use crate::run::{Run, Scratch};
 use crate::telemetry::Watch;
 use crate::thread::{self, Thread};
@@ -346,7 +346,7 @@ impl Shared {
         let mode = mode::of_thread().apply(world.mode);
         let world = world.in_scope(mode).unwrap_or(world);
         let metrics = &world.watching.telemetry.metrics;
-        metrics.failures.fetch_add(1, Ordering::Relaxed);
+        metrics.failed(trouble.error.cause);
         let (Some(table), Some(kernel)) = (world.table(operation), trouble.kernel.as_deref()) else {
             return Err(no_kernels(operation));
         };
@@ -382,7 +382,7 @@ impl Shared {
                     return Ok(());
                 }
                 Some(error) => {
-                    metrics.failures.fetch_add(1, Ordering::Relaxed);
+                    metrics.failed(error.cause);
                     reasons.push(error.reason.clone());
                     forget_memory(&world, &error);
                     may_go_on = self.may_go_on(&world, operation, &error, &mut reasons);
@@ -400,6 +400,9 @@ impl Shared {
         error: &KernelError,
         reasons: &mut Vec<Reason>,
     ) -> bool {
+        if error.reason.code == ReasonCode::CallInterrupted {
+            return false;
+        }
         if error.severity == Severity::Device {
             reasons.push(Reason::new(ReasonCode::DeviceLost));
             return false;
@@ -600,7 +603,7 @@ pub(super) fn run_admitted(
     let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
     match &outcome {
         None => permit.succeeded(),
-        Some(error) => permit.failed(Failure { kind: kind(error), message: &told(error) }),
+        Some(error) => permit.failed(Failure::of(error, &told(error))),
     }
     outcome
 }
@@ -615,7 +618,7 @@ fn forget_memory(world: &World, error: &KernelError) {
 /// Tells health of a failure.
 pub(super) fn record(call: &Call<'_>, kernel: &CompiledKernel, error: &KernelError) {
     if let Ok(permit) = call.world.health.admit(call.subject(kernel)) {
-        permit.failed(Failure { kind: kind(error), message: &told(error) });
+        permit.failed(Failure::of(error, &told(error)));
     }
 }
 
@@ -624,15 +627,5 @@ pub(super) fn told(error: &KernelError) -> String {
     match error.reason.code {
         ReasonCode::KernelFailed => error.reason.sentence(),
         _ => error.reason.to_string(),
-    }
-}
-
-fn kind(error: &KernelError) -> FailureKind {
-    match error.severity {
-        Severity::Device => FailureKind::DeviceLost,
-        Severity::Backend => FailureKind::BackendFatal,
-        Severity::Call if error.reason.code == ReasonCode::OutOfMemory => FailureKind::OutOfMemory,
-        Severity::Call if error.reason.code.category() == ReasonCategory::Validation => FailureKind::Caller,
-        Severity::Call => FailureKind::Kernel,
     }
 }

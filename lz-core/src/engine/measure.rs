@@ -9,8 +9,8 @@ use crate::context::Context;
 use crate::device::DeviceSpec;
 use crate::error::Error;
 use crate::filter;
-use crate::health::{Failure, FailureKind, Subject};
-use crate::kernel::{KernelEntry, KernelError, Severity};
+use crate::health::{Failure, Subject};
+use crate::kernel::{KernelEntry, KernelError};
 use crate::operation::OperationInfo;
 use crate::plan::Transforms;
 use crate::reason::{Reason, ReasonCode};
@@ -102,12 +102,7 @@ impl Engine {
             device: &runners.device.uuid,
         });
         if let Ok(permit) = admitted {
-            let kind = match error.severity {
-                Severity::Call => FailureKind::Trial,
-                Severity::Backend => FailureKind::BackendFatal,
-                Severity::Device => FailureKind::DeviceLost,
-            };
-            permit.failed(Failure { kind, message: &super::dispatch::told(error) });
+            permit.failed(Failure::of(error, &super::dispatch::told(error)).in_trial());
         }
     }
 }

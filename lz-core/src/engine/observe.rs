@@ -21,6 +21,7 @@ impl Engine {
         // Misses first: a hit that is counted in between must not make the difference negative.
         let misses = load(&metrics.misses);
         let selections = load(&metrics.selections).max(misses);
+        let failures = metrics.failures();
         let available = |backend: &str| {
             world.registry.backend(backend).is_some_and(|backend| backend.state == BackendState::Available)
         };
@@ -32,7 +33,8 @@ impl Engine {
             cache_misses: misses,
             refusals: load(&metrics.refusals),
             executions: load(&metrics.executions),
-            failures: load(&metrics.failures),
+            failures: failures.total(),
+            failures_by_cause: failures,
             fallbacks: metrics.fallbacks(),
             circuit_openings: world.health.summary().counters.openings,
             selection_latency: metrics.selection.snapshot(),

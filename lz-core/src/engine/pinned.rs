@@ -191,7 +191,7 @@ impl Engine {
         match dispatch::run_admitted(&call, kernel, bytes, transforms, &mut scratch, run_one) {
             None => Ok(()),
             Some(error) => {
-                metrics.failures.fetch_add(1, Ordering::Relaxed);
+                metrics.failed(error.cause);
                 Err(failure(pinned, &error))
             }
         }
@@ -201,7 +201,7 @@ impl Engine {
     #[cold]
     fn failed_pinned(&self, pinned: &Pinned, context: &Context, error: &KernelError) -> Error {
         let (world, mode) = self.shared.world_of_thread();
-        world.watching.telemetry.metrics.failures.fetch_add(1, Ordering::Relaxed);
+        world.watching.telemetry.metrics.failed(error.cause);
         if let Some(table) = world.table(pinned.operation) {
             dispatch::record(&Call::new(&world, table, context, mode), &pinned.kernel, error);
         }

@@ -58,7 +58,7 @@ impl Engine {
         match dispatch::run_admitted(&call, compiled, bytes, transforms, &mut scratch, run_one) {
             None => Ok(true),
             Some(error) => {
-                metrics.failures.fetch_add(1, Ordering::Relaxed);
+                metrics.failed(error.cause);
                 let mut reasons = vec![error.reason.clone()];
                 if self.shared.may_go_on(&world, operation, &error, &mut reasons) {
                     return Ok(false);

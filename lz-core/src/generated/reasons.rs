@@ -184,6 +184,8 @@ pub enum ReasonCode {
     VirtualMemoryExhausted,
     /// An allocation failed.
     OutOfMemory,
+    /// A limited resource other than memory is used up, such as the slots of a worker; this is not counted against the kernel.
+    CapacityExceeded,
     /// A graph is being captured and the kernel is not verified as safe for capture.
     CudaGraphUnsafe,
     /// The call would have to wait for the device, which is not allowed while a graph is captured.
@@ -216,6 +218,12 @@ pub enum ReasonCode {
     BackendTimeout,
     /// The kernel ran and reported an error.
     KernelFailed,
+    /// The kernel declined the call before it wrote anything; this is not counted against it.
+    KernelDeclined,
+    /// The caller's program ended the call while a kernel ran; this is not counted against the kernel.
+    CallInterrupted,
+    /// Something that the kernel depends on failed, such as a file, a library or another process.
+    EnvironmentFailed,
     /// The kernel panicked; the panic was caught.
     KernelPanicked,
     /// No kernel of that id is registered.
@@ -398,7 +406,7 @@ pub enum ReasonCategory {
 }
 impl ReasonCode {
     /// Every code.
-    pub const ALL: [ReasonCode; 177usize] = [
+    pub const ALL: [ReasonCode; 181usize] = [
         ReasonCode::AxisMismatch,
         ReasonCode::RankMismatch,
         ReasonCode::ShapeMismatch,
@@ -489,6 +497,7 @@ impl ReasonCode {
         ReasonCode::WorkspaceTooSmall,
         ReasonCode::VirtualMemoryExhausted,
         ReasonCode::OutOfMemory,
+        ReasonCode::CapacityExceeded,
         ReasonCode::CudaGraphUnsafe,
         ReasonCode::SyncInCapture,
         ReasonCode::JitDisabled,
@@ -505,6 +514,9 @@ impl ReasonCode {
         ReasonCode::BackendError,
         ReasonCode::BackendTimeout,
         ReasonCode::KernelFailed,
+        ReasonCode::KernelDeclined,
+        ReasonCode::CallInterrupted,
+        ReasonCode::EnvironmentFailed,
         ReasonCode::KernelPanicked,
         ReasonCode::KernelUnknown,
         ReasonCode::KernelDuplicate,
@@ -670,6 +682,7 @@ impl ReasonCode {
             ReasonCode::WorkspaceTooSmall => "WORKSPACE_TOO_SMALL",
             ReasonCode::VirtualMemoryExhausted => "VIRTUAL_MEMORY_EXHAUSTED",
             ReasonCode::OutOfMemory => "OUT_OF_MEMORY",
+            ReasonCode::CapacityExceeded => "CAPACITY_EXCEEDED",
             ReasonCode::CudaGraphUnsafe => "CUDA_GRAPH_UNSAFE",
             ReasonCode::SyncInCapture => "SYNC_IN_CAPTURE",
             ReasonCode::JitDisabled => "JIT_DISABLED",
@@ -686,6 +699,9 @@ impl ReasonCode {
             ReasonCode::BackendError => "BACKEND_ERROR",
             ReasonCode::BackendTimeout => "BACKEND_TIMEOUT",
             ReasonCode::KernelFailed => "KERNEL_FAILED",
+            ReasonCode::KernelDeclined => "KERNEL_DECLINED",
+            ReasonCode::CallInterrupted => "CALL_INTERRUPTED",
+            ReasonCode::EnvironmentFailed => "ENVIRONMENT_FAILED",
             ReasonCode::KernelPanicked => "KERNEL_PANICKED",
             ReasonCode::KernelUnknown => "KERNEL_UNKNOWN",
             ReasonCode::KernelDuplicate => "KERNEL_DUPLICATE",
@@ -1012,6 +1028,9 @@ impl ReasonCode {
                 "The reserved virtual address space cannot hold the cache any more."
             }
             ReasonCode::OutOfMemory => "An allocation failed.",
+            ReasonCode::CapacityExceeded => {
+                "A limited resource other than memory is used up, such as the slots of a worker; this is not counted against the kernel."
+            }
             ReasonCode::CudaGraphUnsafe => {
                 "A graph is being captured and the kernel is not verified as safe for capture."
             }
@@ -1048,6 +1067,15 @@ impl ReasonCode {
             ReasonCode::BackendError => "The backend reported an error.",
             ReasonCode::BackendTimeout => "The backend did not answer in time.",
             ReasonCode::KernelFailed => "The kernel ran and reported an error.",
+            ReasonCode::KernelDeclined => {
+                "The kernel declined the call before it wrote anything; this is not counted against it."
+            }
+            ReasonCode::CallInterrupted => {
+                "The caller's program ended the call while a kernel ran; this is not counted against the kernel."
+            }
+            ReasonCode::EnvironmentFailed => {
+                "Something that the kernel depends on failed, such as a file, a library or another process."
+            }
             ReasonCode::KernelPanicked => "The kernel panicked; the panic was caught.",
             ReasonCode::KernelUnknown => "No kernel of that id is registered.",
             ReasonCode::KernelDuplicate => "Two kernels have the same id.",
@@ -1422,6 +1450,9 @@ impl ReasonCode {
             }
             ReasonCode::VirtualMemoryExhausted => Some("Reserve a larger range."),
             ReasonCode::OutOfMemory => Some("Free memory, or use smaller tensors."),
+            ReasonCode::CapacityExceeded => {
+                Some("Make fewer calls at once, or raise the limit.")
+            }
             ReasonCode::CudaGraphUnsafe => {
                 Some("Use a verified kernel, or run this operation outside the capture.")
             }
@@ -1448,6 +1479,9 @@ impl ReasonCode {
             ReasonCode::BackendError => None,
             ReasonCode::BackendTimeout => None,
             ReasonCode::KernelFailed => None,
+            ReasonCode::KernelDeclined => None,
+            ReasonCode::CallInterrupted => None,
+            ReasonCode::EnvironmentFailed => None,
             ReasonCode::KernelPanicked => None,
             ReasonCode::KernelUnknown => Some("List the kernels of the operation."),
             ReasonCode::KernelDuplicate => None,
@@ -1646,6 +1680,7 @@ impl ReasonCode {
             ReasonCode::WorkspaceTooSmall => ReasonCategory::Memory,
             ReasonCode::VirtualMemoryExhausted => ReasonCategory::Memory,
             ReasonCode::OutOfMemory => ReasonCategory::Memory,
+            ReasonCode::CapacityExceeded => ReasonCategory::Memory,
             ReasonCode::CudaGraphUnsafe => ReasonCategory::Graph,
             ReasonCode::SyncInCapture => ReasonCategory::Graph,
             ReasonCode::JitDisabled => ReasonCategory::Graph,
@@ -1662,6 +1697,9 @@ impl ReasonCode {
             ReasonCode::BackendError => ReasonCategory::Backend,
             ReasonCode::BackendTimeout => ReasonCategory::Backend,
             ReasonCode::KernelFailed => ReasonCategory::Backend,
+            ReasonCode::KernelDeclined => ReasonCategory::Backend,
+            ReasonCode::CallInterrupted => ReasonCategory::Backend,
+            ReasonCode::EnvironmentFailed => ReasonCategory::Backend,
             ReasonCode::KernelPanicked => ReasonCategory::Backend,
             ReasonCode::KernelUnknown => ReasonCategory::Backend,
             ReasonCode::KernelDuplicate => ReasonCategory::Backend,

@@ -217,6 +217,7 @@ impl Circuit {
         match (self.state, probe) {
             (HealthState::HalfOpen, Some(period)) if period == self.period => {
                 self.note(error);
+                self.failures = self.failures.saturating_add(1);
                 self.open(now, config)
             }
             (HealthState::Closed, None) => {
@@ -246,7 +247,7 @@ impl Circuit {
         if self.state == HealthState::Open {
             return Transition::None;
         }
-        self.failures = self.failures.max(config.failure_threshold);
+        self.failures = self.failures.saturating_add(1);
         self.open(now, config)
     }
 
@@ -256,6 +257,7 @@ impl Circuit {
             return Transition::None;
         }
         self.note(error);
+        self.failures = self.failures.saturating_add(1);
         self.lost = true;
         self.enter(HealthState::Open)
     }

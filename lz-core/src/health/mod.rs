@@ -19,5 +19,5 @@ pub use clock::{Clock, ManualClock, SystemClock};
 pub use config::{CircuitConfig, DegradationConfig, HealthConfig, PenaltyConfig};
 pub use degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
 pub use monitor::{Change, Counters, Health, Population, Summary};
-pub use permit::{Failure, FailureKind, Permit, Refusal, RefusalScope, Subject};
+pub use permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 pub use view::Standing;

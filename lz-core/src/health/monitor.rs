@@ -15,9 +15,10 @@ use super::circuit::{Transition, Verdict};
 use super::clock::{Clock, SystemClock};
 use super::config::HealthConfig;
 use super::degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
-use super::permit::{Failure, FailureKind, Permit, Refusal, RefusalScope, Subject};
+use super::permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 use super::registry::{Key, Record, Registry, circuit_config};
 use super::view::{Standing, Totals, View};
+use crate::failure::{Cause, Severity};
 use crate::perfdb::HealthState;
 
 /// How many kernels, backends and devices there are: what "half of them" means.
@@ -59,8 +60,14 @@ pub enum Change {
 /// What has happened since the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counters {
-    /// Failures that were reported, other than the caller's own.
+    /// Failures of kernels.
     pub failures: u64,
+    /// Failures that the caller caused; no circuit counts them.
+    pub caller_failures: u64,
+    /// Failures for want of memory or another limited resource; no circuit counts them.
+    pub capacity_failures: u64,
+    /// Failures of something that a kernel depends on; only backends' circuits count them.
+    pub environment_failures: u64,
     /// Circuits that opened.
     pub openings: u64,
     /// Circuits that closed again.
@@ -73,6 +80,17 @@ pub struct Counters {
     pub untracked: u64,
     /// Faults of the engine itself.
     pub engine_faults: u64,
+}
+
+impl Counters {
+    fn of_cause(&mut self, cause: Cause) -> &mut u64 {
+        match cause {
+            Cause::Caller => &mut self.caller_failures,
+            Cause::Capacity => &mut self.capacity_failures,
+            Cause::Environment => &mut self.environment_failures,
+            Cause::Kernel => &mut self.failures,
+        }
+    }
 }
 
 /// Where things stand.
@@ -339,46 +357,40 @@ impl Health {
         kernel_probe: Option<u64>,
         backend_probe: Option<u64>,
     ) {
-        if failure.kind == FailureKind::Caller {
-            self.settle_abandoned(subject, kernel_probe, backend_probe);
-            return;
-        }
         self.apply(self.lock(), |health, state, now, changes| {
             let config = health.config();
             let message = failure.message;
-            state.counters.failures += 1;
-            let key = kernel_key(subject);
-            match state.registry.entry(&key, subject.kernel_version, now, config.max_circuits) {
-                Some(record) => {
-                    // Whoever took the device down is the first suspect after a restart.
-                    let at_once = matches!(failure.kind, FailureKind::DeviceLost | FailureKind::Trial);
-                    let transition = if at_once {
-                        record.circuit.trip(message, now, &config.kernel)
-                    } else {
-                        record.circuit.failed(kernel_probe, message, now, &config.kernel)
-                    };
-                    note(state, &key, transition, changes);
-                }
-                None => state.counters.untracked += 1,
-            }
-            match failure.kind {
-                FailureKind::BackendFatal => {
-                    let key = backend_key(subject);
-                    let record = state.registry.entry(&key, subject.backend_version, now, usize::MAX);
-                    if let Some(record) = record {
-                        let transition = record.circuit.failed(backend_probe, message, now, &config.backend);
+            *state.counters.of_cause(failure.cause) += 1;
+            if failure.blames_kernel() {
+                let key = kernel_key(subject);
+                match state.registry.entry(&key, subject.kernel_version, now, config.max_circuits) {
+                    Some(record) => {
+                        // Whoever took the device down is the first suspect after a restart.
+                        let at_once = failure.trial || failure.severity == Severity::Device;
+                        let transition = if at_once {
+                            record.circuit.trip(message, now, &config.kernel)
+                        } else {
+                            record.circuit.failed(kernel_probe, message, now, &config.kernel)
+                        };
                         note(state, &key, transition, changes);
                     }
+                    None => state.counters.untracked += 1,
                 }
-                _ => {
-                    // The backend did answer; that its kernel failed does not decide about it.
-                    if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject))
-                    {
-                        record.circuit.abandoned(period);
-                    }
-                }
+            } else if let (Some(period), Some(record)) = (kernel_probe, state.registry.kernel_mut(subject)) {
+                record.circuit.abandoned(period);
             }
-            if failure.kind == FailureKind::DeviceLost {
+            if failure.blames_backend() {
+                let key = backend_key(subject);
+                let record = state.registry.entry(&key, subject.backend_version, now, usize::MAX);
+                if let Some(record) = record {
+                    let transition = record.circuit.failed(backend_probe, message, now, &config.backend);
+                    note(state, &key, transition, changes);
+                }
+            } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject)) {
+                // The failure does not decide about the backend.
+                record.circuit.abandoned(period);
+            }
+            if failure.severity == Severity::Device {
                 let key = Key::Device(subject.device.to_owned());
                 if let Some(record) = state.registry.entry(&key, "", now, usize::MAX) {
                     let transition = record.circuit.lose(message);

@@ -4,6 +4,8 @@ use std::fmt;
 use std::time::Duration;
 
 use super::Health;
+use crate::failure::{Cause, Severity};
+use crate::kernel::KernelError;
 
 /// What is about to be called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,30 +24,45 @@ pub struct Subject<'a> {
     pub device: &'a str,
 }
 
-/// What kind of failure it was, which decides whose record it goes into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum FailureKind {
-    /// The kernel returned an error or panicked.
-    Kernel,
-    /// The kernel failed while it was tried out with nothing at stake: once is enough to leave it alone for a while.
-    Trial,
-    /// There was not enough memory. It counts like any failure: in this bucket another kernel may need less.
-    OutOfMemory,
-    /// The backend as a whole is unusable: its process died, its library does not fit.
-    BackendFatal,
-    /// The device's context is lost: nothing in this process will run on it again.
-    DeviceLost,
-    /// The caller's own mistake, which says nothing about the kernel.
-    Caller,
-}
-
 /// A failure of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Failure<'a> {
-    /// What kind.
-    pub kind: FailureKind,
-    /// What was said.
+    /// Whose fault it is: only [`Cause::Kernel`] counts against the kernel.
+    pub cause: Cause,
+    /// How far the damage goes.
+    pub severity: Severity,
+    /// The kernel was tried out with nothing at stake: one failure is enough to leave it alone for a while.
+    pub trial: bool,
+    /// The text that is kept.
     pub message: &'a str,
+}
+
+impl<'a> Failure<'a> {
+    /// A failure of the kernel in one call.
+    pub fn of_kernel(message: &'a str) -> Failure<'a> {
+        Failure { cause: Cause::Kernel, severity: Severity::Call, trial: false, message }
+    }
+
+    /// What an error says, with the text that is kept of it.
+    pub fn of(error: &KernelError, message: &'a str) -> Failure<'a> {
+        Failure { cause: error.cause, severity: error.severity, trial: false, message }
+    }
+
+    /// Says that the kernel was tried out with nothing at stake.
+    #[must_use]
+    pub fn in_trial(self) -> Failure<'a> {
+        Failure { trial: true, ..self }
+    }
+
+    /// Whether it counts against the kernel.
+    pub(super) fn blames_kernel(&self) -> bool {
+        self.cause == Cause::Kernel
+    }
+
+    /// Whether it counts against the backend.
+    pub(super) fn blames_backend(&self) -> bool {
+        self.severity == Severity::Backend && matches!(self.cause, Cause::Kernel | Cause::Environment)
+    }
 }
 
 /// Whose circuit refused.
@@ -84,9 +101,10 @@ impl fmt::Display for Refusal {
             ),
             (scope, Some(wait)) => {
                 let what = if scope == RefusalScope::Kernel { "kernel" } else { "backend" };
+                let plural = if self.failures == 1 { "" } else { "s" };
                 write!(
                     f,
-                    "the circuit of {what} {name} is open after {} failures ({last_error}); the next probe is in {:.1} s",
+                    "the circuit of {what} {name} is open after {} failure{plural} ({last_error}); the next probe is in {:.1} s",
                     self.failures,
                     wait.as_secs_f64()
                 )

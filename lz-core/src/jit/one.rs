@@ -7,8 +7,8 @@ use crate::Engine;
 use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::engine::call::Call;
-use crate::health::{Failure, FailureKind, Standing};
-use crate::kernel::{KernelError, Severity};
+use crate::health::{Failure, Standing};
+use crate::kernel::KernelError;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 
@@ -65,12 +65,7 @@ pub(super) fn compile(
     let message = format!("{kernel}: {}", error.reason.sentence());
     let reason = Reason::new(ReasonCode::JitFailed).message(message);
     if let Ok(permit) = world.health.admit(subject) {
-        let kind = match error.severity {
-            Severity::Call => FailureKind::Kernel,
-            Severity::Backend => FailureKind::BackendFatal,
-            Severity::Device => FailureKind::DeviceLost,
-        };
-        permit.failed(Failure { kind, message: &reason.sentence() });
+        permit.failed(Failure::of(&error, &reason.sentence()));
     }
     Outcome::Failed(reason)
 }

@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::failure::Cause;
+
 /// Upper bounds of the cells of a histogram, in nanoseconds; what is longer falls into a last one without a bound.
 pub const BOUNDS_NS: [u64; 22] = [
     100,
@@ -83,7 +85,8 @@ pub(crate) struct Metrics {
     pub misses: AtomicU64,
     pub refusals: AtomicU64,
     pub executions: AtomicU64,
-    pub failures: AtomicU64,
+    /// By cause, in the order of [`Cause::ALL`].
+    failures: [AtomicU64; Cause::ALL.len()],
     pub selection: Histogram,
     pub execution: Histogram,
     pub exchange: Histogram,
@@ -92,6 +95,20 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
+    /// Counts a run that failed.
+    pub fn failed(&self, cause: Cause) {
+        if let Some(counter) = self.failures.get(cause as usize) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Runs that failed, by cause.
+    pub fn failures(&self) -> FailureCounts {
+        let [caller, capacity, environment, kernel] =
+            self.failures.each_ref().map(|counter| counter.load(Ordering::Relaxed));
+        FailureCounts { caller, capacity, environment, kernel }
+    }
+
     /// Counts a fallback, and says whether it is the first of its operation and kernel.
     pub fn fallback(&self, operation: &str, from: &str) -> bool {
         let mut fallbacks = self.fallbacks.lock().unwrap_or_else(PoisonError::into_inner);
@@ -122,6 +139,26 @@ pub struct FallbackCount {
     pub count: u64,
 }
 
+/// Runs that failed, by cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+pub struct FailureCounts {
+    /// The caller's fault.
+    pub caller: u64,
+    /// A limited resource was used up.
+    pub capacity: u64,
+    /// Something that the kernel depends on failed.
+    pub environment: u64,
+    /// The kernel's fault: what circuits count.
+    pub kernel: u64,
+}
+
+impl FailureCounts {
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.caller + self.capacity + self.environment + self.kernel
+    }
+}
+
 /// Everything that is counted, at one moment. What another thread's last calls remembered for themselves may be missing
 /// until it leaves the fast path or ends.
 #[derive(Debug, Clone, PartialEq, Default, Serialize)]
@@ -140,6 +177,8 @@ pub struct Snapshot {
     pub executions: u64,
     /// Runs that failed.
     pub failures: u64,
+    /// The same by cause.
+    pub failures_by_cause: FailureCounts,
     /// Fallbacks by operation and failed kernel.
     pub fallbacks: Vec<FallbackCount>,
     /// Circuits that opened.

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use limit::RateLimiter;
 pub(crate) use metrics::Metrics;
-pub use metrics::{BOUNDS_NS, FallbackCount, Histogram, HistogramSnapshot, Snapshot};
+pub use metrics::{BOUNDS_NS, FailureCounts, FallbackCount, Histogram, HistogramSnapshot, Snapshot};
 pub use prometheus::render as prometheus_text;
 
 use crate::error::Error;

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::metrics::{BOUNDS_NS, HistogramSnapshot, Snapshot};
+use super::metrics::{BOUNDS_NS, FailureCounts, HistogramSnapshot, Snapshot};
 
 /// The text exposition format, version 0.0.4.
 pub fn render(snapshot: &Snapshot) -> String {
@@ -17,7 +17,12 @@ pub fn render(snapshot: &Snapshot) -> String {
     text.counter("lz_cache_misses_total", "Selections decided afresh.", snapshot.cache_misses);
     text.counter("lz_refusals_total", "Selections that found no kernel.", snapshot.refusals);
     text.counter("lz_execution_total", "Runs of kernels.", snapshot.executions);
-    text.counter("lz_execution_failures_total", "Runs of kernels that failed.", snapshot.failures);
+    text.head("lz_execution_failures_total", "Runs of kernels that failed, by cause.", "counter");
+    let FailureCounts { caller, capacity, environment, kernel } = snapshot.failures_by_cause;
+    let failures = [("caller", caller), ("capacity", capacity), ("environment", environment), ("kernel", kernel)];
+    for (cause, count) in failures {
+        text.line(&format!("lz_execution_failures_total{{cause=\"{cause}\"}} {count}"));
+    }
     text.head("lz_fallback_total", "Times another kernel did the work of one that failed.", "counter");
     for fallback in &snapshot.fallbacks {
         let (operation, kernel) = (escaped(&fallback.operation), escaped(&fallback.kernel));
@@ -124,6 +129,7 @@ mod tests {
             refusals: 0,
             executions: 11,
             failures: 2,
+            failures_by_cause: FailureCounts { capacity: 1, kernel: 1, ..FailureCounts::default() },
             fallbacks: vec![fallback],
             circuit_openings: 1,
             execution_latency: histogram.snapshot(),

@@ -20,7 +20,7 @@ use crate::engine::measure::{Runner, Runners};
 use crate::error::Error;
 use crate::evidence::dtypes_text;
 use crate::health::{Clock, SystemClock};
-use crate::kernel::{KernelEntry, KernelError};
+use crate::kernel::{Cause, KernelEntry, KernelError};
 use crate::operation::OperationInfo;
 use crate::perfdb::{
     Bucket, DropReason, EvidenceKey, HealthRow, HealthScope, HealthState, Measurement, PerfDb, Setting,
@@ -464,7 +464,11 @@ impl Trial<'_> {
     ) -> Result<(), Cancelled> {
         one.failure = Some(error.reason.clone());
         self.engine.failed_in_trial(self.runners, &one.runner, error);
-        keeping.failed(&one.runner, &error.reason.sentence(), self.options.clock.unix_seconds());
+        let now = self.options.clock.unix_seconds();
+        match error.cause {
+            Cause::Kernel => keeping.failed(&one.runner, &error.reason.sentence(), now),
+            Cause::Caller | Cause::Capacity | Cause::Environment => keeping.survived(&one.runner, now),
+        }
         tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
     }
 }
