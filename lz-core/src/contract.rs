@@ -3,9 +3,10 @@
 //! The contract files use a small part of JSON Schema, and this reads that part: a keyword that is not known here would go
 //! unchecked, so a test holds the contracts to it. Nothing here knows what a contract is about.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use lz_schema::diagnostics::{Code, Report, Sink, listed, nearest};
+use lz_schema::diagnostics::{Code, Report, Sink, listed};
 use lz_schema::source::{self, Node, Scalar, Source, Span, Value};
 use serde_json::Value as Json;
 
@@ -227,7 +228,7 @@ impl Checker<'_> {
                 .note(format!("this release reads {}", listed(known.iter().copied())));
             return false;
         }
-        let near = nearest(found, known.iter().copied());
+        let near = self.sink.nearest(found, known.iter().copied());
         let error = self.sink.error(Code::UnknownWord, node.span, format!("{what} cannot be `{found}`"));
         error.suggest(near);
         if near.is_none() {
@@ -239,25 +240,25 @@ impl Checker<'_> {
     fn mapping(&mut self, schema: &Json, node: &Node, what: &str) {
         let empty = serde_json::Map::new();
         let properties = schema.get("properties").and_then(Json::as_object).unwrap_or(&empty);
-        let mut seen: Vec<(&str, Span)> = Vec::new();
+        let mut seen: HashMap<&str, Span> = HashMap::new();
         for (key, span, value) in entries(node) {
-            if let Some((_, earlier)) = seen.iter().find(|(name, _)| *name == key) {
-                let earlier = *earlier;
+            if let Some(&earlier) = seen.get(key) {
                 self.sink
                     .error(Code::DuplicateKey, span, format!("`{key}` is written twice"))
                     .also(earlier, "first written here");
                 continue;
             }
-            seen.push((key, span));
+            seen.insert(key, span);
             match (properties.get(key), schema.get("additionalProperties")) {
                 (Some(property), _) => self.node(property, value, &format!("`{key}`")),
                 (None, Some(Json::Bool(false))) => {
                     let known: Vec<&str> = properties.keys().map(String::as_str).collect();
-                    let near = nearest(key, known.iter().copied());
+                    let full = self.sink.is_full();
+                    let near = self.sink.nearest(key, known.iter().copied());
                     let error =
                         self.sink.error(Code::UnknownKey, span, format!("unknown key `{key}` in {what}"));
                     error.suggest(near);
-                    if near.is_none() {
+                    if near.is_none() && !full {
                         error.note(format!("the keys are {}", listed(known)));
                     }
                 }
@@ -268,7 +269,7 @@ impl Checker<'_> {
         for key in
             schema.get("required").and_then(Json::as_array).into_iter().flatten().filter_map(Json::as_str)
         {
-            if !seen.iter().any(|(name, _)| *name == key) {
+            if !seen.contains_key(key) {
                 let span = first_line(&self.sink.source, node.span);
                 self.sink.error(Code::MissingKey, span, format!("`{key}` is missing in {what}"));
             }
@@ -282,18 +283,23 @@ impl Checker<'_> {
         if items.is_empty() && schema.get("minItems").is_some() {
             self.sink.error(Code::Empty, node.span, format!("{what} is empty"));
         }
-        for (at, item) in items.iter().enumerate() {
+        let mut words: HashMap<&str, Span> = HashMap::new();
+        for item in items {
             let before = self.sink.diagnostics.len();
             if let Some(inner) = schema.get("items") {
                 self.node(inner, item, &format!("an entry of {what}"));
             }
             let unique = schema.get("uniqueItems") == Some(&Json::Bool(true));
             if let (true, Some(word)) = (unique && before == self.sink.diagnostics.len(), text(item)) {
-                let twin = items.iter().take(at).find(|earlier| text(earlier) == Some(word));
-                if let Some(earlier) = twin {
-                    self.sink
-                        .error(Code::RepeatedItem, item.span, format!("`{word}` is in {what} twice"))
-                        .also(earlier.span, "first written here");
+                match words.get(word) {
+                    Some(earlier) => {
+                        self.sink
+                            .error(Code::RepeatedItem, item.span, format!("`{word}` is in {what} twice"))
+                            .also(*earlier, "first written here");
+                    }
+                    None => {
+                        words.insert(word, item.span);
+                    }
                 }
             }
         }

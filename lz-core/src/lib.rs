@@ -20,6 +20,7 @@ pub mod evidence;
 pub mod explain;
 pub mod expression_names;
 pub mod failure;
+pub mod files;
 mod filter;
 pub mod freeze;
 mod generated;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use notify::{RecommendedWatcher, RecursiveMode, Watcher};
 
-use crate::policy::file::{Document, Vocabulary};
+use crate::policy::file::{PolicyText, Vocabulary};
 use crate::policy::stack::PolicyStack;
 
 /// What became of a change.
@@ -135,29 +135,29 @@ fn read(
     stack: &PolicyStack,
     vocabulary: &Vocabulary,
 ) -> Outcome {
-    let text = match std::fs::read_to_string(path) {
-        Ok(text) => text,
+    let mut policy = match PolicyText::read(path) {
+        Ok(policy) => policy,
         Err(error) => {
             tracing::warn!(path = shown, %error, "the policy cannot be read; the one before stays in force");
             return Outcome::Unreadable(error.to_string());
         }
     };
-    if seen.as_deref() == Some(text.as_str()) {
+    if seen.as_deref() == Some(policy.text.as_str()) {
         return Outcome::Unchanged;
     }
-    let outcome = match Document::read(shown, &text, vocabulary) {
+    shown.clone_into(&mut policy.path);
+    match policy.document(vocabulary) {
         Ok(document) => {
             stack.load(document);
+            *seen = Some(policy.text);
             tracing::info!(path = shown, "a new policy is in force");
             Outcome::Applied
         }
-        Err(report) => {
-            tracing::warn!(path = shown, "the policy is wrong; the one before stays in force\n{report}");
-            Outcome::Refused(report.to_string())
+        Err(error) => {
+            tracing::warn!(path = shown, "the policy is wrong; the one before stays in force\n{error}");
+            Outcome::Refused(error.to_string())
         }
-    };
-    *seen = Some(text);
-    outcome
+    }
 }
 
 impl Drop for Reload {

@@ -12,6 +12,15 @@ pub use codes::Code;
 
 use crate::source::{Source, Span};
 
+/// The most mistakes that a report shows. The rest is counted: a file of nonsense must not become a text of many megabytes.
+pub const MAX_REPORTED: usize = 50;
+
+/// The most characters of a message, a note or a label; longer names and values of a file are cut.
+const MAX_TEXT: usize = 1000;
+
+/// The longest name, in bytes, that suggestions are looked for: comparing two names costs the product of their lengths.
+const MAX_SUGGESTED: usize = 100;
+
 /// One mistake.
 #[derive(Debug, Clone)]
 pub struct Diagnostic {
@@ -116,6 +125,16 @@ impl Sink {
         let last = self.diagnostics.len() - 1;
         &mut self.diagnostics[last]
     }
+
+    /// The candidate that is spelled most like `name`; nothing once there are more mistakes than a report shows.
+    pub fn nearest<'a>(&self, name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+        if self.is_full() { None } else { nearest(name, candidates) }
+    }
+
+    /// Whether there are as many mistakes as a report shows: what costs time to say is not said of further ones.
+    pub fn is_full(&self) -> bool {
+        self.diagnostics.len() >= MAX_REPORTED
+    }
 }
 
 /// All mistakes of all files, in the order of path and line.
@@ -136,13 +155,27 @@ impl Report {
         paths.dedup();
         let closing =
             format!("{errors} in {} of {}; nothing was generated", paths.len(), count(files, "schema"));
-        Report { diagnostics, closing }
+        Report::bounded(diagnostics, closing)
     }
 
     /// Sorts the mistakes of a single file.
     pub fn of_one(mut diagnostics: Vec<Diagnostic>, path: &str) -> Report {
         diagnostics.sort_by(|left, right| left.sort_key().cmp(&right.sort_key()));
         let closing = format!("{} in {path}", count(diagnostics.len(), "error"));
+        Report::bounded(diagnostics, closing)
+    }
+
+    /// Keeps what a person can read: the first mistakes, each with texts of bounded length.
+    fn bounded(mut diagnostics: Vec<Diagnostic>, mut closing: String) -> Report {
+        if let Some(more) = diagnostics.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
+            diagnostics.truncate(MAX_REPORTED);
+            closing = format!("… and {more} more\n{closing}");
+        }
+        for diagnostic in &mut diagnostics {
+            shorten(&mut diagnostic.message);
+            diagnostic.notes.iter_mut().for_each(shorten);
+            diagnostic.labels.iter_mut().for_each(|label| shorten(&mut label.text));
+        }
         Report { diagnostics, closing }
     }
 
@@ -164,13 +197,26 @@ fn count(number: usize, noun: &str) -> String {
     format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
 }
 
+/// Cuts a text that is too long to be read.
+fn shorten(text: &mut String) {
+    if let Some((end, _)) = text.char_indices().nth(MAX_TEXT) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
 /// The candidate that is spelled most like `name`, if one is near enough to be meant.
 pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+    if name.len() > MAX_SUGGESTED {
+        return None;
+    }
     let folded = name.to_lowercase();
-    let limit = (name.chars().count() / 3).max(1);
+    let length = name.chars().count();
+    let limit = (length / 3).max(1);
     candidates
         .into_iter()
-        .filter(|candidate| *candidate != name)
+        // Names whose lengths differ by more than the limit cannot be within it; most candidates end here.
+        .filter(|candidate| *candidate != name && candidate.chars().count().abs_diff(length) <= limit)
         .map(|candidate| (strsim::damerau_levenshtein(&folded, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= limit && *distance < candidate.chars().count())
         .min_by_key(|(distance, _)| *distance)
@@ -198,6 +244,21 @@ mod tests {
         assert_eq!(nearest("BF16", ["f16", "bf16"]), Some("bf16"));
         assert_eq!(nearest("x", ["y"]), None);
         assert_eq!(nearest("tokens", ["hidden"]), None);
+    }
+
+    #[test]
+    fn a_report_is_bounded_in_mistakes_and_in_length() {
+        let source = Arc::new(Source::new("a.yaml", &"x".repeat(100)));
+        let mut sink = Sink::new(source);
+        for _ in 0..MAX_REPORTED + 7 {
+            sink.error(Code::UnknownKey, Span::new(0, 1), "é".repeat(5000)).note("n".repeat(5000));
+        }
+        assert_eq!(sink.nearest("head", ["heads"]), None, "nobody reads it any more");
+        let report = Report::of_one(sink.diagnostics, "a.yaml");
+        assert_eq!(report.diagnostics.len(), MAX_REPORTED);
+        let text = report.render();
+        assert!(text.ends_with("… and 7 more\n57 errors in a.yaml\n"), "{text}");
+        assert!(text.len() < MAX_REPORTED * 5000, "{}", text.len());
     }
 
     #[test]

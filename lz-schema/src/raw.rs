@@ -14,7 +14,7 @@ pub use words::{CategoryWord, FieldWord, RawSemantics, SEMANTICS, Word};
 
 use std::collections::HashMap;
 
-use crate::diagnostics::{Code, Sink, listed, nearest};
+use crate::diagnostics::{Code, Sink, listed};
 use crate::source::{Node, Span, Spanned, Value};
 
 /// Something that can be read from a YAML value.
@@ -147,7 +147,7 @@ fn entries<'a, T: Read>(node: &'a Node, sink: &mut Sink) -> Option<Vec<(Spanned<
 }
 
 fn unknown_key(sink: &mut Sink, key: &Spanned<String>, what: &str, known: &[&str]) {
-    let near = nearest(&key.value, known.iter().copied());
+    let near = sink.nearest(&key.value, known.iter().copied());
     let error = sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
     error.suggest(near);
     if near.is_none() {

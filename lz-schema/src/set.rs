@@ -149,6 +149,11 @@ pub fn report_yaml(issues: &[Spanned<YamlIssue>], files: &str, sink: &mut Sink) 
             YamlIssue::Unsupported(what) => {
                 sink.error(Code::YamlFeature, issue.span, format!("{files} do without {what}"));
             }
+            YamlIssue::TooDeep => {
+                let message =
+                    format!("lists and mappings stand inside each other deeper than {} levels", source::MAX_DEPTH);
+                sink.error(Code::YamlFeature, issue.span, message);
+            }
             YamlIssue::CutAtComma => {
                 let text = sink.source.slice(issue.span).to_owned();
                 sink.error(Code::CutAtComma, issue.span, "YAML cuts this value at its comma")

@@ -13,13 +13,17 @@ pub struct Source {
     pub path: String,
     /// The whole text; every line ends in `\n`.
     pub text: String,
+    /// Where each line begins, so that finding a line does not read the whole text.
+    lines: Vec<usize>,
 }
 
 impl Source {
     /// Takes a file's text and normalises its line ends, so that spans and digests do not depend on the checkout.
     pub fn new(path: impl Into<String>, text: &str) -> Source {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        Source { path: path.into().replace('\\', "/"), text: text.replace("\r\n", "\n").replace('\r', "\n") }
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
+        let lines = std::iter::once(0).chain(text.match_indices('\n').map(|(at, _)| at + 1)).collect();
+        Source { path: path.into().replace('\\', "/"), text, lines }
     }
 
     /// The text that a span covers; empty if the span is not inside the file.
@@ -29,15 +33,25 @@ impl Source {
 
     /// Line and column (both from 1, columns in characters) of a byte offset.
     pub fn position(&self, offset: usize) -> (usize, usize) {
-        let before = self.text.get(..offset).unwrap_or(&self.text);
-        let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-        let column = before.get(line_start..).map_or(0, |text| text.chars().count());
-        (before.matches('\n').count() + 1, column + 1)
+        let offset = if self.text.is_char_boundary(offset) { offset } else { self.text.len() };
+        let line = self.line(offset);
+        let before = self.text.get(self.line_start(line)..offset);
+        (line + 1, before.map_or(0, |text| text.chars().count()) + 1)
+    }
+
+    /// The number, from 0, of the line that an offset is in.
+    pub fn line(&self, offset: usize) -> usize {
+        self.lines.partition_point(|start| *start <= offset).saturating_sub(1)
+    }
+
+    /// Where a line, numbered from 0, begins; the end of the text for lines behind the last.
+    pub fn line_start(&self, line: usize) -> usize {
+        self.lines.get(line).copied().unwrap_or(self.text.len())
     }
 }
 
 /// A range of bytes in a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Span {
     /// First byte.
     pub start: usize,
@@ -124,7 +138,15 @@ pub enum YamlIssue {
     Unsupported(&'static str),
     /// A plain value inside `{ }` was cut in two at a comma inside its parentheses.
     CutAtComma,
+    /// Lists and mappings inside each other, deeper than [`MAX_DEPTH`]; nothing after it was read.
+    TooDeep,
 }
+
+/// How deep lists and mappings may stand inside each other: whoever walks a tree needs stack for each level.
+pub const MAX_DEPTH: usize = 64;
+
+/// The most bytes of an expression that is joined again from pieces: joining copies what is there already.
+const MAX_JOINED: usize = 4096;
 
 /// Reads a file. The tree is there whenever the text could be read at all, beside whatever was wrong with it.
 pub fn parse(source: &Source) -> (Option<Node>, Vec<Spanned<YamlIssue>>) {
@@ -134,6 +156,10 @@ pub fn parse(source: &Source) -> (Option<Node>, Vec<Spanned<YamlIssue>>) {
             Ok((event, span)) => {
                 let span = builder.span(&span);
                 builder.take(event, span);
+                if builder.open.len() > MAX_DEPTH {
+                    builder.issue(YamlIssue::TooDeep, one_character(&source.text, span.start));
+                    return (None, builder.issues);
+                }
             }
             Err(error) => {
                 let at = error.marker().byte_offset().unwrap_or(source.text.len());
@@ -282,7 +308,9 @@ impl Builder<'_> {
                     _ => self.issues.push(Spanned::new(YamlIssue::CutAtComma, whole)),
                 }
                 cut.span = whole;
-                if let Value::Scalar(scalar) = &mut cut.value {
+                if let Value::Scalar(scalar) = &mut cut.value
+                    && whole.end - whole.start <= MAX_JOINED
+                {
                     scalar.text = self.source.slice(whole).to_owned();
                 }
                 continue;
@@ -297,7 +325,11 @@ impl Builder<'_> {
         let mut joined: Vec<Node> = Vec::with_capacity(children.len());
         for child in children {
             match joined.last_mut() {
-                Some(last) if open_parentheses(last) > 0 && is_plain(&child) => {
+                Some(last)
+                    if last.span.end - last.span.start <= MAX_JOINED
+                        && open_parentheses(last) > 0
+                        && is_plain(&child) =>
+                {
                     last.span = last.span.to(child.span);
                     let text = self.source.slice(last.span).to_owned();
                     let verbatim_at = Some(last.span.start);

@@ -79,8 +79,8 @@ fn once(sink: &mut Sink, first: usize, targets: &[Target<'_>]) {
 }
 
 fn unknown_operation(name: &str, place: Span, catalogue: &Catalogue<'_>, sink: &mut Sink) {
-    sink.error(Code::UnknownOperation, place, format!("no operation or alias is called `{name}`"))
-        .suggest(catalogue.nearest(name));
+    let near = sink.nearest(name, catalogue.names());
+    sink.error(Code::UnknownOperation, place, format!("no operation or alias is called `{name}`")).suggest(near);
 }
 
 fn names_of_fused(node: &Node, catalogue: &Catalogue<'_>, sink: &mut Sink) {
@@ -235,7 +235,7 @@ impl Reader<'_, '_> {
                     .flat_map(|target| target.operation.types.iter().map(|ty| ty.name.as_str()))
             };
             if !known().any(|known| known == name) {
-                let near = nearest(name, known());
+                let near = self.sink.nearest(name, known());
                 let message = format!("`{}` has no dtype variable `{name}`", self.operation.name);
                 self.sink.error(Code::NoSuchSize, span, message).suggest(near);
             }
@@ -288,9 +288,10 @@ impl Reader<'_, '_> {
                 self.sink.error(Code::NoSuchSize, *span, message).note("write [\"any\"]");
             } else {
                 let message = format!("`{name}` is no layout of `{}`", self.operation.name);
+                let near = self.sink.nearest(name, known.iter().copied());
                 self.sink
                     .error(Code::UnknownCase, *span, message)
-                    .suggest(nearest(name, known.iter().copied()))
+                    .suggest(near)
                     .note(format!("the layouts are {}", listed(known.iter().copied())));
             }
         }
@@ -549,7 +550,7 @@ impl Reader<'_, '_> {
                     })
                     .collect();
                 if !known.contains(&name) {
-                    let near = nearest(name, known.iter().copied());
+                    let near = self.sink.nearest(name, known.iter().copied());
                     let message = format!("`{}` has no {what} `{name}`", self.operation.name);
                     self.sink.error(Code::NoSuchSize, item.span, message).suggest(near);
                 }

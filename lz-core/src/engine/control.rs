@@ -13,7 +13,7 @@ use super::world::Parts;
 use super::{Engine, Shared, devices};
 use crate::error::Error;
 use crate::health::HealthConfig;
-use crate::policy::file::{Document, Vocabulary};
+use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
 use crate::policy::layer::{Given, Layer, NotASetting};
 use crate::policy::overlay::Overlay;
 use crate::policy::stack::{ConfigEntry, PolicyStack, entries};
@@ -57,9 +57,9 @@ impl Engine {
 
     /// Reads a policy file. One that is wrong changes nothing, and the error is the whole diagnostic.
     pub fn load_config(&self, path: &Path) -> Result<(), Error> {
-        let shown = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
-        self.load_config_text(&shown, &text)
+        let text = PolicyText::read(path).map_err(|error| unreadable(path, &error))?;
+        self.settings().load(text.document(&self.vocabulary())?);
+        Ok(())
     }
 
     /// The same for a text; `path` names it in messages and in provenance.
@@ -201,14 +201,8 @@ fn watch_of(layer: &Layer) -> Watch {
     }
 }
 
-pub(super) fn unreadable(path: &str, error: &std::io::Error) -> Error {
+pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     let message = format!("cannot be read: {error}");
-    let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{path} {message}"))];
-    Error::Configuration { subject: path.to_owned(), message, reasons }
-}
-
-pub(super) fn wrong(path: &str, report: &lz_schema::diagnostics::Report) -> Error {
-    let reasons = report.diagnostics.iter();
-    let reasons = reasons.map(|one| Reason::new(ReasonCode::PolicyInvalid).message(one.message.clone()));
-    Error::Configuration { subject: path.to_owned(), message: report.to_string(), reasons: reasons.collect() }
+    let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{} {message}", path.display()))];
+    Error::Configuration { subject: path.display().to_string(), message, reasons }
 }

@@ -5,7 +5,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lz_schema::policy::SettingValue;
@@ -22,12 +22,19 @@ use crate::policy::layer::Layer;
 /// How long changes of health are collected before they are written.
 const COLLECT: Duration = Duration::from_millis(200);
 
+/// How long a database that another process holds is left alone before it is tried again: at first, and at most.
+const RETRY_FIRST: Duration = Duration::from_millis(100);
+const RETRY_LAST: Duration = Duration::from_secs(10);
+
 /// The database of an engine.
 #[derive(Debug)]
 pub(crate) struct Keeper {
     torch: String,
     state: Mutex<State>,
     saving: AtomicBool,
+    /// Somebody waits for a database that another process holds.
+    retrying: AtomicBool,
+    engine: OnceLock<Weak<Shared>>,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +46,13 @@ struct State {
 
 impl Keeper {
     pub fn new(torch: String) -> Keeper {
-        Keeper { torch, state: Mutex::default(), saving: AtomicBool::new(false) }
+        Keeper {
+            torch,
+            state: Mutex::default(),
+            saving: AtomicBool::new(false),
+            retrying: AtomicBool::new(false),
+            engine: OnceLock::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -68,8 +81,9 @@ fn expanded(path: &str) -> PathBuf {
 
 impl Shared {
     /// Sets who keeps things on disk. Only the first is taken.
-    pub(super) fn keep_with(&self, keeper: Keeper) {
-        let _ = self.keeper.set(Arc::new(keeper));
+    pub(super) fn keep_with(self: &Arc<Shared>, keeper: Keeper) -> bool {
+        let _ = keeper.engine.set(Arc::downgrade(self));
+        self.keeper.set(Arc::new(keeper)).is_ok()
     }
 
     /// Opens, changes or closes the database as settings say.
@@ -94,6 +108,30 @@ impl Shared {
             }
         }
         self.read_kept();
+    }
+
+    /// Tries a database again that another process holds, elsewhere and until it can be read; then what it knows is read.
+    fn retry_later(keeper: &Arc<Keeper>) {
+        if keeper.retrying.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let keeper = Arc::clone(keeper);
+        let wait = move || {
+            let mut pause = RETRY_FIRST;
+            loop {
+                std::thread::sleep(pause);
+                pause = (pause * 2).min(RETRY_LAST);
+                let shared = keeper.engine.get().and_then(Weak::upgrade);
+                let (Some(shared), Some(db)) = (shared, keeper.db()) else { break };
+                if !db.retry() {
+                    keeper.retrying.store(false, Ordering::Release);
+                    shared.read_kept();
+                    return;
+                }
+            }
+            keeper.retrying.store(false, Ordering::Release);
+        };
+        let _ = std::thread::Builder::new().name("lz-perfdb".to_owned()).spawn(wait);
     }
 
     /// Reads what the database knows about the kernels that there are.
@@ -136,6 +174,9 @@ impl Shared {
             HealthScope::Kernel => world.registry.kernel(name).map(|entry| entry.spec.version.clone()),
             HealthScope::Backend => world.registry.backend(name).map(|backend| backend.version.clone()),
         });
+        if db.is_busy() {
+            Self::retry_later(keeper);
+        }
     }
 
     /// Health has changed: writes it, a little later and elsewhere.
@@ -194,7 +235,7 @@ impl Engine {
             state.db = Some(db);
             state.use_environment = true;
         }
-        let taken = self.shared.keeper.set(Arc::new(keeper)).is_ok();
+        let taken = self.shared.keep_with(keeper);
         if taken {
             self.shared.read_kept();
         }

@@ -2,17 +2,18 @@
 //!
 //! Everything is read and checked before anything acts; what is wrong is an error with the whole diagnostic and no engine.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Engine;
-use super::control::{unreadable, wrong};
+use super::control::unreadable;
 use super::keep::Keeper;
 use crate::error::Error;
 use crate::health::{Clock, Health, HealthConfig, SystemClock};
 use crate::operation::OperationInfo;
 use crate::policy::env;
-use crate::policy::file::{Document, Vocabulary};
+use crate::policy::file::{Document, PolicyText, Vocabulary, wrong};
 use crate::policy::layer::Given;
 use crate::reason::{Reason, ReasonCode};
 use crate::reload::{DEBOUNCE, Outcome, Reload, WatchError, watch};
@@ -24,12 +25,13 @@ const FILE: &str = "layerzero.yaml";
 #[derive(Debug)]
 pub struct EngineBuilder {
     config: Option<PathBuf>,
-    variables: Vec<(String, String)>,
+    variables: Vec<(OsString, OsString)>,
     look_around: bool,
     calls: Vec<(String, Given)>,
     operations: Vec<&'static OperationInfo>,
     clock: Arc<dyn Clock>,
     torch: String,
+    warn: fn(&str),
 }
 
 impl Default for EngineBuilder {
@@ -42,6 +44,7 @@ impl Default for EngineBuilder {
             operations: Vec::new(),
             clock: Arc::new(SystemClock::default()),
             torch: String::new(),
+            warn: |warning| eprintln!("layerzero: {warning}"),
         }
     }
 }
@@ -56,11 +59,7 @@ impl EngineBuilder {
     /// is there.
     #[must_use]
     pub fn from_environment(mut self) -> EngineBuilder {
-        // Variables that are not text cannot be ours.
-        let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            Some((name.into_string().ok()?, value.into_string().ok()?))
-        };
-        self.variables = std::env::vars_os().filter_map(text).collect();
+        self.variables = std::env::vars_os().collect();
         self.look_around = true;
         self
     }
@@ -68,7 +67,15 @@ impl EngineBuilder {
     /// With these variables in place of the process's own.
     #[must_use]
     pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> EngineBuilder {
-        self.variables = variables.into_iter().collect();
+        self.variables =
+            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self
+    }
+
+    /// With somebody else to tell what is suspicious and no mistake: by default it is written to the error stream.
+    #[must_use]
+    pub fn warn(mut self, warn: fn(&str)) -> EngineBuilder {
+        self.warn = warn;
         self
     }
 
@@ -117,12 +124,16 @@ impl EngineBuilder {
             env::read(self.variables, &vocabulary).map_err(|report| wrong("the environment", &report))?;
         for warning in &environment.warnings {
             tracing::warn!("{}", warning.message);
+            (self.warn)(&warning.message);
         }
         let named = self.config.or_else(|| environment.config.as_ref().map(PathBuf::from));
-        let around = || self.look_around.then(|| PathBuf::from(FILE)).filter(|path| path.exists());
-        let document = match named.or_else(around) {
+        let document = match named {
+            Some(path) => read(&path)?.document(&vocabulary)?,
+            None if self.look_around => match found()? {
+                Some(text) => text.document(&vocabulary)?,
+                None => Document::built_in(),
+            },
             None => Document::built_in(),
-            Some(path) => read(&path, &vocabulary)?,
         };
         check_profile(&environment, &document)?;
         let engine = Engine::with_health(Arc::new(Health::new(HealthConfig::default(), self.clock)));
@@ -150,10 +161,21 @@ fn check_profile(environment: &env::Environment, document: &Document) -> Result<
     }
 }
 
-fn read(path: &Path, vocabulary: &Vocabulary) -> Result<Document, Error> {
-    let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|error| unreadable(&shown, &error))?;
-    Document::read(&shown, &text, vocabulary).map_err(|report| wrong(&shown, &report))
+fn read(path: &Path) -> Result<PolicyText, Error> {
+    PolicyText::read(path).map_err(|error| unreadable(path, &error))
+}
+
+/// The file of the working directory, if there is one. Nobody has named it, so it must be under this user's control: whoever
+/// may write into a shared folder could otherwise set up the programs that others run there.
+fn found() -> Result<Option<PolicyText>, Error> {
+    let path = Path::new(FILE);
+    // Only a file that is not there means that nobody wants anything; one that cannot be read was meant to be.
+    if std::fs::symlink_metadata(path).is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+        return Ok(None);
+    }
+    let text = read(path)?;
+    text.check_trust()?;
+    Ok(Some(text))
 }
 
 impl Engine {

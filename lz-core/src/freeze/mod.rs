@@ -17,6 +17,7 @@ use crate::engine::call::Call;
 use crate::engine::decide;
 use crate::engine::world::World;
 use crate::error::Error;
+use crate::files;
 use crate::filter;
 use crate::mode::{self, Mode};
 use crate::operation::OperationInfo;
@@ -161,7 +162,7 @@ impl Engine {
     /// Reads a lockfile and compares what was recorded to it.
     pub fn verify_lockfile_at(&self, path: &Path) -> Result<Verification, Error> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| Error::Configuration {
+        let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| Error::Configuration {
             subject: name.clone(),
             message: error.to_string(),
             reasons: vec![Reason::new(ReasonCode::LockfileInvalid).message(error.to_string())],

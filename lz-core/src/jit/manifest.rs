@@ -16,6 +16,7 @@ use super::WarmupItem;
 use crate::bucket::Bucket;
 use crate::context::Context;
 use crate::expression_names;
+use crate::files;
 use crate::operation::OperationInfo;
 use crate::registry::Registry;
 
@@ -77,7 +78,7 @@ pub struct Manifest {
     /// What is served: any text, for example a hash of the model's configuration.
     pub model: String,
     entries: BTreeMap<(String, String, Vec<u64>), ManifestEntry>,
-    /// The file is of a later version and must not be overwritten.
+    /// The file is of a later version, or not a manifest at all, and must not be overwritten.
     foreign: bool,
 }
 
@@ -101,10 +102,13 @@ impl Manifest {
     /// mistake, a damaged one is put aside, one of another model or older than `stale` is not trusted.
     pub fn load(path: &Path, model: &str, stale: Duration) -> (Manifest, Option<String>) {
         let empty = Manifest::new(model);
-        let text = match fs::read_to_string(path) {
+        let text = match files::read_text(path, files::MAX_TABLE_BYTES) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return (empty, None),
-            Err(error) => return (empty, Some(format!("{} cannot be read: {error}", path.display()))),
+            Err(error) => {
+                let what = format!("{} cannot be read and is left alone: {error}", path.display());
+                return (Manifest { foreign: true, ..empty }, Some(what));
+            }
         };
         let version = serde_json::from_str::<serde_json::Value>(&text)
             .ok()
@@ -118,6 +122,12 @@ impl Manifest {
         }
         let file: File = match serde_json::from_str(&text) {
             Ok(file) => file,
+            // The setting may name any file by mistake; only what looks like a manifest of ours is put aside.
+            Err(error) if !text.contains("\"layerzero\"") => {
+                let what =
+                    format!("{} is no manifest of shapes and is left alone: {error}", path.display());
+                return (Manifest { foreign: true, ..empty }, Some(what));
+            }
             Err(error) => {
                 let aside = beside(path, "damaged");
                 let put = fs::rename(path, &aside).is_ok();
@@ -212,7 +222,8 @@ impl Manifest {
     pub fn save(&self, path: &Path) -> io::Result<()> {
         let (mut all, _) = Manifest::load(path, &self.model, Duration::MAX);
         if all.foreign || self.foreign {
-            return Err(io::Error::other(format!("{} is of a later version", path.display())));
+            let message = format!("{} is of a later version, or no manifest of shapes", path.display());
+            return Err(io::Error::other(message));
         }
         for (key, entry) in &self.entries {
             let newer = all.entries.get(key).is_none_or(|there| there.seen_at <= entry.seen_at);

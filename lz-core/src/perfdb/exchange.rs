@@ -5,10 +5,13 @@
 
 use std::fmt;
 use std::io::{BufRead, Write};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::measurements::{find, put};
+use crate::files::{MAX_EXPORT_BYTES, RegularFile};
+
 use super::{DropReason, Evidence, Filter, HealthRow, Measurement, PerfDb};
 
 /// The name of the format, in the first line.
@@ -54,7 +57,50 @@ impl fmt::Display for ExportError {
 
 impl std::error::Error for ExportError {}
 
-/// A line that was not imported.
+/// The most wrong lines that are named; the others are counted.
+const MAX_NAMED: usize = 20;
+
+/// Why nothing was imported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ImportError {
+    /// The file cannot be read.
+    Unreadable(String),
+    /// It is not an export of ours, or lines of it are wrong.
+    Rejected {
+        /// The first wrong lines.
+        lines: Vec<RejectedLine>,
+        /// How many there are in all.
+        count: usize,
+    },
+    /// The database did not take it.
+    Dropped(DropReason),
+}
+
+impl fmt::Display for ImportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreadable(message) => write!(f, "nothing was imported: {message}"),
+            Self::Rejected { lines, count } => {
+                write!(f, "nothing was imported: {count} wrong line{}", if *count == 1 { "" } else { "s" })?;
+                for line in lines {
+                    write!(f, "\n  line {}: {}", line.line, line.message)?;
+                }
+                if *count > lines.len() { write!(f, "\n  … and {} more", count - lines.len()) } else { Ok(()) }
+            }
+            Self::Dropped(reason) => write!(f, "nothing was imported: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for ImportError {}
+
+impl From<DropReason> for ImportError {
+    fn from(reason: DropReason) -> ImportError {
+        ImportError::Dropped(reason)
+    }
+}
+
+/// A line that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RejectedLine {
     /// Which line, from 1.
@@ -72,8 +118,6 @@ pub struct ImportReport {
     pub kept: usize,
     /// Health rows handed to the database.
     pub health: usize,
-    /// Lines that were refused; the others are imported all the same.
-    pub rejected: Vec<RejectedLine>,
 }
 
 impl PerfDb {
@@ -96,14 +140,25 @@ impl PerfDb {
         Ok(exported)
     }
 
-    /// Reads JSON lines. A line that is wrong is named and left out; a file of another format is refused whole.
-    pub fn import(&self, from: impl BufRead) -> Result<ImportReport, DropReason> {
-        let mut report = ImportReport::default();
+    /// Imports a file; see [`PerfDb::import`].
+    pub fn import_file(&self, path: &Path) -> Result<ImportReport, ImportError> {
+        let read = RegularFile::open(path).and_then(|mut file| file.bytes(MAX_EXPORT_BYTES));
+        let bytes = read.map_err(|error| ImportError::Unreadable(error.to_string()))?;
+        self.import(bytes.as_slice())
+    }
+
+    /// Reads JSON lines, all or none of them: every line that is wrong is named, and then nothing is stored.
+    pub fn import(&self, from: impl BufRead) -> Result<ImportReport, ImportError> {
         let (mut measurements, mut health) = (Vec::new(), Vec::new());
+        let (mut lines, mut count) = (Vec::new(), 0);
         let mut headed = false;
         for (index, text) in from.lines().enumerate() {
-            let line = index + 1;
-            let mut reject = |message: String| report.rejected.push(RejectedLine { line, message });
+            let mut reject = |message: String| {
+                count += 1;
+                if lines.len() < MAX_NAMED {
+                    lines.push(RejectedLine { line: index + 1, message });
+                }
+            };
             let text = match text {
                 Ok(text) => text,
                 Err(error) => {
@@ -120,13 +175,13 @@ impl PerfDb {
                         reject(format!(
                             "format `{format}` version {version} is not `{EXCHANGE_FORMAT}` version {EXCHANGE_VERSION}"
                         ));
-                        return Ok(report);
+                        break;
                     }
                     headed = true;
                 }
                 Ok(_) | Err(_) if !headed => {
-                    reject("the first line must be the header".to_owned());
-                    return Ok(report);
+                    reject("the first line must be the header that `export` writes".to_owned());
+                    break;
                 }
                 Ok(Line::Measurement(evidence)) => {
                     let Evidence { key, timing, expires_at, .. } = (*evidence).clone();
@@ -138,6 +193,13 @@ impl PerfDb {
                 Ok(Line::Health(row)) => health.push(row),
                 Err(error) => reject(error.to_string()),
             }
+        }
+        if !headed && count == 0 {
+            lines.push(RejectedLine { line: 1, message: "the file is empty".to_owned() });
+            count = 1;
+        }
+        if count > 0 {
+            return Err(ImportError::Rejected { lines, count });
         }
         let (stored, kept) = self.write(|transaction| {
             let (mut stored, mut kept) = (0, 0);
@@ -153,9 +215,6 @@ impl PerfDb {
             Ok((stored, kept))
         })?;
         self.save_health(&health)?;
-        report.stored = stored;
-        report.kept = kept;
-        report.health = health.len();
-        Ok(report)
+        Ok(ImportReport { stored, kept, health: health.len() })
     }
 }

@@ -18,7 +18,9 @@ mod store;
 
 pub use bucket::{Bucket, MalformedBucket};
 pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence, decay};
-pub use exchange::{EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportReport, RejectedLine};
+pub use exchange::{
+    EXCHANGE_FORMAT, EXCHANGE_VERSION, ExportError, Exported, ImportError, ImportReport, RejectedLine,
+};
 pub use filter::{Filter, Invalidation};
 pub use health_rows::{HealthRow, HealthScope, HealthState};
 pub use measurements::Query;

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs::{self, File};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -11,13 +12,17 @@ use rusqlite::{Connection, ErrorCode, OpenFlags};
 
 use super::migrations::{APPLICATION_ID, SCHEMA_VERSION, migrate, version};
 use super::store::{Backing, PerfDb};
+use crate::files::{self, RegularFile};
 use crate::reason::{Reason, ReasonCode};
 
 /// How to open.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Options {
-    /// How long a call waits for another process's write before it gives up.
+    /// How long opening and reading wait for another process before they go on without the database. A call of an operation
+    /// may stand behind them, so that this is short; a database that was busy is tried again later.
     pub busy_timeout: Duration,
+    /// How long a write waits for another process before it is dropped. No call of an operation waits for one.
+    pub write_timeout: Duration,
     /// Never write, not even to repair or migrate: for inspection.
     pub read_only: bool,
     /// The most pages the file may have (4 KiB each): a growth limit, enforced like a full disk.
@@ -26,7 +31,12 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Options { busy_timeout: Duration::from_secs(5), read_only: false, max_pages: None }
+        Options {
+            busy_timeout: Duration::from_millis(50),
+            write_timeout: Duration::from_secs(5),
+            read_only: false,
+            max_pages: None,
+        }
     }
 }
 
@@ -78,6 +88,13 @@ pub enum ClosedReason {
         /// The mark in its header.
         application_id: i32,
     },
+    /// A file that is no database at all: it is left as it is.
+    NotADatabase {
+        /// What it is instead.
+        message: String,
+    },
+    /// Another process holds the database. It is tried again later.
+    Busy,
     /// A damaged file that could not be moved away.
     Damaged {
         /// What is wrong with it, and why it could not be moved.
@@ -108,6 +125,10 @@ impl fmt::Display for ClosedReason {
             Self::ForeignDatabase { application_id } => {
                 write!(f, "a database of another program (application id {application_id:#010x})")
             }
+            Self::NotADatabase { message } => {
+                write!(f, "not a performance database and left as it is ({message}): name another file in `perfdb.path`")
+            }
+            Self::Busy => f.write_str("another process holds it; it is tried again later"),
             Self::Damaged { message } => write!(f, "damaged: {message}"),
             Self::Unavailable { message } => write!(f, "cannot be opened: {message}"),
         }
@@ -181,12 +202,16 @@ impl From<rusqlite::Error> for Failure {
         let message = error.to_string();
         match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase) => Failure::Damaged(message),
+            Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => Failure::Closed(ClosedReason::Busy),
             _ => Failure::NotWritable(message),
         }
     }
 }
 
 pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatus) {
+    if let Err(reason) = recognized(path) {
+        return closed(reason);
+    }
     if options.read_only {
         return read_only(path, options, "opened for reading only".to_owned());
     }
@@ -195,7 +220,10 @@ pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatu
         let _ = fs::create_dir_all(folder);
     }
     // One process at a time decides whether the file is damaged, moves it and migrates. The lock dies with its holder.
-    let _guard = opening_lock(path);
+    let _guard = match opening_lock(path, options.busy_timeout) {
+        Ok(guard) => guard,
+        Err(reason) => return closed(reason),
+    };
     let existed = fs::metadata(path).is_ok_and(|file| file.len() > 0);
     match writable(path, options) {
         Ok((connection, _)) if !existed => (Backing::Writable(connection), OpenStatus::Created),
@@ -203,10 +231,56 @@ pub(super) fn open_backing(path: &Path, options: Options) -> (Backing, OpenStatu
             let migrated_from = (found < SCHEMA_VERSION).then_some(found);
             (Backing::Writable(connection), OpenStatus::Ready { migrated_from })
         }
-        Err(Failure::Closed(reason)) => (Backing::Closed(reason.clone()), OpenStatus::Closed(reason)),
+        Err(Failure::Closed(reason)) => closed(reason),
         Err(Failure::NotWritable(why)) => read_only(path, options, why),
         Err(Failure::Damaged(why)) => quarantine_and_restart(path, options, why),
     }
+}
+
+/// What every SQLite file begins with.
+const MAGIC: &[u8; 16] = b"SQLite format 3\0";
+
+/// Where the application id lies in such a file, big-endian.
+const APPLICATION_ID_AT: usize = 68;
+
+/// The most bytes of the file: opening checks all of it.
+const MAX_BYTES: u64 = 1 << 30;
+
+/// Whether the file may be opened as a database and, if damaged, be set aside: it is absent, empty, or says of itself that it
+/// is a SQLite file. A setting may name any file by mistake, and that file must stay as it is. Nothing here waits.
+fn recognized(path: &Path) -> Result<(), ClosedReason> {
+    for suffix in ["", "-wal", "-shm", "-journal", ".lock"] {
+        files::check_regular_or_absent(&beside(path, suffix))
+            .map_err(|error| ClosedReason::Unavailable { message: error.to_string() })?;
+    }
+    let mut file = match RegularFile::open(path) {
+        Ok(file) => file.into_file(),
+        // Opening says what keeps it from being read, or makes a new file.
+        Err(_) => return Ok(()),
+    };
+    let length = file.metadata().map_or(0, |metadata| metadata.len());
+    let mut head = Vec::new();
+    let read = file.by_ref().take(100).read_to_end(&mut head);
+    if read.is_err() || head.is_empty() {
+        return Ok(());
+    }
+    if !head.starts_with(MAGIC) {
+        let message = "it does not begin as a SQLite file does".to_owned();
+        return Err(ClosedReason::NotADatabase { message });
+    }
+    if length > MAX_BYTES {
+        return Err(ClosedReason::Unavailable { message: format!("it has more than {MAX_BYTES} bytes") });
+    }
+    Ok(())
+}
+
+/// The application id in the file's header; `None` where the file is too short to have one.
+fn stated_application_id(path: &Path) -> Option<i32> {
+    let file = RegularFile::open(path).ok()?.into_file();
+    let mut head = Vec::new();
+    file.take(100).read_to_end(&mut head).ok()?;
+    let bytes = head.get(APPLICATION_ID_AT..APPLICATION_ID_AT + 4)?;
+    Some(i32::from_be_bytes(bytes.try_into().ok()?))
 }
 
 fn closed(reason: ClosedReason) -> (Backing, OpenStatus) {
@@ -214,6 +288,10 @@ fn closed(reason: ClosedReason) -> (Backing, OpenStatus) {
 }
 
 fn quarantine_and_restart(path: &Path, options: Options, why: String) -> (Backing, OpenStatus) {
+    // Damaged, and somebody else's: nothing of it is ours to move.
+    if let Some(application_id) = stated_application_id(path).filter(|id| *id != APPLICATION_ID) {
+        return closed(ClosedReason::ForeignDatabase { application_id });
+    }
     let kept_as = match quarantine(path) {
         Ok(kept_as) => kept_as,
         Err(error) => {
@@ -350,17 +428,19 @@ fn quarantine(path: &Path) -> std::io::Result<PathBuf> {
     Ok(kept_as)
 }
 
-/// Waits a while for the lock beside the file, and goes on without it rather than hang behind a stopped process.
-fn opening_lock(path: &Path) -> Option<File> {
-    let file = File::options().create(true).truncate(false).write(true).open(beside(path, ".lock")).ok()?;
-    let deadline = Instant::now() + Duration::from_secs(10);
+/// Waits a while for the lock beside the file; without one where none can be made, as in a folder that is only read.
+fn opening_lock(path: &Path, patience: Duration) -> Result<Option<File>, ClosedReason> {
+    let lock = File::options().create(true).truncate(false).write(true).open(beside(path, ".lock"));
+    let Ok(file) = lock else { return Ok(None) };
+    let deadline = Instant::now() + patience;
     loop {
         match file.try_lock() {
-            Ok(()) => return Some(file),
+            Ok(()) => return Ok(Some(file)),
             Err(fs::TryLockError::WouldBlock) if Instant::now() < deadline => {
                 std::thread::sleep(Duration::from_millis(2));
             }
-            Err(_) => return None,
+            Err(fs::TryLockError::WouldBlock) => return Err(ClosedReason::Busy),
+            Err(_) => return Ok(None),
         }
     }
 }

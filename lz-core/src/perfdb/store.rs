@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
 
@@ -118,7 +118,12 @@ struct Inner {
     failed_reads: u64,
     last_failure: Option<DropReason>,
     quarantined: Option<PathBuf>,
+    /// When a database that another process holds is tried again.
+    retry_at: Instant,
 }
+
+/// How often a database that another process holds is tried again by those who read.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// The performance database. Shared between threads by reference; calls queue for its one connection.
 #[derive(Debug)]
@@ -137,6 +142,7 @@ impl PerfDb {
             failed_reads: 0,
             last_failure: None,
             quarantined: None,
+            retry_at: Instant::now() + RETRY,
         };
         PerfDb { path, options, inner: Mutex::new(inner) }
     }
@@ -183,46 +189,70 @@ impl PerfDb {
         inner
     }
 
+    /// Opens a database again that another process held, if it did; says whether another process still holds it.
+    pub fn retry(&self) -> bool {
+        self.reopen(&mut self.inner())
+    }
+
+    /// Whether it is closed because another process holds it.
+    pub fn is_busy(&self) -> bool {
+        matches!(self.inner().backing, Backing::Closed(ClosedReason::Busy))
+    }
+
+    fn reopen(&self, inner: &mut Inner) -> bool {
+        if matches!(inner.backing, Backing::Closed(ClosedReason::Busy)) {
+            (inner.backing, _) = open_backing(&self.path, self.options);
+            inner.retry_at = Instant::now() + RETRY;
+        }
+        matches!(inner.backing, Backing::Closed(ClosedReason::Busy))
+    }
+
     /// Runs a question. A closed database answers nothing; a failing one answers nothing and is counted.
     pub(super) fn read<T: Default>(&self, question: impl FnOnce(&Connection) -> rusqlite::Result<T>) -> T {
         let mut inner = self.inner();
+        if Instant::now() >= inner.retry_at {
+            self.reopen(&mut inner);
+        }
         let result = match &inner.backing {
             Backing::Writable(connection) | Backing::ReadOnly(connection) => question(connection),
             Backing::Closed(_) => return T::default(),
         };
         result.unwrap_or_else(|error| {
             inner.failed_reads += 1;
-            self.note(&mut inner, DropReason::from(error));
+            let reason = DropReason::from(error);
+            if reason == DropReason::Busy {
+                // The next question must not wait as well.
+                inner.backing = Backing::Closed(ClosedReason::Busy);
+                inner.retry_at = Instant::now() + RETRY;
+            }
+            self.note(&mut inner, reason);
             T::default()
         })
     }
 
     /// Runs a change in a transaction of its own that takes the write lock first, so that reading and writing back is atomic
-    /// over all processes.
+    /// over all processes. Waits for other processes without keeping readers of this one waiting.
     pub(super) fn write<T>(
         &self,
-        change: impl FnOnce(&Transaction<'_>) -> rusqlite::Result<T>,
+        change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
     ) -> Result<T, DropReason> {
-        let mut inner = self.inner();
-        let result = match &mut inner.backing {
-            Backing::Writable(connection) => {
-                let outcome = connection.transaction_with_behavior(TransactionBehavior::Immediate).and_then(
-                    |transaction| {
-                        let value = change(&transaction)?;
-                        transaction.commit()?;
-                        Ok(value)
-                    },
-                );
-                outcome.map_err(DropReason::from)
+        let deadline = Instant::now() + self.options.write_timeout.max(self.options.busy_timeout);
+        loop {
+            let mut inner = self.inner();
+            self.reopen(&mut inner);
+            let result = attempt(&mut inner.backing, &change);
+            let busy = matches!(result, Err(DropReason::Busy | DropReason::Closed(ClosedReason::Busy)));
+            if busy && Instant::now() < deadline {
+                drop(inner);
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
             }
-            Backing::ReadOnly(_) => Err(DropReason::ReadOnly),
-            Backing::Closed(reason) => Err(DropReason::Closed(reason.clone())),
-        };
-        if let Err(reason) = &result {
-            inner.dropped_writes += 1;
-            self.note(&mut inner, reason.clone());
+            if let Err(reason) = &result {
+                inner.dropped_writes += 1;
+                self.note(&mut inner, reason.clone());
+            }
+            return result;
         }
-        result
     }
 
     /// Counts a record that was refused before it reached the database.
@@ -237,7 +267,8 @@ impl PerfDb {
     /// Remembers a failure; says it once, not for each of a thousand writes; opens anew when the file turned out damaged.
     fn note(&self, inner: &mut Inner, reason: DropReason) {
         let path = self.path.display();
-        if inner.last_failure.as_ref() != Some(&reason) && !matches!(reason, DropReason::Closed(_)) {
+        let waits = matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
+        if inner.last_failure.as_ref() != Some(&reason) && !waits {
             tracing::warn!(%path, %reason, "performance database call failed; selection goes on without it");
         }
         if matches!(reason, DropReason::Damaged { .. }) {
@@ -255,11 +286,28 @@ impl PerfDb {
     }
 }
 
+/// One try of a change.
+fn attempt<T>(
+    backing: &mut Backing,
+    change: impl Fn(&Transaction<'_>) -> rusqlite::Result<T>,
+) -> Result<T, DropReason> {
+    match backing {
+        Backing::Writable(connection) => {
+            let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+            let value = change(&transaction)?;
+            transaction.commit()?;
+            Ok(value)
+        }
+        Backing::ReadOnly(_) => Err(DropReason::ReadOnly),
+        Backing::Closed(reason) => Err(DropReason::Closed(reason.clone())),
+    }
+}
+
 impl Drop for PerfDb {
     /// Folds the log into the file, so that a copy of the file alone is whole. Best effort: others may still be reading.
     fn drop(&mut self) {
         if let Backing::Writable(connection) = &self.inner().backing {
-            let _ = connection.busy_timeout(std::time::Duration::ZERO);
+            let _ = connection.busy_timeout(Duration::ZERO);
             let _ = connection.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
         }
     }

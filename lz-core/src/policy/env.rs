@@ -1,8 +1,9 @@
 //! The environment as a layer: `LAYERZERO_DISABLED`, `_LOCK_*`, `_PREFER`, `_AVOID`, `_VERBOSE`, `_DETERMINISTIC`, `_DEBUG`,
-//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`.
+//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_THREADS`, `_TOKENIZERS`, `_BACKENDS`) are checked.
 //!
 //! The variables are given, not looked up, so that a test needs no environment of its own.
 
+use std::ffi::OsString;
 use std::sync::Arc;
 
 use lz_schema::diagnostics::{Code, Diagnostic, Report, Sink, nearest};
@@ -23,7 +24,10 @@ const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DEBUG", "debug", true),
 ];
 
-const OTHERS: [&str; 6] = [
+const OTHERS: [&str; 9] = [
+    THREADS,
+    TOKENIZERS,
+    BACKENDS,
     "LAYERZERO_PREFER",
     "LAYERZERO_AVOID",
     "LAYERZERO_CONFIG",
@@ -33,6 +37,12 @@ const OTHERS: [&str; 6] = [
 ];
 
 const ISOLATION: &str = "LAYERZERO_BACKEND_ISOLATION";
+/// Read by the thread pool: how many threads kernels share.
+const THREADS: &str = "LAYERZERO_THREADS";
+/// Read by Python: whether all fast tokenizers of transformers are replaced.
+const TOKENIZERS: &str = "LAYERZERO_TOKENIZERS";
+/// Read by Python: `none` leaves installed backends out.
+const BACKENDS: &str = "LAYERZERO_BACKENDS";
 /// What a host tells a worker process; not for selection.
 const WORKER_PREFIX: &str = "LAYERZERO_WORKER_";
 
@@ -47,14 +57,16 @@ pub struct Environment {
     pub warnings: Vec<Diagnostic>,
 }
 
-/// Reads variables; those that do not begin with `LAYERZERO_`, and empty ones, say nothing.
+/// Reads variables; those whose names do not look like ours, and empty ones, say nothing. A value that is not UTF-8 is a
+/// mistake like any other value that cannot be understood.
 pub fn read(
-    variables: impl IntoIterator<Item = (String, String)>,
+    variables: impl IntoIterator<Item = (impl Into<OsString>, impl Into<OsString>)>,
     vocabulary: &Vocabulary,
 ) -> Result<Environment, Report> {
     let mut ours: Vec<(String, String)> = variables
         .into_iter()
-        .filter(|(name, value)| name.starts_with(PREFIX) && !value.trim().is_empty())
+        .map(|(name, value)| (lossy(name.into()), lossy(value.into())))
+        .filter(|(name, value)| looks_like_ours(name) && !value.trim().is_empty())
         .map(|(name, value)| (name, value.replace(['\n', '\r'], " ")))
         .collect();
     ours.sort();
@@ -78,6 +90,21 @@ pub fn read(
     }
 }
 
+/// Text with a replacement character for what is not UTF-8; no variable of ours may hold that character.
+fn lossy(text: OsString) -> String {
+    text.to_string_lossy().into_owned()
+}
+
+/// Also names that were misspelled at their beginning, `LAYER_ZERO_CONFIG` or `layerzero_config`: nobody else's begin so.
+fn looks_like_ours(name: &str) -> bool {
+    name.get(..5).is_some_and(|start| start.eq_ignore_ascii_case("LAYER"))
+        && (name.starts_with(PREFIX) || nearest(name, known_names()).is_some())
+}
+
+fn known_names() -> impl Iterator<Item = &'static str> {
+    SWITCHES.iter().map(|(known, ..)| *known).chain(OTHERS)
+}
+
 struct Reader<'a> {
     sink: Sink,
     environment: Environment,
@@ -90,6 +117,11 @@ impl Reader<'_> {
     fn variable(&mut self, name: &str, value: &str) {
         let place = Span::new(self.start + name.len() + 1, self.start + name.len() + 1 + value.len());
         let name_place = Span::new(self.start, self.start + name.len());
+        let is_worker = name.starts_with(WORKER_PREFIX);
+        if value.contains(char::REPLACEMENT_CHARACTER) && name.starts_with(PREFIX) && !is_worker {
+            self.sink.error(Code::BadVariable, place, format!("the value of `{name}` is not UTF-8 text"));
+            return;
+        }
         if let Some((_, key, meant)) = SWITCHES.iter().find(|(known, ..)| *known == name) {
             let on = match value.trim().to_ascii_lowercase().as_str() {
                 "1" | "true" | "yes" | "on" => true,
@@ -114,12 +146,22 @@ impl Reader<'_> {
                 self.environment.layer.settings.insert("profile", Sourced::new(value, name));
             }
             ISOLATION => self.isolation(value, place),
-            _ if name.starts_with(WORKER_PREFIX) => {}
+            THREADS if value.trim().parse::<usize>().is_ok_and(|threads| threads > 0) => {}
+            THREADS => self.bad_value(name, "a whole number from 1", place),
+            TOKENIZERS if matches!(value.trim(), "0" | "1") => {}
+            TOKENIZERS => self.bad_value(name, "1 or 0", place),
+            BACKENDS if value.trim() == "none" => {}
+            BACKENDS => self.bad_value(name, "`none`, or to be unset", place),
+            _ if is_worker => {}
             _ => match name.strip_prefix("LAYERZERO_LOCK_") {
                 Some(operation) => self.lock(name, operation, value.trim(), name_place, place),
                 None => self.unknown(name, name_place),
             },
         }
+    }
+
+    fn bad_value(&mut self, name: &str, needs: &str, place: Span) {
+        self.sink.error(Code::BadVariable, place, format!("`{name}` needs {needs}"));
     }
 
     fn list(&mut self, list: List, name: &str, value: &str, place: Span) {
@@ -182,10 +224,12 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, name: &str, place: Span) {
-        let known = SWITCHES.iter().map(|(known, ..)| *known).chain(OTHERS);
-        let near = nearest(name, known);
-        let mut warning =
-            Diagnostic::new(Code::BadVariable, &self.sink.source, place, format!("nothing reads `{name}`"));
+        let near = nearest(name, known_names());
+        let message = match near {
+            Some(near) => format!("nothing reads the environment variable `{name}`; did you mean `{near}`?"),
+            None => format!("nothing reads the environment variable `{name}`"),
+        };
+        let mut warning = Diagnostic::new(Code::BadVariable, &self.sink.source, place, message);
         warning.suggest(near);
         self.environment.warnings.push(warning);
     }

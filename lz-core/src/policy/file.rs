@@ -1,20 +1,72 @@
 //! A policy file: read, checked against the operations that are known, and turned into layers.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 
 use lz_schema::diagnostics::{Code, Report, Sink};
-use lz_schema::policy::{self as language, PolicyFile};
+use lz_schema::policy::{self as language, NAMING_CODE, PolicyFile};
 use lz_schema::source::{Source, Span};
 
 use super::layer::{Layer, list_key};
 use super::rules;
 use super::{Listed, Lock, Pattern, Provenance, Sourced};
 use crate::descriptor::Catalogue;
+use crate::error::Error;
+use crate::files::{MAX_TEXT_BYTES, RegularFile, Untrusted};
 use crate::operation::OperationInfo;
+use crate::reason::{Reason, ReasonCode};
 
 /// The profiles that every policy has; a file may define its own of the same name.
 const BUILT_IN: &str = include_str!("profiles.yaml");
+
+/// The text of a policy file, and whether only this user or root can have written it.
+#[derive(Debug, Clone)]
+pub struct PolicyText {
+    /// The path, as messages and provenance show it.
+    pub path: String,
+    /// The text.
+    pub text: String,
+    trust: Result<(), Untrusted>,
+}
+
+impl PolicyText {
+    /// Reads a regular file of bounded size.
+    pub fn read(path: &Path) -> std::io::Result<PolicyText> {
+        let mut file = RegularFile::open(path)?;
+        let text = file.text(MAX_TEXT_BYTES)?;
+        Ok(PolicyText { path: path.display().to_string(), text, trust: file.check_trust() })
+    }
+
+    /// Refuses a file that somebody else can have written.
+    pub fn check_trust(&self) -> Result<(), Error> {
+        let untrusted = |why: &Untrusted| {
+            let message = format!(
+                "a file that nobody has named, and one that names programs or plugins, must be under this user's control: {why}"
+            );
+            let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
+            Error::Configuration { subject: self.path.clone(), message, reasons }
+        };
+        self.trust.as_ref().map(|()| ()).map_err(untrusted)
+    }
+
+    /// The checked policy. What it names to be run or loaded is taken only from a file that is trusted.
+    pub fn document(&self, vocabulary: &Vocabulary) -> Result<Document, Error> {
+        let document =
+            Document::read(&self.path, &self.text, vocabulary).map_err(|report| wrong(&self.path, &report))?;
+        if document.names_code() {
+            self.check_trust()?;
+        }
+        Ok(document)
+    }
+}
+
+/// The error for a policy that is wrong: the whole diagnostic.
+pub(crate) fn wrong(path: &str, report: &Report) -> Error {
+    let reasons = report.diagnostics.iter();
+    let reasons = reasons.map(|one| Reason::new(ReasonCode::PolicyInvalid).message(one.message.clone()));
+    Error::Configuration { subject: path.to_owned(), message: report.to_string(), reasons: reasons.collect() }
+}
 
 /// A checked file.
 #[derive(Debug, Clone, Default)]
@@ -69,6 +121,12 @@ impl Document {
             }
         }
         document
+    }
+
+    /// Whether it, or one of its profiles, names something that is run or loaded.
+    fn names_code(&self) -> bool {
+        let stated = |layer: &Layer| NAMING_CODE.iter().any(|key| layer.stated_setting(key).is_some());
+        stated(&self.layer) || self.profiles.values().any(stated)
     }
 
     fn named_profile(&self, file: &PolicyFile, sink: &mut Sink) {

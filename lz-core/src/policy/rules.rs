@@ -167,8 +167,9 @@ pub(super) fn check_operation(name: &Spanned<String>, vocabulary: &Vocabulary, s
         return;
     }
     if pattern.is_exact() {
+        let near = sink.nearest(&name.value, vocabulary.catalogue().names());
         sink.error(Code::UnknownOperation, name.span, format!("no operation or alias is called `{pattern}`"))
-            .suggest(vocabulary.catalogue().nearest(&name.value));
+            .suggest(near);
     } else {
         sink.error(Code::UnknownOperation, name.span, format!("no operation or alias matches `{pattern}`"));
     }

@@ -15,6 +15,7 @@ use crate::device::DeviceSpec;
 use crate::engine::table::OperationTable;
 use crate::engine::world::Parts;
 use crate::error::Error;
+use crate::files;
 use crate::operation::OperationInfo;
 use crate::reason::{Reason, ReasonCode};
 use crate::registry::Registry;
@@ -186,7 +187,7 @@ impl Engine {
     /// A table of another machine or of other capabilities is refused, and the error says everything that differs.
     pub fn load_dispatch_table(&self, path: &Path) -> Result<TableState, Error> {
         let name = path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|error| TableError {
+        let text = files::read_text(path, files::MAX_TABLE_BYTES).map_err(|error| TableError {
             path: name.clone(),
             report: None,
             reasons: vec![Reason::new(ReasonCode::TableInvalid).message(error.to_string())],

@@ -3,11 +3,11 @@
 //! One decision a block, sorted, so that a change of one decision is a change of a few lines. The digest at the end covers all
 //! that stands above it: two machines that hold the same digest decide alike.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 use std::sync::Arc;
 
-use lz_schema::diagnostics::{Code, Report, Sink, listed, nearest};
+use lz_schema::diagnostics::{Code, Report, Sink, listed};
 use lz_schema::source::{self, Node, Source, Span};
 use sha2::{Digest, Sha256};
 
@@ -309,20 +309,20 @@ impl Reader<'_> {
     }
 
     fn closed(&mut self, node: &Node, what: &str, keys: &[&str]) {
-        let mut seen: Vec<&str> = Vec::new();
+        let mut seen: HashSet<&str> = HashSet::new();
         for (key, span, _) in entries(node) {
             if seen.contains(&key) {
                 self.sink.error(Code::DuplicateKey, span, format!("`{key}` is written twice"));
             } else if !keys.contains(&key) {
-                let near = nearest(key, keys.iter().copied());
+                let near = self.sink.nearest(key, keys.iter().copied());
                 self.sink
                     .error(Code::UnknownKey, span, format!("unknown key `{key}` in {what}"))
                     .suggest(near)
                     .note(format!("the keys are {}", listed(keys.iter().copied())));
             }
-            seen.push(key);
+            seen.insert(key);
         }
-        for key in keys.iter().filter(|key| !seen.contains(key)) {
+        for key in keys.iter().filter(|key| !seen.contains(**key)) {
             let span = first_line(&self.sink.source, node.span);
             self.sink.error(Code::MissingKey, span, format!("`{key}` is missing in {what}"));
         }

@@ -9,7 +9,7 @@ mod loaded;
 mod lockfile;
 mod node;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
 use lz_schema::diagnostics::{Code, Report, Sink};
@@ -123,13 +123,11 @@ impl DispatchTable {
         builder.trees(&table, &checked.root);
         let trees = builder.trees;
         // What is wrong with an alias is wrong with each operation behind it; people want to read it once.
-        let mut seen: Vec<(Code, Span)> = Vec::new();
+        let mut seen: HashSet<(Code, Span)> = HashSet::new();
         sink.diagnostics.retain(|diagnostic| {
             let key =
                 (diagnostic.code, diagnostic.labels.first().map(|label| label.span).unwrap_or_default());
-            let fresh = !seen.contains(&key);
-            seen.push(key);
-            fresh
+            seen.insert(key)
         });
         if !sink.diagnostics.is_empty() {
             return Err(refuse(path, sink));
@@ -229,9 +227,10 @@ impl Builder<'_> {
     fn targets(&mut self, name: &str, span: Span) -> Vec<(&'static OperationInfo, Vec<node::Word>)> {
         let targets = self.catalogue.resolve(name);
         if targets.is_empty() {
+            let near = self.sink.nearest(name, self.catalogue.names());
             self.sink
                 .error(Code::UnknownOperation, span, format!("no operation or alias is called `{name}`"))
-                .suggest(self.catalogue.nearest(name));
+                .suggest(near);
         }
         let find = |name: &str| self.operations.iter().copied().find(|info| info.name == name);
         let mut found = Vec::new();
@@ -334,7 +333,7 @@ impl Builder<'_> {
         for (name, span, value) in contract::entries(bucket) {
             let Some(bounds) = table.shape_buckets.get(name) else {
                 let known = table.shape_buckets.keys().map(String::as_str);
-                let near = lz_schema::diagnostics::nearest(name, known);
+                let near = self.sink.nearest(name, known);
                 self.sink
                     .error(Code::NotABucket, span, format!("`{name}` is not one of `shape_buckets`"))
                     .suggest(near);

@@ -1,8 +1,17 @@
 //! Diagnostics as text, in the form that compilers have taught people to read.
 
+use std::ops::Range;
+
 use annotate_snippets::{AnnotationKind, Element, Group, Level, Renderer, Snippet};
 
 use super::{Diagnostic, Label, Report};
+use crate::source::Source;
+
+/// Lines that are handed to the renderer before and behind those with labels.
+const CONTEXT_LINES: usize = 3;
+
+/// The most bytes of a file that are handed to the renderer for one mistake.
+const MAX_SHOWN: usize = 1 << 14;
 
 /// Renders all mistakes, one empty line between them, and the closing line.
 pub(super) fn report(report: &Report) -> String {
@@ -39,19 +48,39 @@ fn snippets(diagnostic: &Diagnostic) -> Vec<Element<'_>> {
         .into_iter()
         .map(|labels| {
             let source = &labels[0].1.source;
+            let window = window(source, &labels);
             let annotations = labels.iter().map(|(index, label)| {
                 let kind = if *index == 0 { AnnotationKind::Primary } else { AnnotationKind::Context };
                 let text = label_text(diagnostic, *index, label);
-                kind.span(label.span.start..label.span.end).label((!text.is_empty()).then_some(text))
+                let within = |offset: usize| offset.clamp(window.start, window.end) - window.start;
+                kind.span(within(label.span.start)..within(label.span.end))
+                    .label((!text.is_empty()).then_some(text))
             });
-            Snippet::source(source.text.as_str())
-                .line_start(1)
+            Snippet::source(source.text.get(window.clone()).unwrap_or_default())
+                .line_start(source.line(window.start) + 1)
                 .path(source.path.as_str())
                 .fold(true)
                 .annotations(annotations)
                 .into()
         })
         .collect()
+}
+
+/// The lines that the labels are on, with a few around them: a renderer reads all that it gets, for each mistake again. Of
+/// texts that are one endless line only the beginning of the first label is shown.
+fn window(source: &Source, labels: &[(usize, &Label)]) -> Range<usize> {
+    let first = labels.iter().map(|(_, label)| label.span.start).min().unwrap_or(0);
+    let last = labels.iter().map(|(_, label)| label.span.end).max().unwrap_or(first);
+    let start = source.line_start(source.line(first).saturating_sub(CONTEXT_LINES));
+    let end = source.line_start(source.line(last) + CONTEXT_LINES + 1);
+    if end - start <= MAX_SHOWN {
+        return start..end;
+    }
+    let at = labels.first().map_or(first, |(_, label)| label.span.start).min(source.text.len());
+    let line = source.line(at);
+    let start = source.line_start(line).max(source.text.floor_char_boundary(at.saturating_sub(MAX_SHOWN / 4)));
+    let end = source.line_start(line + 1).min(source.text.floor_char_boundary(at + MAX_SHOWN / 4));
+    start..end.max(start)
 }
 
 fn label_text(diagnostic: &Diagnostic, index: usize, label: &Label) -> String {

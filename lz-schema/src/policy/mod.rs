@@ -9,7 +9,7 @@ mod settings;
 
 pub use json::PolicySchema;
 pub use read::read;
-pub use settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
+pub use settings::{Kind, NAMING_CODE, SETTINGS, SYNONYMS, Setting, SettingValue};
 
 use crate::raw::Expression;
 use crate::source::{Span, Spanned};

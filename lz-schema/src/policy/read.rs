@@ -1,5 +1,6 @@
 //! Reads the YAML tree of a policy, keeping every mistake.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::settings::{Kind, SETTINGS, SYNONYMS, Setting, SettingValue};
@@ -8,6 +9,9 @@ use crate::diagnostics::{Code, Sink, listed, nearest};
 use crate::raw::{Expression, Read, head};
 use crate::set;
 use crate::source::{self, Node, Scalar, Span, Spanned, Value};
+
+/// The most entries of one list or mapping of a policy; selection walks through rules and locks one by one.
+const MAX_ENTRIES: usize = 10_000;
 
 /// Keys of a file that are no settings.
 const SECTIONS: [&str; 7] =
@@ -451,11 +455,12 @@ impl Reader<'_> {
     }
 
     fn unknown(&mut self, key: &Spanned<String>, what: &str, known: Vec<&str>) {
-        let near = nearest(&key.value, known.iter().copied());
+        let full = self.sink.is_full();
+        let near = self.sink.nearest(&key.value, known.iter().copied());
         let error =
             self.sink.error(Code::UnknownKey, key.span, format!("unknown key `{}` in {what}", key.value));
         error.suggest(near);
-        if near.is_none() {
+        if near.is_none() && !full {
             error.note(format!("the keys are {}", listed(known.iter().copied())));
         }
     }
@@ -470,28 +475,43 @@ impl Reader<'_> {
                 return None;
             }
         };
-        let mut entries: Entries<'n> = Vec::with_capacity(pairs.len());
-        for (key, value) in pairs {
+        self.count(pairs.len(), node);
+        let mut entries: Entries<'n> = Vec::new();
+        let mut seen: HashMap<&str, Span> = HashMap::new();
+        for (key, value) in pairs.iter().take(MAX_ENTRIES) {
             let Some(name) = single(key).filter(|scalar| !scalar.text.is_empty()) else {
                 self.sink.error(Code::WrongForm, key.span, "a key must be a single word");
                 continue;
             };
-            match entries.iter().find(|(earlier, _)| earlier.value == name.text) {
-                Some((earlier, _)) => {
-                    let span = earlier.span;
+            match seen.get(name.text.as_str()) {
+                Some(earlier) => {
                     self.sink
                         .error(Code::DuplicateKey, key.span, format!("`{}` is written twice", name.text))
-                        .also(span, "first written here");
+                        .also(*earlier, "first written here");
                 }
-                None => entries.push((Spanned::new(name.text.clone(), key.span), value)),
+                None => {
+                    seen.insert(&name.text, key.span);
+                    entries.push((Spanned::new(name.text.clone(), key.span), value));
+                }
             }
         }
         Some(entries)
     }
 
+    /// Refuses a list or mapping that is too long.
+    fn count(&mut self, entries: usize, node: &Node) {
+        if entries > MAX_ENTRIES {
+            let message = format!("{entries} entries are too many: the limit is {MAX_ENTRIES}");
+            self.sink.error(Code::BadNumber, head(node), message);
+        }
+    }
+
     fn items<'n>(&mut self, node: &'n Node) -> Vec<&'n Node> {
         match &node.value {
-            Value::Sequence(items) => items.iter().collect(),
+            Value::Sequence(items) => {
+                self.count(items.len(), node);
+                items.iter().take(MAX_ENTRIES).collect()
+            }
             Value::Scalar(scalar) if scalar.is_null() => Vec::new(),
             _ => {
                 self.sink.error(Code::WrongForm, head(node), "expected a list");
@@ -503,7 +523,10 @@ impl Reader<'_> {
     /// One text or a list of them.
     fn texts(&mut self, node: &Node) -> Vec<Spanned<String>> {
         match &node.value {
-            Value::Sequence(items) => items.iter().filter_map(|item| self.text(item)).collect(),
+            Value::Sequence(items) => {
+                self.count(items.len(), node);
+                items.iter().take(MAX_ENTRIES).filter_map(|item| self.text(item)).collect()
+            }
             Value::Scalar(scalar) if scalar.is_null() => Vec::new(),
             _ => self.text(node).into_iter().collect(),
         }

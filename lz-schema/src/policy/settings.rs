@@ -216,6 +216,10 @@ impl Setting {
 /// The name of those that are not named.
 pub const BY_DEFAULT: &str = "default";
 
+/// Settings that name programs or libraries, or say which may be loaded: whoever writes them decides what code runs.
+pub const NAMING_CODE: [&str; 5] =
+    ["worker.program", "plugins.load", "plugins.directories", "plugins.manifest", "plugins.keys"];
+
 /// Other spellings of settings, with the key that they stand for.
 pub const SYNONYMS: &[(&str, &str)] = &[
     ("backend_compatibility.isolation_mode", "backend_isolation"),

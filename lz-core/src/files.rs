@@ -1,0 +1,259 @@
+//! Files from outside: policies, tables, lockfiles, manifests, plugins. Every reader of such a file comes through here.
+//!
+//! Only regular files are read, and only up to a limit: a pipe would block for ever, a device never ends. Whether a file may
+//! name programs is a question of who could have written it ([`RegularFile::check_trust`]).
+
+use std::ffi::OsStr;
+use std::fmt;
+use std::fs::{self, File, Metadata, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+/// The most bytes of a policy, a schema or a manifest of plugins.
+pub const MAX_TEXT_BYTES: u64 = 1 << 20;
+
+/// The most bytes of a dispatch table, a lockfile or a manifest of shapes.
+pub const MAX_TABLE_BYTES: u64 = 16 << 20;
+
+/// The most bytes of exported measurements.
+pub const MAX_EXPORT_BYTES: u64 = 256 << 20;
+
+/// Bits of a mode that let a group or everybody write.
+const WRITABLE_BY_OTHERS: u32 = 0o022;
+
+/// The bit of a folder's mode that lets only owners rename and remove its entries.
+const STICKY: u32 = 0o1000;
+
+/// A regular file, held open: what is checked is what is read, whatever happens to its name meanwhile.
+#[derive(Debug)]
+pub struct RegularFile {
+    path: PathBuf,
+    file: File,
+    metadata: Metadata,
+}
+
+impl RegularFile {
+    /// Opens a file and refuses everything that is not a regular one: folders, pipes, sockets, devices.
+    pub fn open(path: &Path) -> io::Result<RegularFile> {
+        // Without O_NONBLOCK opening a pipe waits for a writer; a regular file does not care.
+        let flags = libc::O_NONBLOCK | libc::O_CLOEXEC | libc::O_NOCTTY;
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        let metadata = file.metadata()?;
+        if !metadata.is_file() {
+            return Err(not_regular(path));
+        }
+        Ok(RegularFile { path: path.to_owned(), file, metadata })
+    }
+
+    /// Its whole content, which may have at most `limit` bytes.
+    pub fn bytes(&mut self, limit: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        if self.metadata.len() <= limit {
+            // It may have grown since, or state no length at all, as files of /proc do.
+            (&self.file).take(limit.saturating_add(1)).read_to_end(&mut bytes)?;
+        }
+        if self.metadata.len() > limit || bytes.len() as u64 > limit {
+            let message = format!("{} has more than {limit} bytes", self.path.display());
+            return Err(io::Error::new(io::ErrorKind::FileTooLarge, message));
+        }
+        Ok(bytes)
+    }
+
+    /// Its whole content as text, which may have at most `limit` bytes.
+    pub fn text(&mut self, limit: u64) -> io::Result<String> {
+        String::from_utf8(self.bytes(limit)?).map_err(|error| {
+            let at = error.utf8_error().valid_up_to();
+            let message = format!("{} is not UTF-8 text (byte {at})", self.path.display());
+            io::Error::new(io::ErrorKind::InvalidData, message)
+        })
+    }
+
+    /// Whether only this user or root can have written the file, or put it where it is.
+    pub fn check_trust(&self) -> Result<(), Untrusted> {
+        check(&self.path, &self.metadata)?;
+        check_folders(&self.path)
+    }
+
+    /// The open file.
+    pub fn into_file(self) -> File {
+        self.file
+    }
+
+    /// What the system says about it.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+}
+
+/// Reads a regular text file of at most `limit` bytes.
+pub fn read_text(path: &Path, limit: u64) -> io::Result<String> {
+    RegularFile::open(path)?.text(limit)
+}
+
+/// Whether a name is free or names a regular file, without opening it.
+pub fn check_regular_or_absent(path: &Path) -> io::Result<()> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(not_regular(path)),
+        _ => Ok(()),
+    }
+}
+
+fn not_regular(path: &Path) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, format!("{} is not a regular file", path.display()))
+}
+
+/// Why a file is not trusted, with the command that mends it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Untrusted {
+    /// The file or folder.
+    pub path: PathBuf,
+    message: String,
+}
+
+impl fmt::Display for Untrusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Untrusted {}
+
+/// The effective user's number.
+pub fn user() -> u32 {
+    // SAFETY: it only returns a number.
+    unsafe { libc::geteuid() }
+}
+
+/// Whether what was looked up belongs to this user or root, and neither its group nor others may write it.
+pub fn check(path: &Path, metadata: &Metadata) -> Result<(), Untrusted> {
+    let untrusted = |message: String| Untrusted { path: path.to_owned(), message };
+    let shown = path.display();
+    if metadata.uid() != 0 && metadata.uid() != user() {
+        return Err(untrusted(format!(
+            "{shown} belongs to user {}, not to root or user {}: run `chown {} {shown}` if its content is right",
+            metadata.uid(),
+            user(),
+            user()
+        )));
+    }
+    if metadata.mode() & WRITABLE_BY_OTHERS != 0 {
+        return Err(untrusted(format!(
+            "{shown} can be written by its group or by others (mode {:o}): run `chmod go-w {shown}`",
+            metadata.mode() & 0o7777
+        )));
+    }
+    Ok(())
+}
+
+/// Whether nobody else can exchange the file at a path: neither a link on the way nor a folder above it is under others'
+/// control. In a sticky folder (`/tmp`) only owners rename and remove, so that the entry's own owner decides.
+fn check_folders(path: &Path) -> Result<(), Untrusted> {
+    let unreadable = |path: &Path, error: io::Error| Untrusted {
+        path: path.to_owned(),
+        message: format!("{} cannot be looked up: {error}", path.display()),
+    };
+    let link = fs::symlink_metadata(path).map_err(|error| unreadable(path, error))?;
+    if link.is_symlink() && link.uid() != 0 && link.uid() != user() {
+        let message = format!("the link {} belongs to user {}", path.display(), link.uid());
+        return Err(Untrusted { path: path.to_owned(), message });
+    }
+    let absolute = std::path::absolute(path).map_err(|error| unreadable(path, error))?;
+    let real = fs::canonicalize(path).map_err(|error| unreadable(path, error))?;
+    for folder in real.ancestors().skip(1).chain(absolute.parent()) {
+        let metadata = fs::metadata(folder).map_err(|error| unreadable(folder, error))?;
+        if metadata.mode() & STICKY == 0 || metadata.uid() != 0 && metadata.uid() != user() {
+            check(folder, &metadata)?;
+        }
+    }
+    Ok(())
+}
+
+/// Finds a program by its path, or by its name in folders in order, and checks that only this user or root can have written it.
+pub fn trusted_program<'a>(
+    program: &Path,
+    folders: impl IntoIterator<Item = &'a OsStr>,
+) -> Result<PathBuf, Untrusted> {
+    let missing = |message: String| Untrusted { path: program.to_owned(), message };
+    let path = if program.components().count() > 1 {
+        program.to_owned()
+    } else {
+        // An empty or relative entry of PATH means the working directory, from which nothing is run.
+        let mut found = folders.into_iter().map(|folder| Path::new(folder).join(program));
+        found.find(|path| path.is_absolute() && path.is_file()).ok_or_else(|| {
+            missing(format!("there is no program `{}` beside this one or in PATH", program.display()))
+        })?
+    };
+    let file = RegularFile::open(&path)
+        .map_err(|error| missing(format!("{} cannot be read: {error}", path.display())))?;
+    file.check_trust()?;
+    Ok(path)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    struct Folder(PathBuf);
+
+    impl Folder {
+        fn new(name: &str) -> Folder {
+            let path = std::env::temp_dir().join(format!("lz-files-{name}-{}", std::process::id()));
+            let _ = fs::remove_dir_all(&path);
+            fs::create_dir_all(&path).expect("a folder can be made");
+            Folder(path)
+        }
+
+        fn file(&self, name: &str, mode: u32) -> PathBuf {
+            let path = self.0.join(name);
+            fs::write(&path, "text").expect("a file can be written");
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("it is ours");
+            path
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn only_regular_files_up_to_the_limit_are_read() {
+        let folder = Folder::new("regular");
+        let path = folder.file("a", 0o644);
+        assert_eq!(read_text(&path, 4).expect("it fits"), "text");
+        assert_eq!(read_text(&path, 3).expect_err("it does not").kind(), io::ErrorKind::FileTooLarge);
+        for other in [folder.0.as_path(), Path::new("/dev/zero")] {
+            let error = read_text(other, 4).expect_err("not a file");
+            assert!(error.to_string().contains("is not a regular file"), "{error}");
+        }
+        fs::write(&path, [b'a', 0xff]).expect("it can be written");
+        assert!(read_text(&path, 4).expect_err("not UTF-8").to_string().contains("(byte 1)"));
+    }
+
+    #[test]
+    fn what_others_can_write_is_not_trusted() {
+        let folder = Folder::new("trust");
+        let trust = |path: &Path| RegularFile::open(path).expect("it is there").check_trust();
+        let path = folder.file("a", 0o644);
+        assert_eq!(trust(&path), Ok(()));
+        for mode in [0o664, 0o646] {
+            let error = trust(&folder.file("a", mode)).expect_err("others can write it");
+            assert_eq!(error.to_string().rsplit_once(": run ").map(|(_, fix)| fix.to_owned()), Some(format!("`chmod go-w {}`", path.display())));
+        }
+        let path = folder.file("a", 0o644);
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).expect("it is ours");
+        assert_eq!(trust(&path).expect_err("others can replace it").path, folder.0);
+        fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o1777)).expect("it is ours");
+        assert_eq!(trust(&path), Ok(()), "in a sticky folder nobody else can replace it");
+    }
+
+    #[test]
+    fn programs_are_never_taken_from_the_working_directory() {
+        let error = trusted_program(Path::new("Cargo.toml"), [OsStr::new(""), OsStr::new(".")]);
+        assert!(error.expect_err("it is only here").to_string().contains("no program `Cargo.toml`"));
+    }
+}
