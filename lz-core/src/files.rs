@@ -184,9 +184,13 @@ pub fn trusted_program<'a>(
             missing(format!("there is no program `{}` beside this one or in PATH", program.display()))
         })?
     };
-    let file = RegularFile::open(&path)
-        .map_err(|error| missing(format!("{} cannot be read: {error}", path.display())))?;
-    file.check_trust()?;
+    let metadata = fs::metadata(&path)
+        .map_err(|error| missing(format!("{} cannot be looked up: {error}", path.display())))?;
+    if !metadata.is_file() {
+        return Err(missing(format!("{} is not a regular file", path.display())));
+    }
+    check(&path, &metadata)?;
+    check_folders(&path)?;
     Ok(path)
 }
 

@@ -14,9 +14,8 @@ pub fn trust(engine: &Engine) -> Result<Trust, Error> {
     let mut trust = Trust::directories(texts(engine, "plugins.directories").into_iter().map(PathBuf::from));
     let manifest = engine.setting("plugins.manifest").map(|set| set.value.to_string());
     if let Some(path) = manifest.filter(|path| path != "none") {
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| wrong("plugins.manifest", format!("{path} cannot be read: {error}")))?;
-        trust.manifest = Some(Trust::read_manifest(&text));
+        let read = Trust::read_manifest_file(Path::new(&path));
+        trust.manifest = Some(read.map_err(|reason| wrong("plugins.manifest", reason.sentence()))?);
     }
     for key in texts(engine, "plugins.keys") {
         trust.keys.push(Trust::read_key(&key).map_err(|why| wrong("plugins.keys", why))?);
@@ -89,7 +88,7 @@ fn try_isolated(
         let backend = value.as_ref().and_then(|value| value.get("backend")?.as_str());
         Ok(backend.unwrap_or_default().to_owned())
     };
-    let mut options = settings::options(engine, "", None).argument(path);
+    let mut options = settings::options(engine, "", None).map_err(refuse)?.argument(path);
     for folder in &trust.directories {
         options = options.argument("--allow").argument(folder);
     }

@@ -30,8 +30,8 @@ fn offer() -> Result<Offer, String> {
             Some("--pins") => trust.manifest = Some(Trust::read_manifest(&value.to_string_lossy())),
             Some("--key") => trust.keys.push(Trust::read_key(&value.to_string_lossy())?),
             Some("--manifest") => {
-                let text = std::fs::read_to_string(&value).map_err(|error| error.to_string())?;
-                trust.manifest = Some(Trust::read_manifest(&text));
+                let read = Trust::read_manifest_file(value.as_ref()).map_err(|reason| reason.to_string())?;
+                trust.manifest = Some(read);
             }
             _ => return Err(format!("{} is no flag", flag.to_string_lossy())),
         }

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use lz_core::files;
 use lz_core::policy::Sourced;
 use lz_core::{Engine, Reason, ReasonCode};
 use lz_schema::policy::SettingValue;
@@ -53,8 +54,9 @@ pub fn any_isolated(engine: &Engine) -> bool {
     }
 }
 
-/// A worker as the operator wants them; `program` where it is not the one of `worker.program`.
-pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> WorkerOptions {
+/// A worker as the operator wants them; `program` where it is not the one of `worker.program`. That one must be under the
+/// control of this user or root.
+pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Result<WorkerOptions, Reason> {
     let text = |key: &str| engine.setting(key).map(|set| set.value.to_string()).unwrap_or_default();
     let seconds = |key: &str| match engine.setting(key).map(|set| set.value) {
         Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).ok(),
@@ -66,8 +68,11 @@ pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Work
         }
         _ => None,
     };
-    let mut options =
-        WorkerOptions::new(program.unwrap_or_else(|| found(Path::new(&text("worker.program")))));
+    let program = match program {
+        Some(program) => program,
+        None => found(Path::new(&text("worker.program")))?,
+    };
+    let mut options = WorkerOptions::new(program);
     if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
         options.arena_bytes = bytes;
     }
@@ -78,14 +83,15 @@ pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Work
     options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
     let source = isolation(engine, backend).map(|set| set.source.to_string()).unwrap_or_default();
     options.runs_in = format!("a worker process ({ISOLATION}: {source})");
-    options
+    Ok(options)
 }
 
-/// A program by its path, or by its name beside this one; otherwise the system looks for it in `PATH`.
-fn found(program: &Path) -> PathBuf {
-    if program.components().count() > 1 {
-        return program.to_owned();
-    }
-    let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(program)));
-    beside.filter(|path| path.is_file()).unwrap_or_else(|| program.to_owned())
+/// A program by its path, or by its name beside this one and in `PATH`.
+fn found(program: &Path) -> Result<PathBuf, Reason> {
+    let own = std::env::current_exe().ok().and_then(|own| own.parent().map(Path::to_owned));
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders: Vec<PathBuf> = own.into_iter().chain(std::env::split_paths(&path)).collect();
+    files::trusted_program(program, folders.iter().map(|folder| folder.as_os_str())).map_err(|why| {
+        Reason::new(ReasonCode::WorkerUnavailable).message(format!("`worker.program` cannot be run: {why}"))
+    })
 }

@@ -41,8 +41,12 @@ pub fn engine_open(engine: &mut Engine, config: &str) -> *mut Failure {
         opened.register(lz_ops::reference_kernels::kernels())?;
         opened.register(lz_cpu::kernels())?;
         opened.register(lz_tokenize::kernels())?;
-        // SAFETY: the operator lists what is loaded and says what may be. Whether each was is in the audit log.
-        unsafe { lz_worker::plugins::load_all(&opened) };
+        // SAFETY: the operator lists what is loaded and says what may be.
+        for (path, outcome) in unsafe { lz_worker::plugins::load_all(&opened) } {
+            if let Err(error) = outcome {
+                eprintln!("layerzero: plugins.load: {} was refused: {error}", path.display());
+            }
+        }
         engine.inner = opened;
         Ok(())
     })

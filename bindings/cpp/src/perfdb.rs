@@ -1,8 +1,9 @@
 //! Measuring kernels for a call, and the database that keeps what was measured, as plain data for C++.
 
 use std::fs::File;
-use std::io::{BufReader, BufWriter};
+use std::io::BufWriter;
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 
 use lz_core::perfdb::{Filter, Mode, PerfDb};
@@ -118,8 +119,7 @@ pub fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mu
 pub fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure {
     guarded(|| {
         let db = database(engine)?;
-        let file = File::open(path).map_err(|error| refuse(path, error.to_string()))?;
-        let report = db.import(BufReader::new(file)).map_err(|why| refuse(path, why.to_string()))?;
+        let report = db.import_file(Path::new(path)).map_err(|why| refuse(path, why.to_string()))?;
         engine.inner.refresh_evidence();
         *count = report.stored as u64;
         Ok(())

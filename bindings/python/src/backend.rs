@@ -24,7 +24,7 @@ fn register_descriptor(
     functions: &Bound<'_, PyDict>,
     compile: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Vec<(String, String)>> {
-    let registry = engine().registry();
+    let registry = engine()?.registry();
     let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
     let read = descriptor::read(path, text, &catalogue).map_err(|error| raise(py, &error.into()))?;
     let mut entries = Vec::new();
@@ -55,13 +55,13 @@ fn register_descriptor(
         let entry = KernelEntry::new(spec, hosted).of(info);
         entries.push(match compiler {
             Some(compiler) => {
-                jit::ensure_queue();
+                jit::ensure_queue(engine()?);
                 entry.compiled_by(compiler)
             }
             None => entry,
         });
     }
-    engine().register(entries).map_err(|error| raise(py, &error))?;
+    engine()?.register(entries).map_err(|error| raise(py, &error))?;
     Ok(registered)
 }
 
@@ -71,7 +71,7 @@ fn register_descriptor(
 fn disable_backend(backend: &str, message: &str, code: &str) -> PyResult<()> {
     let known = ReasonCode::parse(code)
         .ok_or_else(|| PyValueError::new_err(format!("{code:?} is not a reason code of layerzero")))?;
-    engine().disable_backend(backend, Reason::new(known).message(message.to_owned()));
+    engine()?.disable_backend(backend, Reason::new(known).message(message.to_owned()));
     Ok(())
 }
 

@@ -275,6 +275,7 @@ impl<'a, 'py> Frame<'a, 'py> {
         context: &Context,
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
+        let engine = engine()?;
         let there = self.on_its_device();
         let (operation, way) = (self.operation, self.way);
         let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
@@ -285,10 +286,10 @@ impl<'a, 'py> Frame<'a, 'py> {
             run_one(self, entry, run)
         };
         let outcome = match (way, there.as_ref().and_then(There::moment)) {
-            (Way::Decide, None) => engine().dispatch(operation, context, &mut one),
-            (Way::Decide, Some(moment)) => engine().dispatch_at(moment, operation, context, &mut one),
-            (Way::Along(planned), _) => engine().run_pinned(&planned.pinned, context, &mut one),
-            (Way::Plan(kept), _) => engine()
+            (Way::Decide, None) => engine.dispatch(operation, context, &mut one),
+            (Way::Decide, Some(moment)) => engine.dispatch_at(moment, operation, context, &mut one),
+            (Way::Along(planned), _) => engine.run_pinned(&planned.pinned, context, &mut one),
+            (Way::Plan(kept), _) => engine
                 .pin(operation, context, &mut |entry| match Hosted::of(entry) {
                     // A kernel in Python that is called while something is planned plans.
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),

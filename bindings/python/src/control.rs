@@ -8,7 +8,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString};
 
-use crate::engine::engine;
+use crate::engine::{engine, warn_about_perfdb};
 use crate::error::raise;
 
 fn given(key: &str, value: &Bound<'_, PyAny>) -> PyResult<Given> {
@@ -39,31 +39,34 @@ fn configure(py: Python<'_>, values: &Bound<'_, PyDict>) -> PyResult<()> {
         let value = given(&key, &value)?;
         all.push((key, value));
     }
-    engine().configure(all).map_err(|error| raise(py, &error))
+    engine()?.configure(all).map_err(|error| raise(py, &error))?;
+    warn_about_perfdb(py)
 }
 
 /// Reads a policy file.
 #[pyfunction]
 fn load_config(py: Python<'_>, path: PathBuf) -> PyResult<()> {
-    engine().load_config(&path).map_err(|error| raise(py, &error))
+    engine()?.load_config(&path).map_err(|error| raise(py, &error))?;
+    warn_about_perfdb(py)
 }
 
 /// Every value with where it came from: key, value, source.
 #[pyfunction]
-fn config() -> Vec<(String, String, String)> {
-    engine().config().into_iter().map(|entry| (entry.key, entry.value, entry.source.to_string())).collect()
+fn config() -> PyResult<Vec<(String, String, String)>> {
+    let entries = engine()?.config().into_iter();
+    Ok(entries.map(|entry| (entry.key, entry.value, entry.source.to_string())).collect())
 }
 
 /// Locks an operation or alias to a kernel.
 #[pyfunction]
 fn lock(py: Python<'_>, operation: &str, kernel: &str) -> PyResult<()> {
-    engine().lock(operation, kernel).map_err(|error| raise(py, &error))
+    engine()?.lock(operation, kernel).map_err(|error| raise(py, &error))
 }
 
 /// Ends a lock.
 #[pyfunction]
 fn unlock(py: Python<'_>, operation: &str) -> PyResult<()> {
-    engine().unlock(operation).map_err(|error| raise(py, &error))
+    engine()?.unlock(operation).map_err(|error| raise(py, &error))
 }
 
 /// What a `with` block lays over the policy, for its thread.
@@ -98,7 +101,7 @@ impl PyScope {
             let set = overlay.set("kv_cache.strategy", Given::Text(strategy.clone()));
             overlay = set.map_err(|error| raise(slf.py(), &error.into()))?;
         }
-        let scope = engine().scope(overlay).map_err(|error| raise(slf.py(), &error))?;
+        let scope = engine()?.scope(overlay).map_err(|error| raise(slf.py(), &error))?;
         slf.active.push(Box::new(scope));
         Ok(slf)
     }

@@ -18,7 +18,7 @@ use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::engine::engine;
+use crate::engine::{engine, opened};
 use crate::inspect::{context, operation};
 
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
@@ -88,7 +88,7 @@ impl Driver {
         });
         Capture {
             _mode: mode::scope(ModeChange::NONE.set(Ask::Capturing, true)),
-            moment: known.then(|| first_seen(number)),
+            moment: known.then(|| first_seen(number)).flatten(),
         }
     }
 }
@@ -97,16 +97,16 @@ impl Driver {
 const CAPTURES: usize = 16;
 
 /// The state of everything when the first call of a capture came.
-fn first_seen(number: u64) -> Moment {
+fn first_seen(number: u64) -> Option<Moment> {
     static KNOWN: Mutex<VecDeque<(u64, Moment)>> = Mutex::new(VecDeque::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, moment)) = known.iter().find(|(one, _)| *one == number) {
-        return moment.clone();
+        return Some(moment.clone());
     }
-    let moment = engine().moment();
+    let moment = opened()?.moment();
     known.truncate(CAPTURES - 1);
     known.push_front((number, moment.clone()));
-    moment
+    Some(moment)
 }
 
 /// Waits for streams, so that runs are timed and not launches.
@@ -198,13 +198,14 @@ fn short() -> MutexGuard<'static, Option<(Instant, Duration)>> {
 /// does not ask before, because decisions that hang on more than the call cannot be kept by a thread, and take longer than many a kernel.
 #[cold]
 pub fn memory_ran_out() {
-    let believed = match engine().setting("memory.probe_ttl_seconds").map(|one| one.value) {
+    let Some(engine) = opened() else { return };
+    let believed = match engine.setting("memory.probe_ttl_seconds").map(|one| one.value) {
         Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
         _ => Duration::from_secs(60),
     };
     *short() = Some((Instant::now(), believed));
     if !IS_SHORT.swap(true, Ordering::AcqRel) {
-        engine().set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) })));
+        engine.set_memory_probe(Some(Arc::new(Memory { last: Mutex::new(None) })));
     }
 }
 
@@ -225,10 +226,11 @@ fn look_again(device: lz_core::tensor::Place) {
             _ => return,
         }
     }
-    if asked("largest_block", u32::from(device.index)).is_some_and(|bytes| bytes >= ENOUGH)
+    if let Some(engine) = opened()
+        && asked("largest_block", u32::from(device.index)).is_some_and(|bytes| bytes >= ENOUGH)
         && IS_SHORT.swap(false, Ordering::AcqRel)
     {
-        engine().set_memory_probe(None);
+        engine.set_memory_probe(None);
     }
 }
 
@@ -243,7 +245,7 @@ fn mark_captured<'py>(
 ) -> PyResult<()> {
     let info = operation(operation_name)?;
     let context = context(py, info, arguments, Some(keywords))?;
-    engine().mark_captured(kernel, info, &context);
+    engine()?.mark_captured(kernel, info, &context);
     Ok(())
 }
 

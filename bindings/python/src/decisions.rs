@@ -61,47 +61,48 @@ fn solve<'py>(
             ControlFlow::Continue(())
         }
     };
-    let solution = engine().solve(&problem, &mut progress).map_err(|error| raise(py, &error))?;
+    let solution = engine()?.solve(&problem, &mut progress).map_err(|error| raise(py, &error))?;
     let holes = solution.holes.into_iter().map(|hole| (hole.operation, hole.why)).collect();
     Ok((solution.text, solution.decided, holes, solution.cancelled))
 }
 
 /// Begins or ends the recording of decisions.
 #[pyfunction]
-fn record_decisions(on: bool) {
-    engine().record_decisions(on);
+fn record_decisions(on: bool) -> PyResult<()> {
+    engine()?.record_decisions(on);
+    Ok(())
 }
 
 /// The lockfile of what was recorded, or of these calls, decided now.
 #[pyfunction]
 #[pyo3(signature = (calls = None))]
 fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
-    let Some(calls) = calls else { return Ok(engine().freeze().text()) };
+    let Some(calls) = calls else { return Ok(engine()?.freeze().text()) };
     let calls = contexts(py, calls)?;
-    Ok(engine().freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
+    Ok(engine()?.freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
 }
 
 /// What was recorded: operation, context, kernel and its version.
 #[pyfunction]
-fn recorded_decisions() -> Vec<(String, String, String, String)> {
-    let lockfile = engine().freeze();
+fn recorded_decisions() -> PyResult<Vec<(String, String, String, String)>> {
+    let lockfile = engine()?.freeze();
     let decisions = lockfile.decisions().map(|one| {
         (one.operation.clone(), one.context.clone(), one.kernel.clone(), one.kernel_version.clone())
     });
-    decisions.collect()
+    Ok(decisions.collect())
 }
 
 /// Compares what was recorded to a lockfile: what differs, what was not met, what is not locked.
 #[pyfunction]
 fn verify_lockfile(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<String>, Vec<String>, Vec<String>)> {
-    let found = engine().verify_lockfile_at(&path).map_err(|error| raise(py, &error))?;
+    let found = engine()?.verify_lockfile_at(&path).map_err(|error| raise(py, &error))?;
     Ok((found.differing.iter().map(ToString::to_string).collect(), found.unmet, found.unlocked))
 }
 
 /// The digest of what was recorded, as 64 hexadecimal digits: two ranks with the same digest decided alike.
 #[pyfunction]
 fn decision_digest() -> PyResult<String> {
-    let digest = engine().decision_digest();
+    let digest = engine()?.decision_digest();
     if digest.is_empty() { Err(PyValueError::new_err("nothing was recorded")) } else { Ok(digest) }
 }
 

@@ -15,7 +15,7 @@ use crate::plan::Way;
 
 /// The operation of this name.
 pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
-    let registry = engine().registry();
+    let registry = engine()?.registry();
     registry.operation(name).ok_or_else(|| {
         let names = registry.operations().map(|operation| operation.name.as_ref());
         let hint =
@@ -52,7 +52,7 @@ fn which<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
-    let plan = engine().which(info, &context).map_err(|error| raise(py, &error))?;
+    let plan = engine()?.which(info, &context).map_err(|error| raise(py, &error))?;
     let answer = PyDict::new(py);
     answer.set_item("kernel_id", plan.kernel)?;
     answer.set_item("score", plan.score)?;
@@ -72,7 +72,7 @@ fn explain<'py>(
 ) -> PyResult<PyExplanation> {
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
-    let explanation = engine().explain(info, &context);
+    let explanation = engine()?.explain(info, &context);
     let json = serde_json::to_string(&explanation).map_err(|error| {
         PyValueError::new_err(format!("the explanation cannot be written as JSON: {error}"))
     })?;

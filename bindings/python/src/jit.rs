@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use lz_core::jit::{Compile, CompileRequest, Compiled, JitConfig, JitQueue, WarmupItem, WarmupReport};
-use lz_core::{Context, KernelError, OperationInfo};
+use lz_core::{Context, Engine, KernelError, OperationInfo};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
@@ -45,11 +45,11 @@ impl Compile for Compiler {
 static QUEUE: Mutex<Option<JitQueue>> = Mutex::new(None);
 
 /// Starts the queue, once there is something to compile and unless it runs already.
-pub fn ensure_queue() {
+pub fn ensure_queue(engine: &Engine) {
     let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
     if queue.is_none() {
-        let config = JitConfig::of(|key| engine().setting(key));
-        *queue = Some(JitQueue::start(engine(), "", config));
+        let config = JitConfig::of(|key| engine.setting(key));
+        *queue = Some(JitQueue::start(engine, "", config));
     }
 }
 
@@ -109,7 +109,8 @@ fn compile_cold<'py>(
         let info = operation(name)?;
         contexts.push((info, context(py, info, arguments, Some(keywords))?));
     }
-    let items = engine().cold_kernels(&contexts);
+    let engine = engine()?;
+    let items = engine.cold_kernels(&contexts);
     let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let (send, receive) = mpsc::channel::<WarmupReport>();
     // The interpreter is let go while nothing is done, which only what threads may share survives.
@@ -122,7 +123,7 @@ fn compile_cold<'py>(
             scope.spawn(move || {
                 while let Some(item) = take(items, next, stop) {
                     let one = std::slice::from_ref(item);
-                    let report = engine().warmup(one, &mut |_| ControlFlow::Continue(()));
+                    let report = engine.warmup(one, &mut |_| ControlFlow::Continue(()));
                     if send.send(report).is_err() {
                         return;
                     }
@@ -167,7 +168,7 @@ fn mark_warm<'py>(
 ) -> PyResult<()> {
     let info = operation(operation_name)?;
     let context = context(py, info, arguments, Some(keywords))?;
-    engine().mark_warm(kernel, info, &context);
+    engine()?.mark_warm(kernel, info, &context);
     Ok(())
 }
 
@@ -184,7 +185,7 @@ fn explain_on<'py>(
     let device = lz_core::device::DeviceSpec::preset(preset).map_err(|error| wrong(&error))?;
     let info = operation(operation_name)?;
     let context = context(py, info, arguments, Some(keywords))?;
-    let explanation = engine().with_device(device).explain(info, &context);
+    let explanation = engine()?.with_device(device).explain(info, &context);
     serde_json::to_string(&explanation).map_err(|error| wrong(&error))
 }
 

@@ -20,7 +20,7 @@ use crate::runtime::perform;
 
 /// The database of measurements.
 fn database() -> PyResult<Arc<PerfDb>> {
-    engine().perfdb().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))
+    engine()?.perfdb().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))
 }
 
 /// Measures every kernel that could run a call; `told` hears of each sample. Ctrl-C ends it, and what was measured is kept.
@@ -61,7 +61,7 @@ fn tune<'py>(
             }
         };
         let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
-        engine().tune(info, context, &options, &mut run, &mut tell).map_err(|error| raise(py, &error))
+        engine()?.tune(info, context, &options, &mut run, &mut tell).map_err(|error| raise(py, &error))
     })?;
     let answer = PyDict::new(py);
     answer.set_item("operation", operation_name)?;
@@ -98,7 +98,7 @@ fn tune<'py>(
 /// Uses a dispatch table from now on; says what it is as JSON.
 #[pyfunction]
 fn load_dispatch_table(py: Python<'_>, path: PathBuf) -> PyResult<String> {
-    let state = engine().load_dispatch_table(&path).map_err(|error| raise(py, &error))?;
+    let state = engine()?.load_dispatch_table(&path).map_err(|error| raise(py, &error))?;
     serde_json::to_string(&state).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
@@ -140,9 +140,9 @@ fn perfdb_export(path: PathBuf) -> PyResult<u64> {
 /// Reads measurements from a file; says how many were taken.
 #[pyfunction]
 fn perfdb_import(path: PathBuf) -> PyResult<u64> {
-    let file = std::io::BufReader::new(std::fs::File::open(path)?);
-    let report = database()?.import(file).map_err(|error| PyOSError::new_err(error.to_string()))?;
-    engine().refresh_evidence();
+    let report = database()?.import_file(&path);
+    let report = report.map_err(|error| PyValueError::new_err(format!("{}: {error}", path.display())))?;
+    engine()?.refresh_evidence();
     Ok(report.stored as u64)
 }
 
@@ -152,7 +152,7 @@ fn perfdb_import(path: PathBuf) -> PyResult<u64> {
 fn perfdb_prune(operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
     let gone = database()?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
-    engine().refresh_evidence();
+    engine()?.refresh_evidence();
     Ok(gone)
 }
 

@@ -81,19 +81,20 @@ fn register_kernel(
     spec.writes_into_output = said.writes_into_output;
     if worker::is_isolated(py, &spec.backend)? {
         let entry = worker::remote_function(function, spec, info)?;
-        return engine().register([entry]).map_err(|error| raise(py, &error));
+        return engine()?.register([entry]).map_err(|error| raise(py, &error));
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
     let hosted = Hosted::new(function, said.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
-    engine().register([entry]).map_err(|error| raise(py, &error))
+    engine()?.register([entry]).map_err(|error| raise(py, &error))
 }
 
 /// Takes a backend and its kernels away.
 #[pyfunction]
-fn unregister_backend(backend: &str) {
-    engine().unregister_backend(backend);
+fn unregister_backend(backend: &str) -> PyResult<()> {
+    engine()?.unregister_backend(backend);
     worker::forget(backend);
+    Ok(())
 }
 
 /// What a kernel of an operation is called with: inputs by position, params by name, and whether it can be given `out`.
@@ -124,7 +125,7 @@ fn kernels<'py>(
     if let Some(name) = operation_name {
         operation(name)?;
     }
-    let registry = engine().registry();
+    let registry = engine()?.registry();
     let all = PyList::empty(py);
     for entry in registry.kernels() {
         let spec = &entry.spec;
@@ -159,7 +160,7 @@ fn kernels<'py>(
 /// Backends with their version and, if one cannot be used, why.
 #[pyfunction]
 fn backends(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
-    let registry = engine().registry();
+    let registry = engine()?.registry();
     let all = PyList::empty(py);
     for (name, backend) in registry.backends() {
         let one = PyDict::new(py);

@@ -229,7 +229,7 @@ fn hosted_param(ty: &'static ParamType, value: Value) -> Param {
 fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
     Python::attach(|py| {
         let info = dynamic::read_operation(path, yaml).map_err(|error| raise(py, &error))?;
-        engine().register_operations([info]).map_err(|error| raise(py, &error))?;
+        engine()?.register_operations([info]).map_err(|error| raise(py, &error))?;
         Ok(PyOperation { info })
     })
 }

@@ -32,7 +32,7 @@ pub fn call<'py>(
     let strings = texts(&lent);
     let args = as_args(schema, &lent, &strings);
     let there = frame.on_its_device();
-    let Some(cut) = split::cut(engine(), info, &args, None) else { return Ok(None) };
+    let Some(cut) = split::cut(engine()?, info, &args, None) else { return Ok(None) };
     drop(there);
     if !matches!(frame.like().1, Kind::Torch | Kind::Numpy) {
         return Ok(None);
@@ -55,7 +55,7 @@ pub fn call<'py>(
             .map_err(|error| raise_kernel(py, info, error))?;
         places.extend(place.into_object());
     }
-    if cut.note(engine(), info) {
+    if cut.note(engine()?, info) {
         let Cut { split, kernel, .. } = &cut;
         let text =
             format!("{}: no kernel can run so large a call, so {split}, which {kernel} runs", info.name);

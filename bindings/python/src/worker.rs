@@ -55,7 +55,7 @@ fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
 
 /// Whether a backend runs in a process of its own, as the operator says.
 pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
-    match settings::isolation(engine(), backend) {
+    match settings::isolation(engine()?, backend) {
         Ok(place) => Ok(place.value == Isolation::Subprocess),
         Err(reason) => Err(configuration(py, backend, reason)),
     }
@@ -125,7 +125,8 @@ fn start(py: Python<'_>, backend: &str, source: &str) -> PyResult<Worker> {
     let sys = py.import("sys")?;
     let program: PathBuf = sys.getattr("executable")?.extract()?;
     let path: Vec<OsString> = sys.getattr("path")?.extract()?;
-    let mut options = settings::options(engine(), backend, Some(program));
+    let mut options = settings::options(engine()?, backend, Some(program))
+        .map_err(|reason| configuration(py, backend, reason))?;
     for argument in ["-m", "layerzero._worker", source] {
         options = options.argument(argument);
     }
@@ -155,8 +156,9 @@ pub fn forget(backend: &str) {
 /// Loads a native plugin that the operator trusts: its kernels, and where it runs if that is not here.
 #[pyfunction]
 fn load_plugin(py: Python<'_>, path: PathBuf) -> PyResult<(String, Vec<String>, Option<String>)> {
+    let engine = engine()?;
     // SAFETY: the operator's settings say what may be loaded, and the caller asks for it.
-    let loaded = py.detach(|| unsafe { lz_worker::plugins::load(engine(), &path) });
+    let loaded = py.detach(|| unsafe { lz_worker::plugins::load(engine, &path) });
     let loaded = loaded.map_err(|error| raise(py, &error))?;
     Ok((loaded.backend, loaded.kernels, loaded.runs_in))
 }
@@ -168,7 +170,7 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
     let offer = move || {
         Python::attach(|py| {
             load.call0(py).map_err(|error| error.to_string())?;
-            let registry = engine().registry();
+            let registry = engine().map_err(|error| error.to_string())?.registry();
             let mut kernels = Vec::new();
             for entry in registry.kernels() {
                 let (Some(hosted), Some(info)) =

@@ -16,7 +16,7 @@ use super::{Engine, Shared};
 use crate::device::{DeviceSpec, Environment, Platform};
 use crate::evidence::{Evidence, StoredEvidence};
 use crate::health::Health;
-use crate::perfdb::{DropReason, Filter, HealthScope, PerfDb};
+use crate::perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb};
 use crate::policy::layer::Layer;
 
 /// How long changes of health are collected before they are written.
@@ -223,6 +223,20 @@ impl Engine {
     /// The database of measurements and health, when there is one.
     pub fn perfdb(&self) -> Option<Arc<PerfDb>> {
         self.shared.keeper.get()?.db()
+    }
+
+    /// What is wrong with `perfdb.path` if it names a file that is not a performance database; such a file is left as it is.
+    pub fn foreign_perfdb(&self) -> Option<String> {
+        let db = self.perfdb()?;
+        match db.status().mode {
+            Mode::Closed(
+                reason @ (ClosedReason::NotADatabase { .. } | ClosedReason::ForeignDatabase { .. }),
+            ) => Some(format!(
+                "perfdb.path: {}: {reason}; measurements and health are not kept",
+                db.path().display()
+            )),
+            _ => None,
+        }
     }
 
     /// Uses a database that is open already, for an engine that was not opened from settings. Says whether it was taken: an

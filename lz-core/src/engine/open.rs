@@ -143,6 +143,9 @@ impl EngineBuilder {
         engine.settings().set_environment(&environment);
         engine.shared.keep_with(Keeper::new(self.torch));
         engine.configure(self.calls)?;
+        if let Some(problem) = engine.foreign_perfdb() {
+            (self.warn)(&problem);
+        }
         Ok(engine)
     }
 }

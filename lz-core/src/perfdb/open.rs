@@ -123,7 +123,11 @@ impl fmt::Display for ClosedReason {
                 )
             }
             Self::ForeignDatabase { application_id } => {
-                write!(f, "a database of another program (application id {application_id:#010x})")
+                write!(
+                    f,
+                    "a database of another program (application id {application_id:#010x}) and left as it is: name another \
+                     file in `perfdb.path`"
+                )
             }
             Self::NotADatabase { message } => {
                 write!(f, "not a performance database and left as it is ({message}): name another file in `perfdb.path`")

@@ -43,7 +43,7 @@ pub unsafe fn load(engine: &Engine, path: &Path, trust: &Trust) -> Result<Loaded
 
 /// One line a try: who, which file, which hash, accepted or why not.
 pub fn audit(path: &Path, sha256: &str, outcome: Result<&Loaded, &Error>) {
-    let user = trust::user();
+    let user = lz_core::files::user();
     match outcome {
         Ok(loaded) => tracing::info!(
             target: "lz::audit",

@@ -2,18 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ed25519_dalek::{Signature, VerifyingKey};
+use lz_core::files::{self, RegularFile, Untrusted};
 use lz_core::{Reason, ReasonCode};
 use sha2::{Digest, Sha256};
 
-/// Bits of a mode that let somebody else write.
-const WRITABLE_BY_OTHERS: u32 = 0o022;
+/// The most bytes of a plugin; all of it is hashed.
+const MAX_PLUGIN_BYTES: u64 = 2 << 30;
+
+/// The most bytes of a signature's file; a signature has 64.
+const MAX_SIGNATURE_BYTES: u64 = 4096;
 
 /// What a file must fulfil.
 #[derive(Debug, Clone, Default)]
@@ -50,12 +52,6 @@ pub fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The effective user's number.
-pub fn user() -> u32 {
-    // SAFETY: it only returns a number.
-    unsafe { libc::geteuid() }
-}
-
 impl Trust {
     /// Plugins from these folders, as they are.
     pub fn directories(directories: impl IntoIterator<Item = PathBuf>) -> Trust {
@@ -70,6 +66,14 @@ impl Trust {
                 Some((name.trim().trim_start_matches('*').to_owned(), hash.to_lowercase()))
             })
             .collect()
+    }
+
+    /// Reads a manifest from a file that only this user or root can have written.
+    pub fn read_manifest_file(path: &Path) -> Result<BTreeMap<String, String>, Reason> {
+        let mut file = RegularFile::open(path).map_err(|error| unreadable(path, &error))?;
+        file.check_trust().map_err(untrusted)?;
+        let text = file.text(files::MAX_TEXT_BYTES).map_err(|error| unreadable(path, &error))?;
+        Ok(Trust::read_manifest(&text))
     }
 
     /// Reads a key: 32 bytes in hexadecimal.
@@ -104,23 +108,18 @@ impl Trust {
                 real.display()
             )));
         }
-        let mut file = File::open(&real).map_err(|error| unreadable(&real, &error))?;
-        // The file itself through what was opened, its folder by name: whoever can write there can swap the file.
-        let of_file = file.metadata().map_err(|error| unreadable(&real, &error))?;
-        owned(&real, &of_file)?;
+        let mut file = RegularFile::open(&real).map_err(|error| unreadable(&real, &error))?;
+        file.check_trust().map_err(untrusted)?;
         if let Some(folder) = real.parent() {
-            owned(folder, &fs::metadata(folder).map_err(|error| unreadable(folder, &error))?)?;
+            // Whoever can write here can put a plugin beside the others, even if they cannot swap one.
+            let metadata = fs::metadata(folder).map_err(|error| unreadable(folder, &error))?;
+            files::check(folder, &metadata).map_err(untrusted)?;
         }
-        if !of_file.is_file() {
-            return Err(Reason::new(ReasonCode::PluginPermission)
-                .message(format!("{} is not a regular file", real.display())));
-        }
-        let mut bytes = Vec::new();
-        file.read_to_end(&mut bytes).map_err(|error| unreadable(&real, &error))?;
+        let bytes = file.bytes(MAX_PLUGIN_BYTES).map_err(|error| unreadable(&real, &error))?;
         *sha256 = hexadecimal(&Sha256::digest(&bytes));
         self.check_manifest(&real, sha256)?;
         self.check_signature(&real, &bytes)?;
-        Ok(Checked { file })
+        Ok(Checked { file: file.into_file() })
     }
 
     fn check_manifest(&self, real: &Path, sha256: &str) -> Result<(), Reason> {
@@ -145,7 +144,8 @@ impl Trust {
         let mut beside = real.as_os_str().to_owned();
         beside.push(".sig");
         let invalid = |message: String| Reason::new(ReasonCode::PluginSignatureInvalid).message(message);
-        let signature = fs::read(&beside)
+        let signature = RegularFile::open(Path::new(&beside))
+            .and_then(|mut file| file.bytes(MAX_SIGNATURE_BYTES))
             .map_err(|error| invalid(format!("{} cannot be read: {error}", Path::new(&beside).display())))?;
         let signature = Signature::from_slice(&signature)
             .map_err(|error| invalid(format!("{} is no signature: {error}", Path::new(&beside).display())))?;
@@ -160,22 +160,6 @@ fn unreadable(path: &Path, error: &std::io::Error) -> Reason {
     Reason::new(ReasonCode::PluginPermission).message(format!("{} cannot be read: {error}", path.display()))
 }
 
-/// It belongs to us or to root, and nobody else may write it.
-fn owned(path: &Path, of: &fs::Metadata) -> Result<(), Reason> {
-    if of.uid() != 0 && of.uid() != user() {
-        return Err(Reason::new(ReasonCode::PluginPermission).message(format!(
-            "{} belongs to user {}, not to root or user {}",
-            path.display(),
-            of.uid(),
-            user()
-        )));
-    }
-    if of.mode() & WRITABLE_BY_OTHERS != 0 {
-        return Err(Reason::new(ReasonCode::PluginPermission).message(format!(
-            "{} can be written by its group or by everybody (mode {:o})",
-            path.display(),
-            of.mode() & 0o7777
-        )));
-    }
-    Ok(())
+fn untrusted(why: Untrusted) -> Reason {
+    Reason::new(ReasonCode::PluginPermission).message(why.to_string())
 }
