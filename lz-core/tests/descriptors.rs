@@ -152,3 +152,26 @@ fn the_engine_takes_every_spec_that_a_descriptor_gives() {
         }
     }
 }
+
+#[test]
+fn a_descriptor_of_thousands_of_mistakes_gives_a_bounded_report() {
+    let (_, _, text) = fixtures("descriptors/pass").into_iter().next().expect("there is a fixture");
+    let right: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let ops = right["ops"].as_object().expect("it has operations");
+    let kernels = ops.values().next().expect("one at least").clone();
+    let mut unknown = right.clone();
+    unknown["ops"] =
+        (0..5000).map(|at| (format!("atention.causl.{at}"), kernels.clone())).collect::<serde_json::Map<_, _>>().into();
+    let mut keys = right.clone();
+    let first = ops.keys().next().expect("one at least");
+    for at in 0..5000 {
+        keys["ops"][first][0][format!("kernel_idd_{at}")] = 1.into();
+    }
+    for wrong in [unknown, keys] {
+        let text = serde_json::to_string_pretty(&wrong).expect("it is JSON");
+        let error = descriptor::read("many.json", &text, &catalogue()).expect_err("it is wrong");
+        assert_eq!(error.reasons.len(), lz_schema::diagnostics::MAX_REPORTED);
+        let text = error.to_string();
+        assert!(text.contains(" more\n") && text.len() < 100_000, "{} bytes", text.len());
+    }
+}

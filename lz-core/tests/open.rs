@@ -156,6 +156,134 @@ fn a_watched_file_is_followed_and_a_bad_one_changes_nothing() {
     assert_eq!(run(&engine, &Shape::default()).unwrap(), "a.x");
 }
 
+/// Runs something that must not wait for anybody: a pipe has no writer here, so that opening one would never return.
+fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || drop(sender.send(act())));
+    receiver.recv_timeout(Duration::from_secs(60)).expect("it does not hang")
+}
+
+#[test]
+fn only_regular_files_of_bounded_size_are_read() {
+    let folder = Folder::new("regular");
+    let pipe = folder.0.join("pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for path in [pipe, folder.0.clone(), PathBuf::from("/dev/zero")] {
+        let (opened, loaded) = (folder.builder().config(&path), path.clone());
+        let engine = folder.builder().open().unwrap();
+        let texts = at_once(move || {
+            [
+                opened.open().map(drop).unwrap_err().to_string(),
+                engine.load_config(&loaded).unwrap_err().to_string(),
+                engine.load_dispatch_table(&loaded).map(drop).unwrap_err().to_string(),
+                engine.verify_lockfile_at(&loaded).map(drop).unwrap_err().to_string(),
+                lz_core::jit::Manifest::load(&loaded, "m", Duration::MAX).1.unwrap(),
+            ]
+        });
+        for text in texts {
+            assert!(text.contains("is not a regular file"), "{text}");
+        }
+    }
+    let large = folder.file("large.yaml", &"# comment\n".repeat(200_000));
+    let error = folder.builder().config(&large).open().unwrap_err().to_string();
+    assert!(error.contains("has more than 1048576 bytes"), "{error}");
+}
+
+#[test]
+fn a_manifest_of_shapes_does_not_take_over_another_file() {
+    let folder = Folder::new("shapes");
+    for (name, bytes) in [("notes.txt", b"{ not JSON".as_slice()), ("model.bin", b"\xff\xfe")] {
+        let path = folder.0.join(name);
+        fs::write(&path, bytes).unwrap();
+        let (manifest, why) = lz_core::jit::Manifest::load(&path, "m", Duration::MAX);
+        assert!(why.unwrap().contains("is left alone"));
+        assert!(manifest.save(&path).is_err());
+        assert_eq!(fs::read(&path).unwrap(), bytes);
+    }
+}
+
+#[test]
+fn programs_and_plugins_are_named_only_by_files_that_nobody_else_can_write() {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = Folder::new("trust");
+    let with_mode = |text: &str, mode: u32| {
+        let path = folder.file("policy.yaml", text);
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        let engine = folder.builder().open().unwrap();
+        let outcomes = [folder.builder().config(&path).open().map(drop), engine.load_config(&path)];
+        assert_eq!(outcomes[0].is_ok(), outcomes[1].is_ok());
+        outcomes.into_iter().find_map(Result::err).map(|error| error.to_string())
+    };
+    for text in [
+        "worker: {program: /bin/true}\n",
+        "plugins: {load: [/x.so]}\n",
+        "plugins: {directories: [/opt]}\n",
+        "plugins: {manifest: /m}\n",
+        "plugins: {keys: [abc]}\n",
+        "profiles: {p: {worker: {program: /bin/true}}}\n",
+    ] {
+        assert_eq!(with_mode(text, 0o644), None, "{text}");
+        for mode in [0o664, 0o646] {
+            let error = with_mode(text, mode).expect("others can write it");
+            assert!(error.contains("run `chmod go-w "), "{error}");
+        }
+    }
+    assert_eq!(with_mode("deterministic: true\n", 0o666), None, "it names nothing that is run");
+}
+
+#[test]
+fn a_report_of_many_mistakes_is_bounded() {
+    let folder = Folder::new("many");
+    let keys: String = (0..8000).map(|at| format!("determinstic_{at}: true\n")).collect();
+    let error = folder.builder().config(folder.file("a.yaml", &keys)).open().unwrap_err().to_string();
+    assert!(error.contains("… and 7950 more") && error.contains("8000 errors in "), "{error}");
+    let deep = format!("{}1{}\n", "[".repeat(10_000), "]".repeat(10_000));
+    let error = folder.builder().config(folder.file("b.yaml", &deep)).open().unwrap_err().to_string();
+    assert!(error.contains("error["), "{error}");
+    let locks: String = (0..10_001).map(|at| format!("  a{at}: b\n")).collect();
+    let many = folder.file("c.yaml", &format!("locks:\n{locks}"));
+    let error = Engine::builder().config(many).open().unwrap_err().to_string();
+    assert!(error.contains("10001 entries are too many: the limit is 10000"), "{error}");
+    let name = format!("{}: true\n", "x".repeat(100_000));
+    let error = folder.builder().config(folder.file("d.yaml", &name)).open().unwrap_err().to_string();
+    assert!(error.len() < 40_000, "{} bytes", error.len());
+}
+
+#[test]
+fn variables_that_are_not_understood_are_refused_or_warned_about() {
+    use std::sync::Mutex;
+    static WARNINGS: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let folder = Folder::new("variables");
+    let open = |name: &str, value: &str| {
+        let builder = folder.builder().variables(variables(&[(name, value)]));
+        let opened = builder.warn(|text| WARNINGS.lock().unwrap().push(text.to_owned())).open();
+        let warnings = std::mem::take(&mut *WARNINGS.lock().unwrap());
+        opened.map(|_| warnings).map_err(|error| error.to_string())
+    };
+    for (name, value) in [
+        ("LAYERZERO_THREADS", "many"),
+        ("LAYERZERO_TOKENIZERS", "yes please"),
+        ("LAYERZERO_BACKENDS", "torch"),
+        ("LAYERZERO_CONFIG", "\u{fffd}"),
+    ] {
+        let error = open(name, value).expect_err(name);
+        assert!(error.contains(name), "{error}");
+    }
+    for (name, meant) in [
+        ("LAYERZERO_CONFG", "LAYERZERO_CONFIG"),
+        ("LAYER_ZERO_CONFIG", "LAYERZERO_CONFIG"),
+        ("layerzero_debug", "LAYERZERO_DEBUG"),
+        ("LAYERZERO_BACKEND_ISOLATON", "LAYERZERO_BACKEND_ISOLATION"),
+    ] {
+        let warnings = open(name, "1").expect(name);
+        let text = format!("nothing reads the environment variable `{name}`; did you mean `{meant}`?");
+        assert_eq!(warnings, [text]);
+    }
+    for (name, value) in [("LAYERZERO_THREADS", "2"), ("LAYERZERO_BACKENDS", "none"), ("LAYERS", "3")] {
+        assert_eq!(open(name, value), Ok(Vec::new()));
+    }
+}
+
 #[test]
 fn circuits_follow_settings() {
     let folder = Folder::new("circuits");

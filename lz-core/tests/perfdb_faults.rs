@@ -41,6 +41,13 @@ fn finish(children: Vec<Child>) {
 fn child_process() {
     let role = std::env::var(ROLE).unwrap();
     let file = std::env::var_os(FILE).unwrap();
+    if role == "hold" {
+        let connection = rusqlite::Connection::open(file).unwrap();
+        connection.execute_batch("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE;").unwrap();
+        println!("held");
+        std::io::stdin().read_line(&mut String::new()).unwrap();
+        return;
+    }
     let opened = PerfDb::open_with(file, patient());
     let db = opened.db;
     match role.split_once(' ').unwrap_or((&role, "")) {
@@ -157,7 +164,7 @@ fn a_truncated_file_is_set_aside() {
     filled(&file, 400);
     let whole = fs::read(&file).unwrap();
     assert!(whole.len() > 40_000, "the log has been folded into the file");
-    for length in [1, 99, 100, 4096, 5000, whole.len() / 2, whole.len() - 4096] {
+    for length in [16, 99, 100, 4096, 5000, whole.len() / 2, whole.len() - 4096] {
         for name in folder.names_with("perfdb.sqlite") {
             fs::remove_file(folder.path().join(name)).unwrap();
         }
@@ -166,11 +173,105 @@ fn a_truncated_file_is_set_aside() {
     }
 }
 
+/// A database of ours with nothing but its header left.
+fn damaged(folder: &Folder) -> Vec<u8> {
+    let file = folder.path().join("once.sqlite");
+    filled(&file, 10);
+    let mut bytes = fs::read(file).unwrap();
+    bytes[100..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at.wrapping_mul(2_654_435_761) >> 13) as u8);
+    bytes
+}
+
+#[test]
+fn a_file_that_is_no_database_is_left_alone() {
+    let folder = Folder::new();
+    let file = folder.database();
+    let mut foreign = damaged(&folder);
+    foreign[68..72].copy_from_slice(&[1, 2, 3, 4]);
+    let not_ours = |bytes: &[u8], fits: &dyn Fn(&ClosedReason) -> bool| {
+        fs::write(&file, bytes).unwrap();
+        let opened = PerfDb::open(&file);
+        let OpenStatus::Closed(reason) = &opened.status else { panic!("{:?}", opened.status) };
+        assert!(fits(reason), "{reason:?}");
+        assert!(reason.to_string().contains("name another file in `perfdb.path`"), "{reason}");
+        assert!(opened.db.record(&measurement("k", 1, 1.0)).is_err());
+        drop(opened);
+        assert_eq!(fs::read(&file).unwrap(), bytes, "it is as it was");
+        assert_eq!(folder.names_with("perfdb.sqlite"), ["perfdb.sqlite"], "nothing was put beside it");
+    };
+    let no_database = |reason: &ClosedReason| matches!(reason, ClosedReason::NotADatabase { .. });
+    for model in [b"S".as_slice(), b"weights of a model", &[0x5a; 10_000], b"SQLite format 2 of long ago"] {
+        not_ours(model, &no_database);
+    }
+    // Damaged, and by its own words somebody else's.
+    fs::write(&file, &foreign).unwrap();
+    let status = PerfDb::open(&file).status;
+    let reason = ClosedReason::ForeignDatabase { application_id: 0x0102_0304 };
+    assert_eq!(status, OpenStatus::Closed(reason));
+    assert_eq!(fs::read(&file).unwrap(), foreign);
+    assert!(folder.names_with("corrupt").is_empty());
+}
+
+/// Runs something that must not wait for anybody: a pipe has no writer here, so that opening one would never return.
+fn at_once<T: Send + 'static>(act: impl FnOnce() -> T + Send + 'static) -> T {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::spawn(move || drop(sender.send(act())));
+    receiver.recv_timeout(Duration::from_secs(60)).expect("it does not hang")
+}
+
+#[test]
+fn pipes_folders_and_devices_are_no_databases() {
+    let folder = Folder::new();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    for suffix in [".lock", "-wal"] {
+        let beside = folder.path().join(format!("perfdb.sqlite{suffix}"));
+        assert!(Command::new("mkfifo").arg(&beside).status().unwrap().success());
+        let file = folder.database();
+        let status = at_once(move || PerfDb::open(file).status);
+        assert!(matches!(status, OpenStatus::Closed(ClosedReason::Unavailable { .. })), "{status:?}");
+        fs::remove_file(beside).unwrap();
+    }
+    for place in [pipe, folder.path().to_path_buf(), "/dev/zero".into()] {
+        let (import, database) = (place.clone(), folder.database());
+        let status = at_once(move || PerfDb::open(place).status);
+        let OpenStatus::Closed(ClosedReason::Unavailable { message }) = status else { panic!("{status:?}") };
+        assert!(message.contains("is not a regular file"), "{message}");
+        let error = at_once(move || PerfDb::open(database).db.import_file(&import)).unwrap_err();
+        assert!(error.to_string().contains("is not a regular file"), "{error}");
+    }
+}
+
+#[test]
+fn a_database_that_another_process_holds_is_done_without_and_tried_again() {
+    let folder = Folder::new();
+    let file = folder.database();
+    filled(&file, 3);
+    let mut holder = child("hold", &file).stdin(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(holder.stdout.take().unwrap()).lines();
+    while !lines.next().expect("the other process holds the file").unwrap().contains("held") {}
+    // Each of these waited for five seconds once.
+    let handles: Vec<PerfDb> = (0..20)
+        .map(|_| {
+            let opened = PerfDb::open(&file);
+            assert_eq!(opened.status, OpenStatus::Closed(ClosedReason::Busy));
+            assert_eq!(opened.db.count(&Filter::default()), 0);
+            assert!(opened.db.retry() && opened.db.is_busy());
+            opened.db
+        })
+        .collect();
+    drop(holder.stdin.take());
+    assert!(holder.wait().unwrap().success());
+    for db in handles {
+        assert!(!db.retry());
+        assert_eq!((db.status().mode, db.count(&Filter::default())), (Mode::Writable, 3));
+    }
+}
+
 #[test]
 fn garbage_is_set_aside_under_the_next_free_name() {
     let folder = Folder::new();
-    let garbage: Vec<u8> =
-        (0..20_000u32).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+    let garbage = damaged(&folder);
     for _ in 0..3 {
         for name in ["perfdb.sqlite", "perfdb.sqlite-wal", "perfdb.sqlite-shm"] {
             let _ = fs::remove_file(folder.path().join(name));
@@ -188,7 +289,7 @@ fn garbage_is_set_aside_under_the_next_free_name() {
 fn processes_that_meet_the_same_garbage_set_it_aside_once() {
     let folder = Folder::new();
     let file = folder.database();
-    fs::write(&file, [0x5a; 10_000]).unwrap();
+    fs::write(&file, damaged(&folder)).unwrap();
     let children =
         (0..4).map(|number| child(&format!("write own{number}"), &file).spawn().unwrap()).collect();
     finish(children);

@@ -3,7 +3,7 @@
 mod perfdb_support;
 
 use lz_core::perfdb::{
-    Bucket, DropReason, Filter, HealthState, ImportReport, Invalidation, Measurement, Mode, OpenStatus,
+    Bucket, DropReason, Filter, HealthState, ImportError, ImportReport, Invalidation, Measurement, Mode, OpenStatus,
     PerfDb, Query, RejectedLine, Setting, Timing,
 };
 use perfdb_support::{Folder, NOW, health_row, measurement, setting};
@@ -196,7 +196,7 @@ fn an_export_is_imported_once_however_often_it_is_read() {
 
     let other = PerfDb::open(folder.path().join("other/deep/perfdb.sqlite")).db;
     let first = other.import(text.as_slice()).unwrap();
-    assert_eq!(first, ImportReport { stored: 2, kept: 0, health: 1, rejected: Vec::new() });
+    assert_eq!(first, ImportReport { stored: 2, kept: 0, health: 1 });
     let second = other.import(text.as_slice()).unwrap();
     assert_eq!((second.stored, second.kept), (0, 2));
     assert_eq!(other.show(&Filter::default(), 9), db.show(&Filter::default(), 9));
@@ -204,7 +204,7 @@ fn an_export_is_imported_once_however_often_it_is_read() {
 }
 
 #[test]
-fn a_bad_line_is_named_and_the_others_are_read() {
+fn a_file_with_a_bad_line_is_refused_whole_and_each_is_named() {
     let folder = Folder::new();
     let db = PerfDb::open(folder.database()).db;
     db.record(&measurement("a", 1, 100.0)).unwrap();
@@ -215,19 +215,31 @@ fn a_bad_line_is_named_and_the_others_are_read() {
     let nonsense = row.replace("\"samples\":10", "\"samples\":0");
     let other = row.replace("\"kernel\":\"a\"", "\"kernel\":\"b\"");
     let file = format!("{header}\n\n{{\n{nonsense}\n{other}\n");
-    let report = db.import(file.as_bytes()).unwrap();
-    assert_eq!(report.stored, 1);
-    assert_eq!(report.rejected.iter().map(|line| line.line).collect::<Vec<_>>(), [3, 4]);
-    assert_eq!(report.rejected[1].message, "`samples`: there must be one at least");
+    let rejected = |text: &[u8]| match db.import(text) {
+        Err(ImportError::Rejected { lines, count }) => {
+            assert_eq!(lines.len(), count.min(20));
+            lines
+        }
+        other => panic!("{other:?}"),
+    };
+    let lines = rejected(file.as_bytes());
+    assert_eq!(lines.iter().map(|line| line.line).collect::<Vec<_>>(), [3, 4]);
+    assert_eq!(lines[1].message, "`samples`: there must be one at least");
+    assert_eq!(db.count(&Filter::default()), 1, "nothing of it was stored");
 
-    let headless = db.import(row.as_bytes()).unwrap();
-    let first = RejectedLine { line: 1, message: "the first line must be the header".to_owned() };
-    assert_eq!((headless.stored, headless.rejected), (0, vec![first]));
+    let message = "the first line must be the header that `export` writes".to_owned();
+    assert_eq!(rejected(row.as_bytes()), [RejectedLine { line: 1, message }]);
     let newer = header.replace("\"version\":1", "\"version\":2");
     assert_eq!(
-        db.import(newer.as_bytes()).unwrap().rejected[0].message,
+        rejected(newer.as_bytes())[0].message,
         "format `layerzero.perfdb` version 2 is not `layerzero.perfdb` version 1"
     );
+    assert_eq!(rejected(b"")[0].message, "the file is empty");
+    assert_eq!(rejected(b"\xff\xfe garbage").len(), 1);
+    let endless = format!("{header}\n{}", "{}\n".repeat(5000));
+    let error = db.import(endless.as_bytes()).unwrap_err().to_string();
+    assert!(error.starts_with("nothing was imported: 5000 wrong lines\n  line 2: "), "{error}");
+    assert!(error.ends_with("… and 4980 more"), "{error}");
 }
 
 #[test]
@@ -236,6 +248,7 @@ fn without_a_database_everything_answers_nothing() {
     assert!(matches!(db.status().mode, Mode::Closed(_)));
     assert!(matches!(db.record(&measurement("k", 1, 1.0)), Err(DropReason::Closed(_))));
     assert!(db.show(&Filter::default(), 9).is_empty() && db.load_health(None).is_empty());
-    assert!(matches!(db.import(b"".as_slice()), Err(DropReason::Closed(_))));
+    let header = b"{\"header\":{\"format\":\"layerzero.perfdb\",\"version\":1}}\n".as_slice();
+    assert!(matches!(db.import(header), Err(ImportError::Dropped(DropReason::Closed(_)))));
     assert_eq!(db.status().dropped_writes, 2);
 }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lz_core::perfdb::{Filter, PerfDb};
+use lz_core::perfdb::{Filter, Mode, PerfDb};
 use lz_core::tune::{Outcome, Progress, TuneOptions};
 use pyo3::exceptions::{PyOSError, PyValueError};
 use pyo3::prelude::*;
@@ -23,6 +23,19 @@ fn database() -> PyResult<Arc<PerfDb>> {
     engine()?.perfdb().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))
 }
 
+/// The database, if it can be written: what is measured or pruned must not be lost after the work is done.
+fn writable_database() -> PyResult<Arc<PerfDb>> {
+    let db = database()?;
+    db.retry();
+    let why = match db.status().mode {
+        Mode::Writable => return Ok(db),
+        Mode::ReadOnly => "it is read-only".to_owned(),
+        Mode::Closed(reason) => reason.to_string(),
+    };
+    let message = format!("perfdb.path: {} cannot be written: {why}", db.path().display());
+    Err(PyOSError::new_err(message))
+}
+
 /// Measures every kernel that could run a call; `told` hears of each sample. Ctrl-C ends it, and what was measured is kept.
 #[pyfunction]
 #[pyo3(signature = (operation_name, arguments, keywords, samples, told = None))]
@@ -35,7 +48,7 @@ fn tune<'py>(
     told: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
-    database()?;
+    writable_database()?;
     let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
         let _there = frame.on_its_device();
@@ -68,7 +81,13 @@ fn tune<'py>(
     answer.set_item("best", tuned.best())?;
     answer.set_item("settled", tuned.settled)?;
     answer.set_item("cancelled", tuned.cancelled)?;
-    answer.set_item("kept", tuned.kept.as_ref().is_some_and(Result::is_ok))?;
+    let lost = match &tuned.kept {
+        Some(Ok(())) => None,
+        Some(Err(reason)) => Some(reason.to_string()),
+        None => Some("there is no performance database".to_owned()),
+    };
+    answer.set_item("kept", lost.is_none())?;
+    answer.set_item("lost", lost)?;
     let mut kernels = Vec::new();
     for (id, outcome) in &tuned.kernels {
         let one = PyDict::new(py);
@@ -151,7 +170,7 @@ fn perfdb_import(path: PathBuf) -> PyResult<u64> {
 #[pyo3(signature = (operation_name = None, kernel = None))]
 fn perfdb_prune(operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {
     let filter = Filter { operation: operation_name, kernel, ..Filter::default() };
-    let gone = database()?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
+    let gone = writable_database()?.prune(&filter).map_err(|error| PyOSError::new_err(error.to_string()))?;
     engine()?.refresh_evidence();
     Ok(gone)
 }

@@ -1,5 +1,7 @@
 //! Operations that were read at run time: the same language, checks and selection, callable at once.
 
+use std::path::PathBuf;
+
 use lz_core::expr::Value;
 use lz_core::{Context, KernelEntry, KernelError, OperationInfo, OutArg, Run, TensorMut, check, dynamic};
 use lz_schema::model::ParamType;
@@ -234,6 +236,12 @@ fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
     })
 }
 
+/// The text of a regular file of bounded size.
+#[pyfunction]
+fn read_text_file(path: PathBuf) -> PyResult<String> {
+    Ok(lz_core::files::read_text(&path, lz_core::files::MAX_TEXT_BYTES)?)
+}
+
 /// A whole operation to start from, the one that `cargo xtask new-op` writes.
 #[pyfunction]
 fn operation_template(name: &str) -> String {
@@ -243,6 +251,7 @@ fn operation_template(name: &str) -> String {
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(read_operation, module)?)?;
+    module.add_function(wrap_pyfunction!(read_text_file, module)?)?;
     module.add_function(wrap_pyfunction!(operation_template, module)?)?;
     module.add_class::<PyOperation>()
 }

@@ -166,13 +166,14 @@ impl<'c, 'a> Checker<'c, 'a> {
         }
         self.check_constraints(&unknown);
         self.check_memory();
-        if self.problems.is_empty() {
-            self.check_values();
-        }
         if let Some(outputs) = outputs
             && self.problems.is_empty()
         {
             self.check_outputs(outputs);
+        }
+        // Last, because it reads data: everything that can be refused by looking at shapes is refused by then.
+        if self.problems.is_empty() {
+            self.check_values();
         }
     }
 

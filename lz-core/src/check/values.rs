@@ -3,10 +3,21 @@
 //! The `*_ok` functions are the fast answers that generated code asks for; the `*_problem` functions say where and what.
 
 use crate::reason::{Reason, ReasonCode};
-use crate::tensor::{Indices, TensorView};
+use crate::tensor::{Dims, Indices, TensorView};
+
+/// The sizes of a tensor with every broadcast dimension (stride 0) counted once: its elements are one element, and a view of a
+/// few bytes may have more of them than anybody can wait for. Indices into these sizes are indices into the tensor.
+fn distinct(view: &TensorView<'_>) -> Dims {
+    let mut sizes = Dims::empty();
+    for (size, stride) in view.shape().iter().zip(view.strides()) {
+        // A view has no more dimensions than fit.
+        sizes.push(if *stride == 0 { (*size).min(1) } else { *size });
+    }
+    sizes
+}
 
 fn first(view: &TensorView<'_>, mut wrong: impl FnMut(i64) -> bool) -> Option<(Vec<i64>, i64)> {
-    Indices::new(view.shape()).find_map(|index| {
+    Indices::new(&distinct(view)).find_map(|index| {
         let value = view.int_at(&index);
         wrong(value).then(|| (index.to_vec(), value))
     })
@@ -19,7 +30,7 @@ fn all(view: &TensorView<'_>, right: impl Fn(i64) -> bool) -> bool {
     if let Some(values) = view.as_slice::<i64>() {
         return values.iter().all(|&value| right(value));
     }
-    Indices::new(view.shape()).all(|index| right(view.int_at(&index)))
+    Indices::new(&distinct(view)).all(|index| right(view.int_at(&index)))
 }
 
 /// `0 <= v < end` for all.
@@ -71,7 +82,7 @@ impl Bound for f64 {
         if let Some(values) = view.as_slice::<f32>() {
             return values.iter().all(|&value| right(f64::from(value)));
         }
-        Indices::new(view.shape()).all(|index| right(view.at(&index)))
+        Indices::new(&distinct(view)).all(|index| right(view.at(&index)))
     }
 }
 
@@ -83,7 +94,7 @@ pub fn range_ok<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> bool {
 
 /// Where a value is out of range.
 pub fn range_problem<B: Bound>(view: &TensorView<'_>, low: B, high: B) -> Option<Reason> {
-    let (index, value) = Indices::new(view.shape()).find_map(|index| {
+    let (index, value) = Indices::new(&distinct(view)).find_map(|index| {
         let value = B::at(view, &index);
         (!(low..=high).contains(&value)).then(|| (index.to_vec(), value))
     })?;
@@ -119,7 +130,7 @@ pub fn indptr_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
     if previous != 0 {
         return reason(format!("[0] = {previous}"), format!("[0] is {previous}, but must be 0"));
     }
-    for position in 1..count {
+    for position in 1..distinct(view).first().copied().unwrap_or(0) {
         let value = view.int_at(&[position]);
         if value < previous {
             return reason(
@@ -146,14 +157,16 @@ pub fn partition_ok(view: &TensorView<'_>, total: i64) -> bool {
 
 /// Where a partition is wrong.
 pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
-    let (&parts, rows) = view.shape().split_last()?;
+    let &parts = view.shape().last()?;
+    let sizes = distinct(view);
+    let (&distinct_parts, rows) = sizes.split_last()?;
     for row in Indices::new(rows) {
         let mut index = row;
         if !index.push(0) {
             return None;
         }
         let mut sum = 0i64;
-        for part in 0..parts {
+        for part in 0..distinct_parts {
             let mut place = row;
             if !place.push(part) {
                 return None;
@@ -168,6 +181,9 @@ pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
                 );
             }
             sum = sum.saturating_add(value);
+        }
+        if distinct_parts != parts {
+            sum = sum.saturating_mul(parts);
         }
         if sum != total {
             return Some(
@@ -184,6 +200,7 @@ pub fn partition_problem(view: &TensorView<'_>, total: i64) -> Option<Reason> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tensor::Layout;
 
     #[test]
     fn floats_are_held_to_their_range_as_floats() {
@@ -194,6 +211,32 @@ mod tests {
             let reason = range_problem(&view(wrong), 0.0, 1.0).expect("the second value is outside");
             assert!(reason.to_string().contains("[1] is"), "{reason}");
         }
+    }
+
+    /// One element, as many times as an index of 2^40 entries: reading each entry would take hours.
+    fn broadcast(value: &'static [i32; 1], rank: usize) -> TensorView<'static> {
+        let mut layout = Layout::contiguous(&vec![1i64 << (40 / rank); rank], lz_schema::DType::I32).expect("a layout");
+        layout.strides = Dims::empty();
+        (0..rank).for_each(|_| assert!(layout.strides.push(0)));
+        TensorView::from_slice_with(value, 0, layout).expect("every index leads to the one element")
+    }
+
+    #[test]
+    fn a_broadcast_element_is_read_once() {
+        for rank in [1, 2, 4] {
+            let view = broadcast(&[7], rank);
+            assert!(index_ok(&view, 8) && index_problem(&view, 8).is_none());
+            let reason = index_problem(&view, 7).expect("7 is no index into 7");
+            assert!(reason.to_string().contains(&format!("{:?} is 7", vec![0; rank])), "{reason}");
+            assert!(range_ok(&view, 7, 7) && !range_ok(&view, 0, 6));
+            assert!(range_problem(&view, 0, 6).is_some());
+        }
+        let line = broadcast(&[0], 1);
+        assert!(indptr_ok(&line, 0) && !indptr_ok(&line, 1));
+        assert!(!indptr_ok(&broadcast(&[3], 1), 3), "it does not begin with 0");
+        let parts = broadcast(&[2], 2);
+        assert!(partition_ok(&parts, 2 << 20) && !partition_ok(&parts, 2));
+        assert!(!partition_ok(&broadcast(&[-1], 2), -(1 << 20)));
     }
 
     #[test]

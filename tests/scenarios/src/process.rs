@@ -199,7 +199,7 @@ pub fn restore(engine: &Engine, database: &PerfDb) -> usize {
 fn environment() {
     let engine = house::house_on("h100");
     let stack = stack(&engine);
-    match env::read(std::env::vars(), &vocabulary()) {
+    match env::read(std::env::vars_os(), &vocabulary()) {
         Ok(environment) => {
             stack.set_environment(&environment);
             match Prefill::llama3_8b().chosen(&engine) {

@@ -71,8 +71,14 @@ def freeze(path: str | os.PathLike[str] | None = "layerzero.lock", calls: Iterab
 
 
 def verify_lockfile(path: str | os.PathLike[str] = "layerzero.lock") -> Report:
-    """Compares what was recorded to a lockfile. Decisions that only one side has are no disagreement."""
+    """Compares what was recorded to a lockfile. Decisions that only one side has are no disagreement; with nothing recorded
+    there is nothing to compare, which is a `ValueError`."""
     differing, unmet, unlocked = _native.verify_lockfile(os.fspath(path))
+    if not _native.recorded_decisions():
+        raise ValueError(
+            f"nothing was recorded, so that nothing can be compared to {os.fspath(path)}: "
+            "call lz.record_decisions() before the calls that are to be verified"
+        )
     data = {"agrees": not differing, "differing": differing, "unmet": unmet, "unlocked": unlocked}
     title = "decided as locked" if not differing else "decided otherwise"
     return Report((table(title, ("differs",), [(one,) for one in differing]),), data)

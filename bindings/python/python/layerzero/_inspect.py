@@ -154,7 +154,7 @@ def doctor(*, probe: bool = False) -> Report:
                 ("platform", data["platform"]),
                 ("health", state["health"]["level"]),
                 ("kernels", sum(backend["kernels"] for backend in backends)),
-                *([("problem", state["problems"])] if state["problems"] else []),
+                *(("problem", problem) for problem in state["problems"]),
                 *variables.items(),
             ],
         ),
@@ -234,7 +234,7 @@ def readiness_check() -> Report:
         ),
     ]
     if state["problems"]:
-        checks.append(("environment", False, state["problems"]))
+        checks.append(("environment", False, "; ".join(state["problems"])))
     ready = all(good for _, good, _ in checks)
     data = {
         "ready": ready,

@@ -51,7 +51,9 @@ def tune(
         for one in data["kernels"]
     ]
     title = f"{operation}: {data['best'] or 'nothing could be measured'}"
-    if data["cancelled"]:
+    if not data["kept"]:
+        title += f" (NOT KEPT: {data['lost']})"
+    elif data["cancelled"]:
         title += " (broken off; what was measured is kept)"
     columns = ("kernel", "state", "median µs", "p95 µs", "samples", "why")
     return Report((table(title, columns, rows),), data)

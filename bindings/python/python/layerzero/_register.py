@@ -108,8 +108,7 @@ def register_operation(schema: str | os.PathLike[str]) -> _native.Operation:
     path = "<text>"
     if "\n" not in text:
         path = text
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
+        text = _native.read_text_file(path)
     operation = _native.read_operation(path, text)
     setattr(ops, operation.__name__, operation)
     if operation.__name__ not in ops.__all__:

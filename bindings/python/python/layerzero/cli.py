@@ -35,7 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"text": result}) if options.json else result)
     elif result is not None:
         print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
-        if result.to_dict().get("ready") is False:
+        # What a command was asked for and did not reach: `ready` that is not ready, measurements that were not kept.
+        if any(result.to_dict().get(goal) is False for goal in ("ready", "kept")):
             return 1
     return 0
 

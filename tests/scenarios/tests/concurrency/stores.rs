@@ -86,7 +86,11 @@ fn a_reader_beside_a_writer_sees_whole_rows() {
 #[test]
 fn a_damaged_file_is_set_aside_once() {
     let folder = Folder::new();
-    let path = folder.write("perfdb.sqlite", "no database at all ".repeat(100));
+    let path = folder.database();
+    drop(PerfDb::open(&path));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[100..].fill(0x5a);
+    std::fs::write(&path, bytes).unwrap();
     let decide = ["decide", path.to_str().unwrap()];
     let children: Vec<_> = (0..3).map(|_| start(OTHER, &decide)).collect();
     finish(children);
@@ -136,7 +140,7 @@ fn an_export_beside_a_writer_is_whole() {
                 let exported = exporter.export(&Filter::default(), &mut text).unwrap();
                 let copy = Folder::new();
                 let report = open(&copy.database()).import(BufReader::new(text.as_slice())).unwrap();
-                assert_eq!((report.stored, report.rejected.len()), (exported.measurements, 0));
+                assert_eq!(report.stored, exported.measurements);
             }
         });
         (1..=100).for_each(|hidden| writer.record(&row(hidden)).unwrap());

@@ -36,16 +36,18 @@ fn a_truncated_database_is_set_aside() {
     assert_eq!(opened.db.count(&Filter::default()), 1);
 }
 
-/// Somebody saved a text file over the database: it is set aside like any damaged file, not written into.
+/// `perfdb.path` names a text file by mistake: it is left as it is, and ranks decide without a database.
 #[test]
-fn a_text_file_in_its_place_is_set_aside() {
+fn a_text_file_in_its_place_is_left_alone() {
     let folder = Folder::new();
     let note = "measurements of last week, do not delete\n".repeat(100);
     folder.write("perfdb.sqlite", &note);
     let opened = PerfDb::open(folder.database());
-    assert!(matches!(opened.status, OpenStatus::Quarantined { .. }), "{:?}", opened.status);
-    assert_eq!(folder.names_with(".corrupt-").len(), 1);
-    assert_eq!(fs::read_to_string(folder.file(&folder.names_with(".corrupt-")[0])).unwrap(), note);
+    let OpenStatus::Closed(ClosedReason::NotADatabase { .. }) = opened.status else {
+        panic!("{:?}", opened.status)
+    };
+    assert!(folder.names_with(".corrupt-").is_empty());
+    assert_eq!(fs::read_to_string(folder.database()).unwrap(), note);
 }
 
 /// A newer release wrote the file: this one does not touch it, says both versions, and decides without it.

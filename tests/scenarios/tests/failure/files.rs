@@ -114,7 +114,10 @@ fn a_misspelled_variable_warns_and_a_wrong_value_fails() {
     assert!(report.contains("`LAYERZERO_DETERMINISTIC` is a switch: 1 or 0"), "{report}");
     let environment = read("LAYERZERO_PREFFER", "torch").unwrap();
     assert_eq!(environment.warnings.len(), 1);
-    assert_eq!(environment.warnings[0].message, "nothing reads `LAYERZERO_PREFFER`");
+    assert_eq!(
+        environment.warnings[0].message,
+        "nothing reads the environment variable `LAYERZERO_PREFFER`; did you mean `LAYERZERO_PREFER`?"
+    );
     assert!(environment.layer.is_empty());
 }
 

@@ -12,6 +12,7 @@ import atexit
 import json
 import os
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -235,7 +236,13 @@ def _keep_matrix() -> None:
     path = _settings().get("matrix_path", "").strip('"')
     if path:
         about = {"python": sys.version.split()[0], "executable": sys.executable, "torch": _version("torch"), "cuda": _cuda_of_torch()}
-        _probe.write(Path(path).expanduser(), {**about, "backends": matrix()})
+        file = Path(path).expanduser()
+        if not _probe.write(file, {**about, "backends": matrix()}, replaces="backends") and file.exists():
+            warnings.warn(
+                f"backend_compatibility.matrix_path: {file} is not a matrix of compatibility, or cannot be written, and is left as it is",
+                RuntimeWarning,
+                stacklevel=2,
+            )
 
 
 def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]]:

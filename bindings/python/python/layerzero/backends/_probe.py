@@ -13,6 +13,8 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from layerzero import _native
+
 SECONDS = 20.0
 
 
@@ -28,7 +30,7 @@ def _key(module: str, version: str) -> str:
 
 def _answers() -> dict[str, dict[str, Any]]:
     try:
-        kept = json.loads(answers_path().read_text(encoding="utf-8"))
+        kept = json.loads(_native.read_text_file(answers_path()))
         return {str(key): value for key, value in kept.items() if isinstance(value, dict)}
     except (OSError, ValueError, AttributeError):
         return {}
@@ -59,15 +61,23 @@ def probe(module: str, version: str, *, again: bool = False, check: str = "", af
     return found
 
 
-def write(path: Path, what: Any) -> None:
-    """Writes JSON so that nobody reads half of it. Nowhere to write is no failure: it is found out again next time."""
+def write(path: Path, what: Any, *, replaces: str | None = None) -> bool:
+    """Writes JSON so that nobody reads half of it; says whether it did. Nowhere to write is no failure: it is found out again
+    next time. With `replaces` a file that is there is replaced only if it is JSON with that key: a setting may name any file
+    by mistake.
+    """
     try:
+        if replaces is not None and path.exists():
+            there = json.loads(_native.read_text_file(path))
+            if not isinstance(there, dict) or replaces not in there:
+                return False
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_suffix(f".{os.getpid()}")
         beside.write_text(json.dumps(what, indent=1), encoding="utf-8")
         beside.replace(path)
-    except OSError:
-        pass
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 _CODE = """

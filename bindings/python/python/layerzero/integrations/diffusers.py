@@ -87,7 +87,6 @@ class AttnProcessor:
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         temb: torch.Tensor | None = None,
-        **keywords: Any,
     ) -> torch.Tensor:
         residual = hidden_states
         if attn.spatial_norm is not None:

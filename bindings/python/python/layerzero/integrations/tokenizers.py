@@ -36,6 +36,21 @@ _OWN_WAY = (
     "split_special_tokens",
     "stride",
 )
+# Arguments that are understood here; a call with any other one goes the library's own way.
+_UNDERSTOOD = {
+    *_OWN_WAY,
+    "add_special_tokens",
+    "max_length",
+    "pad_to_multiple_of",
+    "padding_side",
+    "padding_strategy",
+    "return_attention_mask",
+    "return_length",
+    "return_tensors",
+    "return_token_type_ids",
+    "truncation_strategy",
+    "verbose",
+}
 
 
 class _State:
@@ -108,7 +123,7 @@ def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> Ba
 
     batched = isinstance(text, (list, tuple))
     texts = list(text) if batched else [text]
-    odd = text_pair is not None or any(given.get(name) for name in _OWN_WAY)
+    odd = text_pair is not None or any(given.get(name) for name in _OWN_WAY) or not _UNDERSTOOD.issuperset(given)
     if odd or self.split_special_tokens or not texts or not all(isinstance(one, str) for one in texts):
         return own()
     state = _state(self)
@@ -178,11 +193,12 @@ def _assemble(
 
 def decode(self: Any, token_ids: Any, skip_special_tokens: bool = False, *arguments: Any, **given: Any) -> str:
     """Decodes by LayerZero, unless spaces are to be cleaned up as well."""
+    understood = len(arguments) <= 1 and given.keys() <= {"clean_up_tokenization_spaces"}
     clean = arguments[0] if arguments else given.get("clean_up_tokenization_spaces")
     clean = self.clean_up_tokenization_spaces if clean is None else clean
     ids = [token_ids] if isinstance(token_ids, int) else token_ids
     plain = isinstance(ids, list) and all(isinstance(one, int) and 0 <= one < 1 << 31 for one in ids)
-    state = _state(self) if plain and not clean else None
+    state = _state(self) if plain and understood and not clean else None
     if state is None or state.differs or state.tokenizer is None:
         return _decode(self, token_ids, skip_special_tokens, *arguments, **given)
     text: str = detokenize([ids], state.tokenizer, skip_special_tokens=skip_special_tokens)[0]
