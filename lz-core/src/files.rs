@@ -79,11 +79,6 @@ impl RegularFile {
     pub fn into_file(self) -> File {
         self.file
     }
-
-    /// What the system says about it.
-    pub fn metadata(&self) -> &Metadata {
-        &self.metadata
-    }
 }
 
 /// Reads a regular text file of at most `limit` bytes.

@@ -207,3 +207,19 @@ fn a_changed_letter_is_noticed() {
         assert!(Lockfile::read("layerzero.lock", &changed).is_err(), "{changed}");
     }
 }
+
+#[test]
+fn a_table_with_more_combinations_than_fit_is_refused() {
+    let (_, _, text) =
+        fixtures("tables/pass").into_iter().find(|(_, found, _)| found == "appendix_e.json").expect("it is there");
+    let mut table: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
+    let buckets = table["shape_buckets"].as_object_mut().expect("it has buckets");
+    for bounds in buckets.values_mut() {
+        let last = bounds.as_array().and_then(|bounds| bounds.last()?.as_i64()).expect("numbers");
+        let bounds = bounds.as_array_mut().expect("a list");
+        bounds.extend((1..3000).map(|step| serde_json::Value::from(last + step)));
+    }
+    let text = serde_json::to_string(&table).expect("it is JSON");
+    let error = DispatchTable::read("many.json", &text, operations()).expect_err("nothing holds so many");
+    assert!(error.to_string().contains("combinations of buckets, which are too many"), "{error}");
+}

@@ -143,7 +143,7 @@ pub enum YamlIssue {
 }
 
 /// How deep lists and mappings may stand inside each other: whoever walks a tree needs stack for each level.
-pub const MAX_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 128;
 
 /// The most bytes of an expression that is joined again from pieces: joining copies what is there already.
 const MAX_JOINED: usize = 4096;

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdio>
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <thread>
 
@@ -202,6 +203,29 @@ void policy() {
     } catch (const lz::ConfigurationError &error) {
         HOLD(error.operation().find("layerzero.yaml") != std::string::npos);
     }
+    const std::filesystem::path wrong =
+        std::filesystem::temp_directory_path() / ("lz-smoke-" + std::to_string(::getpid()) + ".yaml");
+    std::ofstream(wrong) << "backend_isolation: {mine: subprocess}\nstrict_mod: true\n";
+    try {
+        (void)lz::Engine::open(wrong.string());
+        HOLD(!"a file that cannot be understood may ask for isolation");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(std::string(error.what()).find("did you mean `strict_mode`?") != std::string::npos);
+    }
+    const std::uint64_t before = engine.generation();
+    try {
+        engine.load_config(wrong.string());
+        HOLD(!"it is wrong at run time too");
+    } catch (const lz::ConfigurationError &) {
+        HOLD(engine.generation() == before);
+    }
+    try {
+        engine.open_perfdb(wrong.string());
+        HOLD(!"it is no database");
+    } catch (const lz::ConfigurationError &) {
+        HOLD(std::filesystem::file_size(wrong) == 55);
+    }
+    std::filesystem::remove(wrong);
     try {
         engine.load_dispatch_table("/no/such/table.json");
         HOLD(!"a table that is not there is an error");
@@ -232,6 +256,13 @@ void measuring() {
         }
         HOLD(!engine.tune(args).kept); // measured all the same
         engine.open_perfdb(database);
+        std::ofstream(lines) << "garbage\n";
+        try {
+            (void)engine.import_perfdb(lines);
+            HOLD(!"garbage is not imported");
+        } catch (const lz::ConfigurationError &error) {
+            HOLD(std::string(error.what()).find("nothing was imported") != std::string::npos);
+        }
         const lz::Tuned tuned = engine.tune(args, lz::Options{});
         HOLD(tuned.kept);
         HOLD(!tuned.best().empty());

@@ -44,6 +44,23 @@ pub fn isolation(engine: &Engine, backend: &str) -> Result<Sourced<Isolation>, R
     }
 }
 
+/// A name in `backend_isolation` that no backend has and that is spelled almost like one that is not named there: the latter runs
+/// in this process, which may not be what was meant.
+pub fn misspelled(engine: &Engine, backend: &str) -> Option<String> {
+    let set = engine.setting(ISOLATION)?;
+    let SettingValue::WordByName(_, named) = &set.value else { return None };
+    if is_worker() || named.iter().any(|(name, _)| name == backend) {
+        return None;
+    }
+    let registry = engine.registry();
+    let unknown = named.iter().map(|(name, _)| name.as_str()).filter(|name| registry.backend(name).is_none());
+    let near = lz_schema::diagnostics::nearest(backend, unknown)?;
+    Some(format!(
+        "`{ISOLATION}` ({}) names `{near}`, which no backend is called; did you mean `{backend}`, which runs in this process?",
+        set.source
+    ))
+}
+
 /// Whether any backend is to run in a process of its own.
 pub fn any_isolated(engine: &Engine) -> bool {
     match engine.setting(ISOLATION).map(|set| set.value) {

@@ -44,7 +44,8 @@ fn first() -> PyResult<&'static Engine> {
             fresh = true;
             open(py)
         });
-        if fresh {
+        // The host of a worker has said the same.
+        if fresh && !lz_worker::settings::is_worker() {
             let problems = problems().clone();
             problems.iter().try_for_each(|problem| warn(py, problem))?;
         }
@@ -53,7 +54,7 @@ fn first() -> PyResult<&'static Engine> {
 }
 
 /// Says what is suspicious as a warning, which a program may turn into an error.
-fn warn(py: Python<'_>, problem: &str) -> PyResult<()> {
+pub fn warn(py: Python<'_>, problem: &str) -> PyResult<()> {
     let text = CString::new(problem.replace('\0', " "))?;
     PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
 }

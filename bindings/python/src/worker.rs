@@ -23,7 +23,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
 
 use crate::arguments::signature_order;
-use crate::engine::engine;
+use crate::engine::{engine, warn};
 use crate::error::raise;
 use crate::hosted::Hosted;
 use crate::tensor::{Import, Problem};
@@ -56,7 +56,11 @@ fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
 /// Whether a backend runs in a process of its own, as the operator says.
 pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
     match settings::isolation(engine()?, backend) {
-        Ok(place) => Ok(place.value == Isolation::Subprocess),
+        Ok(place) if place.value == Isolation::Subprocess => Ok(true),
+        Ok(_) => match settings::misspelled(engine()?, backend) {
+            Some(problem) => warn(py, &problem).map(|()| false),
+            None => Ok(false),
+        },
         Err(reason) => Err(configuration(py, backend, reason)),
     }
 }

@@ -10,8 +10,8 @@ use crate::tensor::{Dims, Indices, TensorView};
 fn distinct(view: &TensorView<'_>) -> Dims {
     let mut sizes = Dims::empty();
     for (size, stride) in view.shape().iter().zip(view.strides()) {
-        // A view has no more dimensions than fit.
-        sizes.push(if *stride == 0 { (*size).min(1) } else { *size });
+        let fits = sizes.push(if *stride == 0 { (*size).min(1) } else { *size });
+        debug_assert!(fits, "a view has no more dimensions than fit");
     }
     sizes
 }

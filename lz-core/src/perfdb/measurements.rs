@@ -175,7 +175,7 @@ fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
         return Ok(None);
     };
     let unsigned = |column| row.get::<_, i64>(column).map(|value| u64::try_from(value).unwrap_or(0));
-    Ok(Some(Evidence {
+    let evidence = Evidence {
         key: EvidenceKey {
             operation: row.get(0)?,
             bucket,
@@ -202,7 +202,8 @@ fn evidence(row: &Row<'_>) -> rusqlite::Result<Option<Evidence>> {
         },
         expires_at: row.get::<_, Option<i64>>(18)?.map(|value| u64::try_from(value).unwrap_or(0)),
         valid: row.get(19)?,
-    }))
+    };
+    Ok(evidence.timing.check().is_ok().then_some(evidence))
 }
 
 /// The row of a key, whether it counts or not.

@@ -96,6 +96,13 @@ impl From<TableError> for Error {
     }
 }
 
+/// The most flat plans of one operation; each is compared with those before it.
+const MAX_CELLS: usize = 10_000;
+
+/// The most lookups that flat plans of one operation may need to become a tree: combinations of buckets times plans. A file of a
+/// few lines can have more combinations than fit into memory.
+const MAX_LOOKUPS: usize = 1 << 24;
+
 impl DispatchTable {
     /// Reads a table; `path` names it in messages.
     pub fn read(
@@ -311,6 +318,11 @@ impl Builder<'_> {
                             );
                         }
                         Some(_) => {}
+                        None if entry.1.len() == MAX_CELLS => {
+                            let message = format!("`{}` has more than {MAX_CELLS} plans", info.name);
+                            self.sink.error(Code::BadNumber, place, message);
+                            return;
+                        }
                         None => entry.1.push(cell),
                     }
                 }
@@ -323,6 +335,16 @@ impl Builder<'_> {
                 .filter(|(size, _)| node::size(info, size).is_some())
                 .map(|(size, bounds)| (size.clone(), bounds.clone()))
                 .collect();
+            let combinations =
+                buckets.iter().fold(1usize, |product, (_, bounds)| product.saturating_mul(bounds.len()));
+            if combinations.saturating_mul(cells.len()) > MAX_LOOKUPS {
+                let span = get(root, "shape_buckets").map_or(root.span, |node| node.span);
+                let message = format!("`{name}` has {combinations} combinations of buckets, which are too many");
+                self.sink
+                    .error(Code::BadNumber, contract::first_line(&self.sink.source, span), message)
+                    .note("a tree decides without listing every combination");
+                continue;
+            }
             self.trees.entry(name).or_default().extend(node::of_cells(info, &buckets, &cells));
         }
     }

@@ -22,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         command: Callable[[argparse.Namespace], Report | str | None] = options.command
         result = command(options)
-    except (lz.LayerZeroError, KeyError, ValueError, OSError) as error:
+    except (lz.LayerZeroError, KeyError, ValueError, OSError, MemoryError) as error:
         if options.json:
             reasons = [{"code": reason.code, "message": reason.message} for reason in getattr(error, "reasons", [])]
             print(json.dumps({"error": _message(error), "reasons": reasons}))

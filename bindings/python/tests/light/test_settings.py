@@ -69,37 +69,51 @@ def test_a_wrong_policy_isolates_no_less_than_it_asked_for(folder: Path) -> None
     assert "fell back [" in done.stdout and "None" not in done.stdout, "a worker ran it and failed"
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        "lz.ops.norm_rms(numpy.ones((2, 8), numpy.float32))",
-        "lz.which('norm.rms', numpy.ones((2, 8), numpy.float32))",
-        "lz.configure(deterministic=True)",
-        "lz.config()",
-        "lz.list_operations()",
-        "lz.list_kernels()",
-        "lz.readiness_check()",
-        "lz.register_kernel(operation='norm.rms', id='m.n', backend='m')(lambda x, weight, *, eps, weight_offset: x)",
-        "lz.load_config('other.yaml')",
-    ],
-)
-def test_every_entry_refuses_when_the_policy_is_wrong(folder: Path, entry: str) -> None:
+def test_a_misspelled_backend_in_backend_isolation_is_said(folder: Path) -> None:
+    (folder / "mine.py").write_text(MODULE)
+    (folder / "layerzero.yaml").write_text("backend_isolation: {mien: subprocess}\n")
+    done = run(folder, "import mine")
+    assert "names `mien`, which no backend is called; did you mean `mine`" in done.stderr, done.stderr
+
+
+def test_every_entry_refuses_when_the_policy_is_wrong(folder: Path) -> None:
     (folder / "layerzero.yaml").write_text("cache: {max_size: 0}\n")
     (folder / "other.yaml").write_text("deterministic: true\n")
-    code = f"""
+    code = """
     import numpy
     import layerzero as lz
-    for _ in range(2):
+    x = numpy.ones((2, 8), numpy.float32)
+    entries = [
+        lambda: lz.ops.norm_rms(x),
+        lambda: lz.ops.norm_rms(x),
+        lambda: lz.ops.norm_rms.plan(x),
+        lambda: lz.which("norm.rms", x),
+        lambda: lz.explain("norm.rms", x),
+        lambda: lz.configure(deterministic=True),
+        lambda: lz.load_config("other.yaml"),
+        lambda: lz.lock("norm.rms", "reference.norm.rms"),
+        lz.disabled().__enter__,
+        lz.config,
+        lz.list_operations,
+        lz.list_kernels,
+        lz.readiness_check,
+        lambda: lz.register_kernel(operation="norm.rms", id="m.n", backend="m")(lambda x, weight, *, eps, weight_offset: x),
+        lambda: lz.unregister_backend("m"),
+        lambda: lz.record_decisions(),
+    ]
+    for number, entry in enumerate(entries):
         try:
-            {entry}
-            print("went through")
+            entry()
+            print(number, "went through")
         except lz.ConfigurationError as error:
-            print("refused", "cache.max_size" in str(error), len(error.reasons))
+            if "cache.max_size" not in str(error) or not error.reasons:
+                print(number, error)
+    print("done")
     """
-    assert run(folder, code).stdout.split("\n")[:2] == ["refused True 1"] * 2
+    assert run(folder, code).stdout == "done\n"
 
 
-@pytest.mark.parametrize("arguments", [("ready",), ("config",), ("doctor",), ("kernels",)])
+@pytest.mark.parametrize("arguments", [("ready",), ("doctor",)])
 def test_the_command_line_refuses_a_wrong_policy(folder: Path, arguments: tuple[str, ...]) -> None:
     (folder / "layerzero.yaml").write_text("strict_mod: true\n")
     done = run(folder, "", *arguments)
@@ -214,7 +228,9 @@ def test_what_is_not_a_regular_file_is_refused_at_once(folder: Path, kind: str) 
     assert done.returncode == 1 and "is not a regular file" in done.stderr, done.stderr
     (folder / "layerzero.yaml").write_text(f"perfdb: {{path: {path}}}\nplugins: {{directories: [{folder}], load: [{path}]}}\n")
     done = run(folder, "import layerzero as lz; print(lz.readiness_check())")
-    assert done.returncode == 0 and done.stdout.count("is not a regular file") == 2, done.stdout + done.stderr
+    # A device lies in no folder from which plugins may be loaded.
+    said = done.stdout.count("is not a regular file")
+    assert done.returncode == 0 and said == (1 if kind == "device" else 2), done.stdout + done.stderr
 
 
 def test_a_model_file_is_not_taken_over(folder: Path) -> None:

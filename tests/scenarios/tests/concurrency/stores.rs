@@ -94,7 +94,8 @@ fn a_damaged_file_is_set_aside_once() {
     let decide = ["decide", path.to_str().unwrap()];
     let children: Vec<_> = (0..3).map(|_| start(OTHER, &decide)).collect();
     finish(children);
-    assert_eq!(folder.names_with(".corrupt-"), ["perfdb.sqlite.corrupt-1"]);
+    assert!(folder.names_with(".corrupt-1").contains(&"perfdb.sqlite.corrupt-1".to_owned()));
+    assert!(folder.names_with(".corrupt-2").is_empty());
     assert_eq!(PerfDb::open(&path).status, OpenStatus::Ready { migrated_from: None });
 }
 
