@@ -241,7 +241,10 @@ mod tests {
         assert_eq!(trust(&path), Ok(()));
         for mode in [0o664, 0o646] {
             let error = trust(&folder.file("a", mode)).expect_err("others can write it");
-            assert_eq!(error.to_string().rsplit_once(": run ").map(|(_, fix)| fix.to_owned()), Some(format!("`chmod go-w {}`", path.display())));
+            assert_eq!(
+                error.to_string().rsplit_once(": run ").map(|(_, fix)| fix.to_owned()),
+                Some(format!("`chmod go-w {}`", path.display()))
+            );
         }
         let path = folder.file("a", 0o644);
         fs::set_permissions(&folder.0, fs::Permissions::from_mode(0o777)).expect("it is ours");

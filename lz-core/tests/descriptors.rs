@@ -160,8 +160,10 @@ fn a_descriptor_of_thousands_of_mistakes_gives_a_bounded_report() {
     let ops = right["ops"].as_object().expect("it has operations");
     let kernels = ops.values().next().expect("one at least").clone();
     let mut unknown = right.clone();
-    unknown["ops"] =
-        (0..5000).map(|at| (format!("atention.causl.{at}"), kernels.clone())).collect::<serde_json::Map<_, _>>().into();
+    unknown["ops"] = (0..5000)
+        .map(|at| (format!("atention.causl.{at}"), kernels.clone()))
+        .collect::<serde_json::Map<_, _>>()
+        .into();
     let mut keys = right.clone();
     let first = ops.keys().next().expect("one at least");
     for at in 0..5000 {

@@ -178,7 +178,10 @@ fn damaged(folder: &Folder) -> Vec<u8> {
     let file = folder.path().join("once.sqlite");
     filled(&file, 10);
     let mut bytes = fs::read(file).unwrap();
-    bytes[100..].iter_mut().enumerate().for_each(|(at, byte)| *byte = (at.wrapping_mul(2_654_435_761) >> 13) as u8);
+    bytes[100..]
+        .iter_mut()
+        .enumerate()
+        .for_each(|(at, byte)| *byte = (at.wrapping_mul(2_654_435_761) >> 13) as u8);
     bytes
 }
 

@@ -3,8 +3,8 @@
 mod perfdb_support;
 
 use lz_core::perfdb::{
-    Bucket, DropReason, Filter, HealthState, ImportError, ImportReport, Invalidation, Measurement, Mode, OpenStatus,
-    PerfDb, Query, RejectedLine, Setting, Timing,
+    Bucket, DropReason, Filter, HealthState, ImportError, ImportReport, Invalidation, Measurement, Mode,
+    OpenStatus, PerfDb, Query, RejectedLine, Setting, Timing,
 };
 use perfdb_support::{Folder, NOW, health_row, measurement, setting};
 

@@ -210,8 +210,10 @@ fn a_changed_letter_is_noticed() {
 
 #[test]
 fn a_table_with_more_combinations_than_fit_is_refused() {
-    let (_, _, text) =
-        fixtures("tables/pass").into_iter().find(|(_, found, _)| found == "appendix_e.json").expect("it is there");
+    let (_, _, text) = fixtures("tables/pass")
+        .into_iter()
+        .find(|(_, found, _)| found == "appendix_e.json")
+        .expect("it is there");
     let mut table: serde_json::Value = serde_json::from_str(&text).expect("it is JSON");
     let buckets = table["shape_buckets"].as_object_mut().expect("it has buckets");
     for bounds in buckets.values_mut() {

@@ -150,8 +150,10 @@ pub fn report_yaml(issues: &[Spanned<YamlIssue>], files: &str, sink: &mut Sink) 
                 sink.error(Code::YamlFeature, issue.span, format!("{files} do without {what}"));
             }
             YamlIssue::TooDeep => {
-                let message =
-                    format!("lists and mappings stand inside each other deeper than {} levels", source::MAX_DEPTH);
+                let message = format!(
+                    "lists and mappings stand inside each other deeper than {} levels",
+                    source::MAX_DEPTH
+                );
                 sink.error(Code::YamlFeature, issue.span, message);
             }
             YamlIssue::CutAtComma => {

@@ -120,7 +120,9 @@ fn state() -> PyResult<String> {
     let engine = engine()?;
     let health = engine.health().summary();
     let mut problems = problems().clone();
-    problems.extend(perfdb_problem(engine).filter(|problem| !problems.iter().any(|known| known.contains(problem))));
+    problems.extend(
+        perfdb_problem(engine).filter(|problem| !problems.iter().any(|known| known.contains(problem))),
+    );
     let devices = serde_json::to_value(&found.devices).map_err(|error| {
         pyo3::exceptions::PyValueError::new_err(format!("devices cannot be written as JSON: {error}"))
     })?;

@@ -215,7 +215,8 @@ mod tests {
 
     /// One element, as many times as an index of 2^40 entries: reading each entry would take hours.
     fn broadcast(value: &'static [i32; 1], rank: usize) -> TensorView<'static> {
-        let mut layout = Layout::contiguous(&vec![1i64 << (40 / rank); rank], lz_schema::DType::I32).expect("a layout");
+        let mut layout =
+            Layout::contiguous(&vec![1i64 << (40 / rank); rank], lz_schema::DType::I32).expect("a layout");
         layout.strides = Dims::empty();
         (0..rank).for_each(|_| assert!(layout.strides.push(0)));
         TensorView::from_slice_with(value, 0, layout).expect("every index leads to the one element")

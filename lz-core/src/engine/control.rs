@@ -203,6 +203,7 @@ fn watch_of(layer: &Layer) -> Watch {
 
 pub(super) fn unreadable(path: &Path, error: &std::io::Error) -> Error {
     let message = format!("cannot be read: {error}");
-    let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{} {message}", path.display()))];
+    let reasons =
+        vec![Reason::new(ReasonCode::PolicyInvalid).message(format!("{} {message}", path.display()))];
     Error::Configuration { subject: path.display().to_string(), message, reasons }
 }

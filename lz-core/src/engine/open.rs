@@ -67,8 +67,7 @@ impl EngineBuilder {
     /// With these variables in place of the process's own.
     #[must_use]
     pub fn variables(mut self, variables: impl IntoIterator<Item = (String, String)>) -> EngineBuilder {
-        self.variables =
-            variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
+        self.variables = variables.into_iter().map(|(name, value)| (name.into(), value.into())).collect();
         self
     }
 

@@ -124,8 +124,7 @@ impl Manifest {
             Ok(file) => file,
             // The setting may name any file by mistake; only what looks like a manifest of ours is put aside.
             Err(error) if !text.contains("\"layerzero\"") => {
-                let what =
-                    format!("{} is no manifest of shapes and is left alone: {error}", path.display());
+                let what = format!("{} is no manifest of shapes and is left alone: {error}", path.display());
                 return (Manifest { foreign: true, ..empty }, Some(what));
             }
             Err(error) => {

@@ -85,7 +85,11 @@ impl fmt::Display for ImportError {
                 for line in lines {
                     write!(f, "\n  line {}: {}", line.line, line.message)?;
                 }
-                if *count > lines.len() { write!(f, "\n  … and {} more", count - lines.len()) } else { Ok(()) }
+                if *count > lines.len() {
+                    write!(f, "\n  … and {} more", count - lines.len())
+                } else {
+                    Ok(())
+                }
             }
             Self::Dropped(reason) => write!(f, "nothing was imported: {reason}"),
         }

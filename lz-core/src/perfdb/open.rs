@@ -130,7 +130,10 @@ impl fmt::Display for ClosedReason {
                 )
             }
             Self::NotADatabase { message } => {
-                write!(f, "not a performance database and left as it is ({message}): name another file in `perfdb.path`")
+                write!(
+                    f,
+                    "not a performance database and left as it is ({message}): name another file in `perfdb.path`"
+                )
             }
             Self::Busy => f.write_str("another process holds it; it is tried again later"),
             Self::Damaged { message } => write!(f, "damaged: {message}"),

@@ -267,7 +267,8 @@ impl PerfDb {
     /// Remembers a failure; says it once, not for each of a thousand writes; opens anew when the file turned out damaged.
     fn note(&self, inner: &mut Inner, reason: DropReason) {
         let path = self.path.display();
-        let waits = matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
+        let waits =
+            matches!(reason, DropReason::Closed(_)) && reason != DropReason::Closed(ClosedReason::Busy);
         if inner.last_failure.as_ref() != Some(&reason) && !waits {
             tracing::warn!(%path, %reason, "performance database call failed; selection goes on without it");
         }

@@ -52,8 +52,8 @@ impl PolicyText {
 
     /// The checked policy. What it names to be run or loaded is taken only from a file that is trusted.
     pub fn document(&self, vocabulary: &Vocabulary) -> Result<Document, Error> {
-        let document =
-            Document::read(&self.path, &self.text, vocabulary).map_err(|report| wrong(&self.path, &report))?;
+        let document = Document::read(&self.path, &self.text, vocabulary)
+            .map_err(|report| wrong(&self.path, &report))?;
         if document.names_code() {
             self.check_trust()?;
         }

@@ -339,7 +339,8 @@ impl Builder<'_> {
                 buckets.iter().fold(1usize, |product, (_, bounds)| product.saturating_mul(bounds.len()));
             if combinations.saturating_mul(cells.len()) > MAX_LOOKUPS {
                 let span = get(root, "shape_buckets").map_or(root.span, |node| node.span);
-                let message = format!("`{name}` has {combinations} combinations of buckets, which are too many");
+                let message =
+                    format!("`{name}` has {combinations} combinations of buckets, which are too many");
                 self.sink
                     .error(Code::BadNumber, contract::first_line(&self.sink.source, span), message)
                     .note("a tree decides without listing every combination");

@@ -78,7 +78,8 @@ fn window(source: &Source, labels: &[(usize, &Label)]) -> Range<usize> {
     }
     let at = labels.first().map_or(first, |(_, label)| label.span.start).min(source.text.len());
     let line = source.line(at);
-    let start = source.line_start(line).max(source.text.floor_char_boundary(at.saturating_sub(MAX_SHOWN / 4)));
+    let start =
+        source.line_start(line).max(source.text.floor_char_boundary(at.saturating_sub(MAX_SHOWN / 4)));
     let end = source.line_start(line + 1).min(source.text.floor_char_boundary(at + MAX_SHOWN / 4));
     start..end.max(start)
 }
