@@ -78,9 +78,16 @@ def test_a_forked_child_measures_into_the_same_file(tmp_path):
     assert run(FORKED, tmp_path) == "['activation.relu', 'norm.layer', 'norm.rms']"
 
 
-def test_a_wrong_environment_is_told_and_calls_work(tmp_path):
-    code = "import layerzero as lz, array; lz.ops.norm_rms(array.array('f', [1])); print(lz.doctor())"
-    assert "LAYERZERO_DEBUG" in run(code, tmp_path, LAYERZERO_DEBUG="perhaps")
+def test_with_a_wrong_environment_nothing_runs(tmp_path):
+    code = """
+import layerzero as lz, array
+for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
+    try:
+        use()
+    except lz.ConfigurationError as error:
+        print("`LAYERZERO_DEBUG` is a switch" in str(error))
+"""
+    assert run(code, tmp_path, LAYERZERO_DEBUG="perhaps") == "True\nTrue"
 
 
 def test_breaking_off_keeps_what_was_measured():
