@@ -294,7 +294,7 @@ def test_a_database_that_another_process_holds_stalls_nobody(folder: Path) -> No
     import sys, time, numpy
     import layerzero as lz
     def kernel(number):
-        @lz.register_kernel(operation="norm.rms", id=f"mine.{number}", backend="mine", priority=-5)
+        @lz.register_kernel(operation="norm.rms", id=f"mine.{number}", backend="mine", priority=0)
         def norm(x, weight, *, eps, weight_offset):
             return x
     lz.ops.norm_rms(numpy.ones((2, 8), numpy.float32))
