@@ -59,6 +59,8 @@ pub struct Reload {
     watcher: Option<RecommendedWatcher>,
     messages: Sender<Message>,
     thread: Option<JoinHandle<()>>,
+    /// The process that watches.
+    process: u32,
 }
 
 /// Watches a policy file and keeps the stack's file layer equal to it. `told` learns of every change and what became of it.
@@ -107,7 +109,7 @@ pub fn watch(
             }
         })
         .map_err(|error| refuse(error.to_string()))?;
-    Ok(Reload { watcher: Some(watcher), messages, thread: Some(thread) })
+    Ok(Reload { watcher: Some(watcher), messages, thread: Some(thread), process: std::process::id() })
 }
 
 /// Waits for an event and then for quiet; false when watching ends.
@@ -162,6 +164,11 @@ fn read(
 
 impl Drop for Reload {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A forked child has neither of the threads: waiting for them would never end.
+            std::mem::forget((self.watcher.take(), self.thread.take()));
+            return;
+        }
         drop(self.watcher.take());
         let _ = self.messages.send(Message::Stop);
         // The callback may itself drop this value; a thread cannot wait for itself.

@@ -4,7 +4,7 @@
 //! background shortly after it changes, and once more when the engine goes.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
@@ -31,9 +31,10 @@ const RETRY_LAST: Duration = Duration::from_secs(10);
 pub(crate) struct Keeper {
     torch: String,
     state: Mutex<State>,
-    saving: AtomicBool,
-    /// Somebody waits for a database that another process holds.
-    retrying: AtomicBool,
+    /// The process in which a thread is about to write; 0 for none. A forked child has not got the thread.
+    saving: AtomicU32,
+    /// The process in which a thread waits for a database that another process holds; 0 for none.
+    retrying: AtomicU32,
     engine: OnceLock<Weak<Shared>>,
 }
 
@@ -49,8 +50,8 @@ impl Keeper {
         Keeper {
             torch,
             state: Mutex::default(),
-            saving: AtomicBool::new(false),
-            retrying: AtomicBool::new(false),
+            saving: AtomicU32::new(0),
+            retrying: AtomicU32::new(0),
             engine: OnceLock::new(),
         }
     }
@@ -112,7 +113,8 @@ impl Shared {
 
     /// Tries a database again that another process holds, elsewhere and until it can be read; then what it knows is read.
     fn retry_later(keeper: &Arc<Keeper>) {
-        if keeper.retrying.swap(true, Ordering::AcqRel) {
+        let process = std::process::id();
+        if keeper.retrying.swap(process, Ordering::AcqRel) == process {
             return;
         }
         let keeper = Arc::clone(keeper);
@@ -124,12 +126,12 @@ impl Shared {
                 let shared = keeper.engine.get().and_then(Weak::upgrade);
                 let (Some(shared), Some(db)) = (shared, keeper.db()) else { break };
                 if !db.retry() {
-                    keeper.retrying.store(false, Ordering::Release);
+                    keeper.retrying.store(0, Ordering::Release);
                     shared.read_kept();
                     return;
                 }
             }
-            keeper.retrying.store(false, Ordering::Release);
+            keeper.retrying.store(0, Ordering::Release);
         };
         let _ = std::thread::Builder::new().name("lz-perfdb".to_owned()).spawn(wait);
     }
@@ -182,13 +184,14 @@ impl Shared {
     /// Health has changed: writes it, a little later and elsewhere.
     pub(super) fn keep_health(&self) {
         let Some(keeper) = self.keeper.get().filter(|keeper| keeper.db().is_some()) else { return };
-        if keeper.saving.swap(true, Ordering::AcqRel) {
+        let process = std::process::id();
+        if keeper.saving.swap(process, Ordering::AcqRel) == process {
             return;
         }
         let (keeper, health) = (Arc::clone(keeper), Arc::clone(&self.published.load().health));
         let write = move || {
             std::thread::sleep(COLLECT);
-            keeper.saving.store(false, Ordering::Release);
+            keeper.saving.store(0, Ordering::Release);
             // What is dropped is counted and said by the database itself.
             let _ = keeper.save(&health);
         };

@@ -66,6 +66,8 @@ struct Inner {
     state: Mutex<State>,
     wake: Condvar,
     stopping: AtomicBool,
+    /// The process that has the threads. A forked child has none of them, and they may have held the lock.
+    process: u32,
     wanted: AtomicU64,
     dropped: AtomicU64,
     compiled: AtomicU64,
@@ -100,6 +102,7 @@ impl JitQueue {
             state: Mutex::new(State { manifest, ..State::default() }),
             wake: Condvar::new(),
             stopping: AtomicBool::new(false),
+            process: std::process::id(),
             wanted: AtomicU64::new(0),
             dropped: AtomicU64::new(0),
             compiled: AtomicU64::new(0),
@@ -166,8 +169,11 @@ impl JitQueue {
         }
     }
 
-    /// Ends the threads, waits for what they compile now, and writes the manifest.
+    /// Ends the threads, waits for what they compile now, and writes the manifest. In a forked child there is nothing to end.
     pub fn stop(mut self) {
+        if !self.inner.is_own() {
+            return;
+        }
         self.inner.stop();
         for worker in self.workers.drain(..) {
             worker.join().ok();
@@ -178,6 +184,11 @@ impl JitQueue {
 
 impl Drop for JitQueue {
     fn drop(&mut self) {
+        if !self.inner.is_own() {
+            // Handles of threads that do not exist here must not even be detached.
+            std::mem::forget(std::mem::take(&mut self.workers));
+            return;
+        }
         self.inner.stop();
     }
 }
@@ -185,6 +196,9 @@ impl Drop for JitQueue {
 impl JitRequests for Inner {
     fn want(&self, kernel: &str, operation: &'static OperationInfo, context: &Context) {
         let key: Key = (kernel.to_owned(), operation.slot(), Bucket::of(operation, context).words().into());
+        if !self.is_own() {
+            return;
+        }
         let mut state = self.state();
         if self.stopping.load(Ordering::Relaxed) || state.known.contains(&key) {
             return;
@@ -215,6 +229,10 @@ impl JitRequests for Inner {
 }
 
 impl Inner {
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
