@@ -8,6 +8,7 @@ pub mod fast;
 mod inputs;
 mod outputs;
 mod params;
+mod produced;
 pub mod values;
 
 use lz_schema::DType;
@@ -18,6 +19,8 @@ use crate::args::{Arg, OutArg};
 use crate::error::Error;
 use crate::reason::{Reason, ReasonCode};
 use crate::tensor::Dims;
+
+pub use produced::{Produced, check_produced};
 
 /// A call whose axes, dtypes and params are known.
 #[derive(Debug, Clone)]
