@@ -5,6 +5,7 @@
 
 pub mod args;
 pub mod bucket;
+pub mod built_in;
 mod cache;
 pub mod check;
 mod compiled;

@@ -234,6 +234,8 @@ pub enum ReasonCode {
     NoKernel,
     /// The kernel cannot write into an output that is given.
     OutputWriteUnsupported,
+    /// The name belongs to a backend of LayerZero; plugins and packages cannot take it.
+    BackendNameReserved,
     /// The capabilities descriptor of the backend is of an unknown version or breaks its schema.
     CapabilitiesSchemaMismatch,
     /// The capabilities descriptor of the backend leaves out what must be stated, so nothing is supported.
@@ -406,7 +408,7 @@ pub enum ReasonCategory {
 }
 impl ReasonCode {
     /// Every code.
-    pub const ALL: [ReasonCode; 181usize] = [
+    pub const ALL: [ReasonCode; 182usize] = [
         ReasonCode::AxisMismatch,
         ReasonCode::RankMismatch,
         ReasonCode::ShapeMismatch,
@@ -522,6 +524,7 @@ impl ReasonCode {
         ReasonCode::KernelDuplicate,
         ReasonCode::NoKernel,
         ReasonCode::OutputWriteUnsupported,
+        ReasonCode::BackendNameReserved,
         ReasonCode::CapabilitiesSchemaMismatch,
         ReasonCode::CapabilitiesMissing,
         ReasonCode::PluginPathNotAllowed,
@@ -707,6 +710,7 @@ impl ReasonCode {
             ReasonCode::KernelDuplicate => "KERNEL_DUPLICATE",
             ReasonCode::NoKernel => "NO_KERNEL",
             ReasonCode::OutputWriteUnsupported => "OUTPUT_WRITE_UNSUPPORTED",
+            ReasonCode::BackendNameReserved => "BACKEND_NAME_RESERVED",
             ReasonCode::CapabilitiesSchemaMismatch => "CAPABILITIES_SCHEMA_MISMATCH",
             ReasonCode::CapabilitiesMissing => "CAPABILITIES_MISSING",
             ReasonCode::PluginPathNotAllowed => "PLUGIN_PATH_NOT_ALLOWED",
@@ -1082,6 +1086,9 @@ impl ReasonCode {
             ReasonCode::NoKernel => "No registered kernel is valid for the call.",
             ReasonCode::OutputWriteUnsupported => {
                 "The kernel cannot write into an output that is given."
+            }
+            ReasonCode::BackendNameReserved => {
+                "The name belongs to a backend of LayerZero; plugins and packages cannot take it."
             }
             ReasonCode::CapabilitiesSchemaMismatch => {
                 "The capabilities descriptor of the backend is of an unknown version or breaks its schema."
@@ -1491,6 +1498,7 @@ impl ReasonCode {
             ReasonCode::OutputWriteUnsupported => {
                 Some("Leave the output out, or accept one copy.")
             }
+            ReasonCode::BackendNameReserved => Some("Give the backend another name."),
             ReasonCode::CapabilitiesSchemaMismatch => None,
             ReasonCode::CapabilitiesMissing => None,
             ReasonCode::PluginPathNotAllowed => {
@@ -1705,6 +1713,7 @@ impl ReasonCode {
             ReasonCode::KernelDuplicate => ReasonCategory::Backend,
             ReasonCode::NoKernel => ReasonCategory::Backend,
             ReasonCode::OutputWriteUnsupported => ReasonCategory::Backend,
+            ReasonCode::BackendNameReserved => ReasonCategory::Backend,
             ReasonCode::CapabilitiesSchemaMismatch => ReasonCategory::Backend,
             ReasonCode::CapabilitiesMissing => ReasonCategory::Backend,
             ReasonCode::PluginPathNotAllowed => ReasonCategory::Backend,
