@@ -20,10 +20,12 @@ unsafe impl Send for SharedMemory {}
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// New memory, all zero.
+    /// New memory, all zero, whose size is sealed: whoever else has the descriptor cannot truncate it, which would make every
+    /// access here a SIGBUS.
     pub fn create(size: usize) -> io::Result<SharedMemory> {
-        // SAFETY: a terminated name and a flag.
-        let descriptor = unsafe { libc::memfd_create(c"layerzero-worker".as_ptr(), libc::MFD_CLOEXEC) };
+        let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
+        // SAFETY: a terminated name and flags.
+        let descriptor = unsafe { libc::memfd_create(c"layerzero-worker".as_ptr(), flags) };
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -32,6 +34,11 @@ impl SharedMemory {
         let length = libc::off_t::try_from(size).map_err(io::Error::other)?;
         // SAFETY: a descriptor that is open.
         if unsafe { libc::ftruncate(descriptor.as_raw_fd(), length) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_SEAL;
+        // SAFETY: as above.
+        if unsafe { libc::fcntl(descriptor.as_raw_fd(), libc::F_ADD_SEALS, seals) } != 0 {
             return Err(io::Error::last_os_error());
         }
         SharedMemory::map(descriptor, size)
@@ -86,6 +93,22 @@ impl SharedMemory {
         (end <= self.size).then(|| self.address.as_ptr().wrapping_add(offset))
     }
 
+    /// Gives the pages that lie completely in a range back to the system; they are zero when they are next touched.
+    pub fn release(&self, offset: usize, bytes: usize) {
+        // SAFETY: it only returns a number.
+        let page = usize::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096);
+        let start = offset.next_multiple_of(page);
+        let end = offset.saturating_add(bytes).min(self.size);
+        let end = end - end % page;
+        if start >= end {
+            return;
+        }
+        if let Some(address) = self.at(start, end - start) {
+            // SAFETY: whole pages of our own mapping, which the caller says nobody uses.
+            unsafe { libc::madvise(address.cast(), end - start, libc::MADV_REMOVE) };
+        }
+    }
+
     /// The offset of an address range inside; `None` outside.
     pub fn offset_of(&self, address: usize, bytes: usize) -> Option<usize> {
         let offset = address.checked_sub(self.address.as_ptr() as usize)?;
@@ -111,7 +134,7 @@ pub fn spin(word: &AtomicU32, value: u32, turns: u32) -> bool {
     false
 }
 
-/// Sleeps until somebody wakes `word` or the time is over, unless it is no longer `value`. May return early.
+/// Sleeps until somebody wakes `word`, a signal comes or the time is over, unless it is no longer `value`.
 pub fn sleep(word: &AtomicU32, value: u32, time: Duration) {
     let time = libc::timespec {
         tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),

@@ -97,25 +97,53 @@ pub enum Answer {
     Held(Vec<HeldOut>),
     /// The worker needs the definition of the tokenizer with this digest.
     Unknown([u8; 32]),
-    /// The kernel failed; whether it had written nothing, its code and its sentence.
-    Failed {
-        /// Nothing was written.
-        untouched: bool,
-        /// The reason's code.
-        code: ReasonCode,
-        /// The reason's sentence.
-        message: String,
-    },
+    /// The kernel failed.
+    Failed(Failed),
+}
+
+/// How a kernel failed.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failed {
+    /// Nothing was written.
+    pub untouched: bool,
+    /// The reason's code.
+    pub code: ReasonCode,
+    /// The reason's sentence.
+    pub message: String,
+}
+
+impl Failed {
+    /// The failure, as the host reports it. A worker can only speak of its kernel: with another code it could end the caller's
+    /// call or put the blame elsewhere.
+    pub fn into_error(self) -> KernelError {
+        let known = [
+            ReasonCode::KernelFailed,
+            ReasonCode::KernelPanicked,
+            ReasonCode::KernelDeclined,
+            ReasonCode::OutOfMemory,
+        ];
+        let reason = if known.contains(&self.code) {
+            Reason::new(self.code).message(self.message)
+        } else {
+            Reason::new(ReasonCode::KernelFailed).message(format!(
+                "[{}] {}",
+                self.code.as_str(),
+                self.message
+            ))
+        };
+        let error = KernelError::because(reason);
+        if self.untouched { error.before_writing() } else { error }
+    }
 }
 
 impl Answer {
     /// Of a kernel's failure.
     pub fn failure(error: &KernelError) -> Answer {
-        Answer::Failed {
+        Answer::Failed(Failed {
             untouched: error.untouched,
             code: error.reason.code,
             message: error.reason.sentence(),
-        }
+        })
     }
 
     /// As bytes.
@@ -123,7 +151,7 @@ impl Answer {
         let mut writer = Writer::default();
         match self {
             Answer::Done => writer.byte(0),
-            Answer::Failed { untouched, code, message } => {
+            Answer::Failed(Failed { untouched, code, message }) => {
                 writer.byte(1);
                 writer.byte(u8::from(*untouched));
                 writer.text(code.as_str());
@@ -162,11 +190,11 @@ impl Answer {
         let mut reader = Reader { bytes };
         let answer = match reader.byte()? {
             0 => Answer::Done,
-            1 => Answer::Failed {
+            1 => Answer::Failed(Failed {
                 untouched: reader.byte()? != 0,
                 code: ReasonCode::parse(&reader.text()?)?,
                 message: reader.text()?,
-            },
+            }),
             2 => {
                 let mut outputs = Vec::new();
                 for _ in 0..reader.byte()? {
@@ -186,20 +214,6 @@ impl Answer {
             _ => return None,
         };
         reader.bytes.is_empty().then_some(answer)
-    }
-
-    /// The failure that it is, or that it was not expected here.
-    pub fn into_error(self) -> KernelError {
-        match self {
-            Answer::Failed { untouched, code, message } => {
-                let error = KernelError::because(Reason::new(code).message(message));
-                if untouched { error.before_writing() } else { error }
-            }
-            _ => KernelError::because(
-                Reason::new(ReasonCode::WorkerGarbage)
-                    .message("the worker's answer was for another question"),
-            ),
-        }
     }
 }
 
@@ -237,6 +251,12 @@ impl Request {
 }
 
 impl Call {
+    /// Numbers of the outputs whose size only the kernel knows: the worker holds them until they are fetched.
+    pub fn held_outputs(&self) -> Vec<usize> {
+        let held = |(_, output): &(usize, &SentOut)| matches!(output, SentOut::Dynamic | SentOut::Texts);
+        self.outputs.iter().enumerate().filter(held).map(|(number, _)| number).collect()
+    }
+
     fn write(&self, writer: &mut Writer) {
         writer.bytes.extend(self.kernel.to_le_bytes());
         writer.word(self.workspace);
@@ -346,11 +366,11 @@ mod tests {
             }
             assert_eq!(Request::read(&bytes), Some(request));
         }
-        let failed = Answer::Failed {
+        let failed = Answer::Failed(Failed {
             untouched: true,
             code: ReasonCode::KernelFailed,
             message: "it failed".to_owned(),
-        };
+        });
         let held =
             Answer::Held(vec![HeldOut::Tensor(DType::I32, Dims::new(&[5]).unwrap()), HeldOut::Texts(12)]);
         for answer in [Answer::Done, failed, held, Answer::Unknown([9; 32])] {

@@ -2,12 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use lz_core::built_in::reserved_name;
 use lz_core::{Engine, Error, Reason, ReasonCode};
 use lz_plugin::loader::{self, Loaded, Trust};
 use lz_schema::policy::SettingValue;
 
 use crate::host::Worker;
-use crate::settings::{self, Isolation};
+use crate::settings::{self, Isolation, Origin};
 
 /// What the operator trusts: `plugins.directories`, `plugins.manifest`, `plugins.keys`.
 pub fn trust(engine: &Engine) -> Result<Trust, Error> {
@@ -88,7 +89,7 @@ fn try_isolated(
         let backend = value.as_ref().and_then(|value| value.get("backend")?.as_str());
         Ok(backend.unwrap_or_default().to_owned())
     };
-    let mut options = settings::options(engine, "", None).map_err(refuse)?.argument(path);
+    let mut options = settings::options(engine, None).map_err(refuse)?.argument(path);
     for folder in &trust.directories {
         options = options.argument("--allow").argument(folder);
     }
@@ -102,7 +103,10 @@ fn try_isolated(
     let runs_in = options.runs_in.clone();
     let worker = Worker::start(options).map_err(refuse)?;
     let backend = name(&worker)?;
-    let place = settings::isolation(engine, &backend).map_err(refuse)?;
+    if let Some(reason) = reserved_name(&backend) {
+        return Err(refuse(reason));
+    }
+    let place = settings::isolation(engine, Origin::File(path), &backend).map_err(refuse)?;
     if place.value == Isolation::InProcess {
         return Ok(None);
     }

@@ -8,11 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::host::WorkerOptions;
+use crate::ending::Ending;
+use crate::fork;
+use crate::options::WorkerOptions;
 
 /// The variable that tells a worker the descriptor through which it is controlled.
 pub const CONTROL_VARIABLE: &str = "LAYERZERO_WORKER_CONTROL";
@@ -22,29 +24,15 @@ pub const ARENA_VARIABLE: &str = "LAYERZERO_WORKER_ARENA";
 /// How often the memory of a worker with a limit is looked at. A process that touches 10 GB/s gains 50 MB in between.
 const LOOK_AT_MEMORY: Duration = Duration::from_millis(5);
 
-/// How a process ended.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Ending {
-    /// By itself.
-    Exited(i32),
-    /// By a signal.
-    Signalled(i32),
-    /// The system killed it for want of memory.
-    KilledForMemory,
-    /// We killed it: it had this many bytes of its own, above its limit.
-    AboveLimit {
-        /// What it had.
-        bytes: u64,
-        /// What it may have.
-        limit: u64,
-    },
-}
-
 /// A process that is watched.
 #[derive(Debug)]
 pub struct Process {
     id: i32,
+    /// The process that started it, which alone may kill it.
+    generation: u64,
     killed: AtomicBool,
+    /// Whether it was waited for, after which its number may be another process's.
+    reaped: Mutex<bool>,
     ending: OnceLock<Ending>,
 }
 
@@ -61,44 +49,32 @@ impl Process {
             cgroup: options.cgroup.clone(),
             kills: kernel_kills(options.cgroup.as_deref()),
         };
-        let mut command = Command::new(&options.program);
-        command.args(&options.arguments).envs(options.environment.iter().map(|(name, value)| (name, value)));
-        command.env(CONTROL_VARIABLE, control.to_string()).env(ARENA_VARIABLE, arena.to_string());
-        command.stdin(Stdio::null());
-        let group = match &options.cgroup {
-            Some(folder) => Some(CString::new(folder.join("cgroup.procs").as_os_str().as_bytes())?),
-            None => None,
-        };
-        // SAFETY: only calls that are safe between fork and exec: descriptors, files, a signal.
-        unsafe {
-            command.pre_exec(move || {
-                for descriptor in [control, arena] {
-                    if libc::fcntl(descriptor, libc::F_SETFD, 0) < 0 {
-                        return Err(io::Error::last_os_error());
-                    }
-                }
-                if let Some(group) = &group {
-                    write_to(group, b"0")?;
-                }
-                // When the system runs out of memory, it takes the worker before its host.
-                write_to(c"/proc/self/oom_score_adj", b"1000").ok();
-                // A worker does not outlive its host.
-                libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-                Ok(())
-            });
-        }
-        let child = command.spawn()?;
-        let id = i32::try_from(child.id()).map_err(io::Error::other)?;
-        let process = Arc::new(Process { id, killed: AtomicBool::new(false), ending: OnceLock::new() });
-        let watched = Arc::clone(&process);
+        let mut command = command(options, control, arena)?;
+        let (started, outcome) = mpsc::sync_channel(1);
+        let generation = fork::generation();
+        // The thread that watches a worker also starts it: a worker is killed when the thread that started it ends
+        // (`PR_SET_PDEATHSIG`), and the caller's thread may end long before the process does.
         thread::Builder::new().name("lz-worker-watch".to_owned()).spawn(move || {
-            // `child` is not waited for by std: whoever waits must also look at its memory.
-            let _child = child;
-            let ending = watch.until_it_ends(watched.id, &watched.killed);
-            watched.ending.set(ending).ok();
-            ended();
+            let spawned = command.spawn().and_then(|child| {
+                let id = i32::try_from(child.id()).map_err(io::Error::other)?;
+                // `child` is not waited for by std: whoever waits must also look at its memory.
+                Ok(Arc::new(Process {
+                    id,
+                    generation,
+                    killed: AtomicBool::new(false),
+                    reaped: Mutex::new(false),
+                    ending: OnceLock::new(),
+                }))
+            });
+            let process = spawned.as_ref().ok().map(Arc::clone);
+            // Whoever asked waits for it.
+            let _ = started.send(spawned);
+            if let Some(process) = process {
+                process.ending.set(watch.until_it_ends(&process)).ok();
+                ended();
+            }
         })?;
-        Ok(process)
+        outcome.recv().map_err(io::Error::other)?
     }
 
     /// Its number.
@@ -111,17 +87,68 @@ impl Process {
         self.ending.get()
     }
 
-    /// Kills it and waits until it is gone, so that it writes nothing more.
+    /// Kills it and waits until it is gone, so that it writes nothing more. In a forked child nothing is done: the process
+    /// belongs to the parent.
     pub fn kill(&self) {
-        if self.ending.get().is_none() {
-            self.killed.store(true, Ordering::SeqCst);
-            kill(self.id);
+        if self.generation != fork::generation() {
+            return;
         }
+        self.killed.store(true, Ordering::SeqCst);
+        self.signal();
         let patience = Instant::now();
         while self.ending.get().is_none() && patience.elapsed() < Duration::from_secs(5) {
             thread::sleep(Duration::from_micros(200));
         }
     }
+
+    /// Kills it with everything in its process group, unless it was waited for already.
+    fn signal(&self) {
+        let reaped = self.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        if !*reaped {
+            // SAFETY: our child, not yet waited for, so the number is still its own and that of its group.
+            unsafe {
+                libc::kill(self.id, libc::SIGKILL);
+                libc::kill(-self.id, libc::SIGKILL);
+            }
+        }
+    }
+}
+
+/// What starts a worker.
+fn command(options: &WorkerOptions, control: RawFd, arena: RawFd) -> io::Result<Command> {
+    let mut command = Command::new(&options.program);
+    command.args(&options.arguments).envs(options.environment.iter().map(|(name, value)| (name, value)));
+    command.env(CONTROL_VARIABLE, control.to_string()).env(ARENA_VARIABLE, arena.to_string());
+    command.stdin(Stdio::null());
+    // A group of its own: Ctrl-C in a terminal is for the host, which then decides about its worker.
+    command.process_group(0);
+    let group = match &options.cgroup {
+        Some(folder) => Some(CString::new(folder.join("cgroup.procs").as_os_str().as_bytes())?),
+        None => None,
+    };
+    let host = std::process::id();
+    // SAFETY: only calls that are safe between fork and exec: descriptors, files, a signal.
+    unsafe {
+        command.pre_exec(move || {
+            for descriptor in [control, arena] {
+                if libc::fcntl(descriptor, libc::F_SETFD, 0) < 0 {
+                    return Err(io::Error::last_os_error());
+                }
+            }
+            if let Some(group) = &group {
+                write_to(group, b"0")?;
+            }
+            // When the system runs out of memory, it takes the worker before its host.
+            write_to(c"/proc/self/oom_score_adj", b"1000").ok();
+            // A worker does not outlive its host, not even one that ended a moment ago.
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
+            if libc::getppid().cast_unsigned() != host {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
+            Ok(())
+        });
+    }
+    Ok(command)
 }
 
 /// Writes a few bytes to a file, with nothing but system calls.
@@ -138,11 +165,6 @@ fn write_to(path: &std::ffi::CStr, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn kill(id: i32) {
-    // SAFETY: our child, not yet waited for, so the number is still its own.
-    unsafe { libc::kill(id, libc::SIGKILL) };
-}
-
 /// What is known of a process before it runs.
 #[derive(Debug)]
 struct Watch {
@@ -154,32 +176,44 @@ struct Watch {
 
 impl Watch {
     /// Waits for the end, and brings it about when the process has more memory than it may.
-    fn until_it_ends(&self, id: i32, killed: &AtomicBool) -> Ending {
+    fn until_it_ends(&self, process: &Process) -> Ending {
+        let id = process.id;
         let above =
             self.limit.and_then(|limit| Some(Ending::AboveLimit { bytes: outgrown(id, limit)?, limit }));
         if above.is_some() {
-            kill(id);
+            process.signal();
         }
-        let mut status = 0;
-        loop {
-            // SAFETY: our child; the place is ours.
-            let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
-            if waited == id {
-                break;
-            }
+        let pid = id.cast_unsigned();
+        // SAFETY: zeroes are a value of this structure, which the call fills in; the process stays to be waited for.
+        let wait = || unsafe {
+            let mut information: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, pid, &raw mut information, libc::WEXITED | libc::WNOWAIT)
+        };
+        while wait() != 0 {
             if io::Error::last_os_error().kind() != io::ErrorKind::Interrupted {
-                return Ending::Exited(-1);
+                // Another part of this program waits for all of its children and took the status.
+                *process.reaped.lock().unwrap_or_else(PoisonError::into_inner) = true;
+                return above.unwrap_or(Ending::Unknown);
             }
         }
-        if let Some(above) = above {
-            return above;
+        // What it started in its group ends with it: its descendants have the shared memory as well.
+        process.signal();
+        let mut reaped = process.reaped.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = 0;
+        // SAFETY: our child, which has ended; the place is ours.
+        let waited = unsafe { libc::waitpid(id, &raw mut status, 0) };
+        *reaped = true;
+        drop(reaped);
+        if above.is_some() || waited != id {
+            return above.unwrap_or(Ending::Unknown);
         }
         if !libc::WIFSIGNALED(status) {
             return Ending::Exited(libc::WEXITSTATUS(status));
         }
         match libc::WTERMSIG(status) {
             libc::SIGKILL
-                if !killed.load(Ordering::SeqCst) && kernel_kills(self.cgroup.as_deref()) > self.kills =>
+                if !process.killed.load(Ordering::SeqCst)
+                    && kernel_kills(self.cgroup.as_deref()) > self.kills =>
             {
                 Ending::KilledForMemory
             }

@@ -1,8 +1,10 @@
 //! What lies where in the memory that controls a worker: a header, a ring of submitted slots, and the slots. Tensors lie in
-//! memory of their own, which outlives the worker.
+//! memory of their own.
 //!
-//! A slot goes `FREE → CLAIMED → SUBMITTED → DONE → FREE`. Host threads claim slots and push their numbers into the ring
-//! without a lock; the worker takes them in order. A word says whether a side sleeps, so that nobody wakes who is awake.
+//! The host writes a request and the call's token into a slot and the slot's number into the ring; the worker takes numbers in
+//! order and answers with the token's answered form. The worker may write anywhere here at any time, so the host keeps which
+//! slots are in use, tokens and tickets in memory of its own (`slots`), reads each word once, and takes anything but the one
+//! answer that it waits for as a broken worker. A word says whether a side sleeps, so that nobody wakes who is awake.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
@@ -10,7 +12,7 @@ use std::time::Duration;
 use crate::memory::{self, SharedMemory};
 
 /// Marks memory that is laid out like this.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"lzworkr1");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"lzworkr2");
 /// Calls that can be under way at once.
 pub const SLOTS: usize = 32;
 /// Bytes of a request or an answer.
@@ -25,14 +27,10 @@ pub const READY: u32 = 1;
 /// A worker that cannot start; its greeting says why.
 pub const REFUSED: u32 = 2;
 
-/// A slot that nobody uses.
-pub const FREE: u32 = 0;
-/// A slot that a host thread fills.
-pub const CLAIMED: u32 = 1;
-/// A slot that waits for the worker.
-pub const SUBMITTED: u32 = 2;
-/// A slot that was answered.
-pub const DONE: u32 = 3;
+/// The state of a slot whose call with this token was answered. Tokens are even and never 0.
+pub const fn answered(token: u32) -> u32 {
+    token | 1
+}
 
 /// The start of the memory.
 #[repr(C)]
@@ -48,8 +46,6 @@ pub struct Header {
     pub doorbell: AtomicU32,
     /// Whether the worker sleeps, or is about to.
     pub asleep: AtomicU32,
-    /// Tickets given out.
-    pub tail: AtomicU32,
     /// By ticket: one more than the number of the slot, or 0.
     pub ring: [AtomicU32; SLOTS],
 }
@@ -58,7 +54,7 @@ pub struct Header {
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
-    /// One of the states above; the host sleeps on it.
+    /// The token of the call, or its answered form; the host sleeps on it.
     pub state: AtomicU32,
     /// Whether the host sleeps, or is about to.
     pub asleep: AtomicU32,
@@ -118,25 +114,18 @@ impl Channel {
         true
     }
 
-    /// Copies the message of a slot: what the other side changes afterwards changes nothing here.
-    pub fn read(&self, number: usize) -> Vec<u8> {
-        let size = (self.slot(number).size.load(Ordering::Relaxed) as usize).min(MESSAGE_BYTES);
-        let mut message = vec![0; size];
-        // SAFETY: inside the memory; bytes are copied whatever they are.
-        unsafe { std::ptr::copy_nonoverlapping(self.message_at(number), message.as_mut_ptr(), size) };
-        message
+    /// Copies the message of a slot, so that what the other side changes afterwards changes nothing here; `None` if it states
+    /// a size that no message has.
+    pub fn read(&self, number: usize) -> Option<Vec<u8>> {
+        let size = self.slot(number).size.load(Ordering::Relaxed) as usize;
+        (size <= MESSAGE_BYTES).then(|| copied(self.message_at(number), size))
     }
 
-    /// The worker's greeting.
-    pub fn greeting(&self) -> Vec<u8> {
-        let size = (self.header().greeting_size.load(Ordering::Acquire) as usize).min(GREETING_BYTES);
-        let mut greeting = vec![0; size];
-        // SAFETY: behind the header, inside the memory.
-        unsafe {
-            let from = self.base().wrapping_add(size_of::<Header>());
-            std::ptr::copy_nonoverlapping(from, greeting.as_mut_ptr(), size);
-        }
-        greeting
+    /// The worker's greeting; `None` if it states a size that none has.
+    pub fn greeting(&self) -> Option<Vec<u8>> {
+        let size = self.header().greeting_size.load(Ordering::Acquire) as usize;
+        let from = self.base().wrapping_add(size_of::<Header>());
+        (size <= GREETING_BYTES).then(|| copied(from, size))
     }
 
     /// Says what the worker has, or why it does not start.
@@ -152,21 +141,12 @@ impl Channel {
         memory::wake(&self.header().state);
     }
 
-    /// Claims a free slot; `None` if all are taken.
-    pub fn claim(&self) -> Option<usize> {
-        (0..SLOTS).find(|&number| {
-            let state = &self.slot(number).state;
-            state.compare_exchange(FREE, CLAIMED, Ordering::Acquire, Ordering::Relaxed).is_ok()
-        })
-    }
-
-    /// Hands a filled slot to the worker.
-    pub fn submit(&self, number: usize) {
+    /// Hands a filled slot to the worker. Tickets are given out by the host in the order of submission.
+    pub(crate) fn submit(&self, number: usize, token: u32, ticket: u32) {
         let header = self.header();
-        self.slot(number).state.store(SUBMITTED, Ordering::Release);
-        let ticket = header.tail.fetch_add(1, Ordering::Relaxed) as usize;
+        self.slot(number).state.store(token, Ordering::Release);
         // There are as many places as slots, so this one is free: its slot would still be under way otherwise.
-        header.ring[ticket % SLOTS].store(number as u32 + 1, Ordering::Release);
+        header.ring[ticket as usize % SLOTS].store(number as u32 + 1, Ordering::Release);
         header.doorbell.fetch_add(1, Ordering::SeqCst);
         if header.asleep.load(Ordering::SeqCst) != 0 {
             memory::wake(&header.doorbell);
@@ -193,18 +173,15 @@ impl Channel {
         taken()
     }
 
-    /// Waits for the answer of a slot; `false` when the time is over.
-    pub fn await_answer(&self, number: usize, time: Duration) -> bool {
+    /// Waits until the state of a slot is no longer `token`, or the time is over, and gives the state.
+    pub(crate) fn await_answer(&self, number: usize, token: u32, time: Duration) -> u32 {
         let slot = self.slot(number);
-        if memory::spin(&slot.state, SUBMITTED, SPINS) {
-            return slot.state.load(Ordering::Acquire) == DONE;
+        if !memory::spin(&slot.state, token, SPINS) {
+            slot.asleep.store(1, Ordering::SeqCst);
+            memory::sleep(&slot.state, token, time);
+            slot.asleep.store(0, Ordering::SeqCst);
         }
-        slot.asleep.store(1, Ordering::SeqCst);
-        if slot.state.load(Ordering::SeqCst) == SUBMITTED {
-            memory::sleep(&slot.state, SUBMITTED, time);
-        }
-        slot.asleep.store(0, Ordering::SeqCst);
-        slot.state.load(Ordering::Acquire) == DONE
+        slot.state.load(Ordering::Acquire)
     }
 
     /// Wakes everybody who waits for an answer, because none will come.
@@ -213,14 +190,22 @@ impl Channel {
         memory::wake(&self.header().state);
     }
 
-    /// Says that a slot was answered.
-    pub fn answer(&self, number: usize) {
+    /// Says that the call of a slot was answered.
+    pub fn answer(&self, number: usize, token: u32) {
         let slot = self.slot(number);
-        slot.state.store(DONE, Ordering::SeqCst);
+        slot.state.store(answered(token), Ordering::SeqCst);
         if slot.asleep.load(Ordering::SeqCst) != 0 {
             memory::wake(&slot.state);
         }
     }
+}
+
+/// Bytes of the shared memory, copied once.
+fn copied(from: *const u8, size: usize) -> Vec<u8> {
+    let mut bytes = vec![0; size];
+    // SAFETY: the callers pass ranges inside the memory; bytes are copied whatever they are.
+    unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), size) };
+    bytes
 }
 
 /// Turns of a spinning loop before a side sleeps: tens of microseconds, which is more than a small call takes.

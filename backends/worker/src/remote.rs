@@ -2,15 +2,21 @@
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
+use lz_core::check::{self, Produced};
 use lz_core::tensor::{Indices, Layout, Place};
 use lz_core::{
-    Arg, Kernel, KernelError, KernelSpec, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut, TensorView,
+    Arg, Kernel, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run, Tensor, TensorMut,
+    TensorView,
 };
 use lz_ops::tokenizer::Tokenizer;
 
+use crate::arena::{Arena, NoBlock, rounded};
+use crate::failure::{self, out_of_memory};
 use crate::host::Shared;
 use crate::message::{Answer, Block, Call, HeldOut, Placed, Request, SentArg, SentOut};
+use crate::patience::Patience;
 use crate::slot::Held;
 use crate::wire::{pack_texts, unpack_texts};
 
@@ -18,50 +24,86 @@ use crate::wire::{pack_texts, unpack_texts};
 #[derive(Debug)]
 pub struct RemoteKernel {
     shared: Arc<Shared>,
+    info: &'static OperationInfo,
     id: String,
-    operation: String,
 }
 
 impl RemoteKernel {
-    pub(crate) fn new(shared: Arc<Shared>, spec: &KernelSpec) -> RemoteKernel {
-        RemoteKernel { shared, id: spec.id.clone(), operation: spec.operation.clone() }
+    pub(crate) fn new(shared: Arc<Shared>, spec: &KernelSpec, info: &'static OperationInfo) -> RemoteKernel {
+        RemoteKernel { shared, info, id: spec.id.clone() }
     }
 }
 
 /// Blocks of the arena that one call uses; given back when it is over.
 struct Blocks<'a> {
-    shared: &'a Shared,
+    arena: &'a Arena,
     taken: Vec<(usize, usize)>,
+    /// What is left of the block for the arguments and the outputs.
+    left: (usize, usize),
 }
 
 impl Drop for Blocks<'_> {
     fn drop(&mut self) {
         for (offset, bytes) in &self.taken {
-            self.shared.arena.give_back(*offset, *bytes);
+            self.arena.give_back(*offset, *bytes);
         }
     }
 }
 
-impl Blocks<'_> {
-    /// Room for bytes.
+impl<'a> Blocks<'a> {
+    /// One block for so many bytes, once other calls have given back enough. In one piece: two calls that had half of what
+    /// they need each would wait for each other.
+    fn reserve(arena: &'a Arena, bytes: usize, deadline: Duration) -> Result<Blocks<'a>, KernelError> {
+        let mut blocks = Blocks { arena, taken: Vec::new(), left: (0, 0) };
+        if bytes > 0 {
+            let offset = arena.wait_for(bytes, Patience::new(deadline)).map_err(|why| match why {
+                NoBlock::TooLarge => blocks.too_large(bytes),
+                NoBlock::Stopped(stop) => {
+                    failure::stopped(stop, "enough of the worker's shared memory", deadline)
+                }
+            })?;
+            blocks.taken.push((offset, bytes));
+            blocks.left = (offset, offset + bytes);
+        }
+        Ok(blocks)
+    }
+
+    #[cold]
+    fn too_large(&self, bytes: usize) -> KernelError {
+        let (bytes, limit) = (bytes.div_ceil(1 << 20), self.arena.memory().size() >> 20);
+        out_of_memory(format!(
+            "the call needs {bytes} MiB of the worker's shared memory, which has {limit} MiB; allow it more \
+             (`worker.arena_limit_mb`), or pass smaller tensors"
+        ))
+    }
+
+    /// Room for bytes: of what was reserved, or for what turned up during the call of what is free now.
     fn take(&mut self, bytes: usize) -> Result<Block, KernelError> {
-        let Some(offset) = self.shared.arena.take(bytes) else { return Err(full()) };
-        self.taken.push((offset, bytes));
+        let size = rounded(bytes).ok_or_else(|| self.too_large(usize::MAX))?;
+        let (next, end) = self.left;
+        let offset = if end - next >= size {
+            self.left.0 = next + size;
+            next
+        } else {
+            // Not waited for: those who have the memory may wait in turn for what this call has.
+            let Some(offset) = self.arena.take(size) else { return Err(self.too_large(size)) };
+            self.taken.push((offset, size));
+            offset
+        };
         Ok(Block { offset: offset as u64, bytes: bytes as u64 })
     }
 
     /// Room for a dense tensor with the sizes of `layout`.
     fn place(&mut self, layout: &Layout) -> Result<Placed, KernelError> {
         let dense = Layout { strides: layout.shape.contiguous_strides(), place: Place::HOST, ..*layout };
-        let bytes = dense.elements().and_then(|elements| elements.checked_mul(dense.dtype.size() as i64));
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(full)?;
+        let bytes = bytes_of(layout).ok_or_else(|| self.too_large(usize::MAX))?;
         Ok(Placed { offset: self.take(bytes)?.offset, layout: dense })
     }
 
     /// Bytes, copied.
     fn put(&mut self, bytes: &[u8]) -> Result<Block, KernelError> {
         let block = self.take(bytes.len())?;
-        if let Some(to) = self.shared.memory.at(block.offset as usize, bytes.len()) {
+        if let Some(to) = self.arena.memory().at(block.offset as usize, bytes.len()) {
             // SAFETY: a block of its own, which nobody else knows yet.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
         }
@@ -72,28 +114,25 @@ impl Blocks<'_> {
     fn get(&self, block: Block) -> Vec<u8> {
         let bytes = block.bytes as usize;
         let mut copy = vec![0; bytes];
-        if let Some(from) = self.shared.memory.at(block.offset as usize, bytes) {
-            // SAFETY: inside the memory; the worker has answered and writes it no more, and bytes are bytes.
+        if let Some(from) = self.arena.memory().at(block.offset as usize, bytes) {
+            // SAFETY: inside the memory; whatever the worker does with it meanwhile, bytes are bytes.
             unsafe { std::ptr::copy_nonoverlapping(from, copy.as_mut_ptr(), bytes) };
         }
         copy
     }
 }
 
-#[cold]
-fn full() -> KernelError {
-    let message =
-        "the worker's shared memory is full; give it more (`worker.arena_mb`), or pass smaller tensors";
-    let reason = Reason::new(ReasonCode::OutOfMemory).message(message);
-    KernelError::because(reason).before_writing()
+/// Bytes of a dense tensor; `None` if they cannot be counted.
+fn bytes_of(layout: &Layout) -> Option<usize> {
+    usize::try_from(layout.elements()?.checked_mul(layout.dtype.size() as i64)?).ok()
 }
 
 /// Where a tensor lies in the shared memory already; `None` if it lies elsewhere.
-fn inside(shared: &Shared, view: &TensorView<'_>) -> Option<Placed> {
+fn inside(arena: &Arena, view: &TensorView<'_>) -> Option<Placed> {
     let (start, end) = view.address_range()?;
     let bytes = usize::try_from(end - start).ok()?;
-    shared.memory.offset_of(usize::try_from(start).ok()?, bytes)?;
-    let offset = shared.memory.offset_of(view.address(), 0)?;
+    arena.memory().offset_of(usize::try_from(start).ok()?, bytes)?;
+    let offset = arena.memory().offset_of(view.address(), 0)?;
     Some(Placed { offset: offset as u64, layout: *view.layout() })
 }
 
@@ -101,8 +140,8 @@ fn inside(shared: &Shared, view: &TensorView<'_>) -> Option<Placed> {
 ///
 /// # Safety
 /// The tensor lies inside, and nobody else writes it for `'a`.
-unsafe fn lent<'a>(shared: &Shared, placed: &Placed) -> Option<TensorMut<'a>> {
-    let data = shared.memory.at(usize::try_from(placed.offset).ok()?, 0)?;
+unsafe fn lent<'a>(arena: &Arena, placed: &Placed) -> Option<TensorMut<'a>> {
+    let data = arena.memory().at(usize::try_from(placed.offset).ok()?, 0)?;
     // SAFETY: passed on.
     Some(unsafe { TensorMut::from_raw(data, placed.layout) })
 }
@@ -134,25 +173,33 @@ impl Kernel for RemoteKernel {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let shared = &*self.shared;
-        let mut blocks = Blocks { shared, taken: Vec::new() };
+        let slot = Held::claim(shared)?;
+        let number = slot.kernel(&self.id, &self.info.name)?;
+        let arena = &*slot.running.arena;
+        let packed: Vec<Option<Vec<u8>>> = args
+            .iter()
+            .map(|arg| if let Arg::Text(texts) = arg { Some(pack_texts(texts)) } else { None })
+            .collect();
+        let bytes = needed(arena, args, outputs, &packed)?;
+        let mut blocks = Blocks::reserve(arena, bytes, shared.options.deadline)?;
         let mut call = Call {
-            kernel: 0,
+            kernel: number,
             workspace: run.declared_workspace(),
             args: Vec::with_capacity(args.len()),
             outputs: Vec::with_capacity(outputs.len()),
         };
         let mut written_in_place = false;
-        for arg in args.iter() {
+        for (arg, packed) in args.iter().zip(&packed) {
             call.args.push(match arg {
                 Arg::Absent => SentArg::Absent,
                 Arg::Value(value) => SentArg::Value(*value),
-                Arg::Tensor(view) => SentArg::Tensor(send(shared, &mut blocks, view)?),
+                Arg::Tensor(view) => SentArg::Tensor(send(&mut blocks, view)?),
                 Arg::TensorMut(tensor) => {
                     let view = tensor.as_view();
-                    written_in_place |= inside(shared, &view).is_some();
-                    SentArg::Written(send(shared, &mut blocks, &view)?)
+                    written_in_place |= inside(arena, &view).is_some();
+                    SentArg::Written(send(&mut blocks, &view)?)
                 }
-                Arg::Text(texts) => SentArg::Texts(blocks.put(&pack_texts(texts))?),
+                Arg::Text(_) => SentArg::Texts(blocks.put(packed.as_deref().unwrap_or_default())?),
                 Arg::Handle(handle) => SentArg::Tokenizer(handle.digest(), None),
             });
         }
@@ -161,29 +208,25 @@ impl Kernel for RemoteKernel {
                 OutArg::Absent => SentOut::Absent,
                 OutArg::Tensor(tensor) => {
                     let view = tensor.as_view();
-                    host_only(&view)?;
-                    let placed = inside(shared, &view).map_or_else(|| blocks.place(view.layout()), Ok)?;
-                    SentOut::Tensor(placed)
+                    SentOut::Tensor(inside(arena, &view).map_or_else(|| blocks.place(view.layout()), Ok)?)
                 }
                 OutArg::Dynamic(_) => SentOut::Dynamic,
                 OutArg::Text(_) => SentOut::Texts,
             });
         }
-        let slot = Held::claim(shared)?;
-        call.kernel = slot.kernel(&self.id, &self.operation)?;
-        let made = perform(&slot, &mut blocks, &mut call, args).map_err(|error| {
+        let made = self.perform(&slot, &mut blocks, &mut call, args).map_err(|error| {
             // What was copied is as it was: only tensors that lie in the shared memory can have been changed.
             if written_in_place { error } else { error.before_writing() }
         })?;
         for (arg, sent) in args.iter_mut().zip(&call.args) {
             if let (Arg::TensorMut(tensor), SentArg::Written(placed)) = (arg, sent) {
-                fetch(shared, placed, tensor);
+                fetch(arena, placed, tensor);
             }
         }
         let mut made = made.into_iter();
         for (output, sent) in outputs.iter_mut().zip(&call.outputs) {
             match (output, sent) {
-                (OutArg::Tensor(tensor), SentOut::Tensor(placed)) => fetch(shared, placed, tensor),
+                (OutArg::Tensor(tensor), SentOut::Tensor(placed)) => fetch(arena, placed, tensor),
                 (OutArg::Dynamic(place), SentOut::Dynamic) => match made.next() {
                     Some(Made::Tensor(tensor)) => **place = Some(tensor),
                     _ => return Err(slot.nonsense()),
@@ -199,70 +242,135 @@ impl Kernel for RemoteKernel {
     }
 }
 
+/// Bytes that a call needs in the arena, apart from what turns up while it runs.
+fn needed(
+    arena: &Arena,
+    args: &[Arg<'_>],
+    outputs: &[OutArg<'_>],
+    packed: &[Option<Vec<u8>>],
+) -> Result<usize, KernelError> {
+    let mut total = Some(0usize);
+    let mut add = |bytes: Option<usize>| {
+        total = total.and_then(|total| total.checked_add(rounded(bytes?)?));
+    };
+    for (arg, packed) in args.iter().zip(packed) {
+        let view = match arg {
+            Arg::Tensor(view) => *view,
+            Arg::TensorMut(tensor) => tensor.as_view(),
+            Arg::Absent | Arg::Value(_) | Arg::Text(_) | Arg::Handle(_) => {
+                packed.iter().for_each(|packed| add(Some(packed.len())));
+                continue;
+            }
+        };
+        host_only(&view)?;
+        if inside(arena, &view).is_none() {
+            add(bytes_of(view.layout()));
+        }
+    }
+    for output in outputs {
+        let OutArg::Tensor(tensor) = output else { continue };
+        let view = tensor.as_view();
+        host_only(&view)?;
+        if inside(arena, &view).is_none() {
+            add(bytes_of(view.layout()));
+        }
+    }
+    total.ok_or_else(|| out_of_memory("the tensors of the call are larger than the address space"))
+}
+
 /// A result whose size was not known before.
 enum Made {
     Tensor(Tensor),
     Texts(Vec<String>),
 }
 
-/// Asks until the call is done: the worker may want the definition of a tokenizer first, and results whose size it found out
-/// are fetched afterwards.
-fn perform(
-    slot: &Held<'_>,
-    blocks: &mut Blocks<'_>,
-    call: &mut Call,
-    args: &[Arg<'_>],
-) -> Result<Vec<Made>, KernelError> {
-    let mut answer = slot.ask(&Request::Call(call.clone()))?;
-    // Once for each tokenizer; a worker that asks again and again is not taken at its word.
-    for _ in 0..args.len() {
-        let Answer::Unknown(wanted) = answer else { break };
-        for (arg, sent) in args.iter().zip(&mut call.args) {
-            if let (Arg::Handle(handle), SentArg::Tokenizer(digest, json)) = (arg, sent)
-                && *digest == wanted
-            {
-                *json = Some(blocks.put(Tokenizer::from_handle(*handle)?.json())?);
-            }
-        }
-        answer = slot.ask(&Request::Call(call.clone()))?;
-    }
-    let held = match answer {
-        Answer::Done => return Ok(Vec::new()),
-        Answer::Held(held) => held,
-        other => return Err(other.into_error()),
-    };
-    let mut placed = Vec::with_capacity(held.len());
-    for output in &held {
-        placed.push(match output {
-            HeldOut::Tensor(dtype, shape) => {
-                let layout = Layout::contiguous(shape, *dtype).map_err(|_| slot.nonsense())?;
-                let bytes = layout.elements().and_then(|count| count.checked_mul(dtype.size() as i64));
-                let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok()).ok_or_else(full)?;
-                blocks.take(bytes)?
-            }
-            HeldOut::Texts(bytes) => blocks.take(usize::try_from(*bytes).map_err(|_| full())?)?,
-        });
-    }
-    match slot.ask(&Request::Fetch(placed.clone()))? {
-        Answer::Done => {}
-        other => return Err(other.into_error()),
-    }
-    let mut made = Vec::with_capacity(held.len());
-    for (output, block) in held.iter().zip(placed) {
-        let bytes = blocks.get(block);
-        made.push(match output {
-            HeldOut::Texts(_) => Made::Texts(unpack_texts(&bytes).ok_or_else(|| slot.nonsense())?),
-            HeldOut::Tensor(dtype, shape) => {
-                let mut tensor = Tensor::zeros(shape, *dtype).map_err(|_| full())?;
-                match tensor.bytes_mut() {
-                    place if place.len() == bytes.len() => place.copy_from_slice(&bytes),
-                    _ => return Err(slot.nonsense()),
+impl RemoteKernel {
+    /// Asks until the call is done: the worker may want the definition of a tokenizer first, and results whose size it found out
+    /// are fetched afterwards.
+    fn perform(
+        &self,
+        slot: &Held<'_>,
+        blocks: &mut Blocks<'_>,
+        call: &mut Call,
+        args: &[Arg<'_>],
+    ) -> Result<Vec<Made>, KernelError> {
+        let mut answer = slot.ask(&Request::Call(call.clone()))?;
+        // Once for each tokenizer; a worker that asks again and again is not taken at its word.
+        for _ in 0..args.len() {
+            let Answer::Unknown(wanted) = answer else { break };
+            for (arg, sent) in args.iter().zip(&mut call.args) {
+                if let (Arg::Handle(handle), SentArg::Tokenizer(digest, json)) = (arg, sent)
+                    && *digest == wanted
+                {
+                    *json = Some(blocks.put(Tokenizer::from_handle(*handle)?.json())?);
                 }
-                Made::Tensor(tensor)
             }
-        });
+            answer = slot.ask(&Request::Call(call.clone()))?;
+        }
+        let held = match answer {
+            Answer::Done if call.held_outputs().is_empty() => return Ok(Vec::new()),
+            Answer::Held(held) => held,
+            Answer::Failed(failed) => return Err(failed.into_error()),
+            Answer::Done | Answer::Unknown(_) => return Err(slot.nonsense()),
+        };
+        let wrong = |why: String| slot.broken(&format!("{}: {why}; the worker was stopped", self.id));
+        let schema = self.info.schema();
+        let bound = check::check_call(schema, args, None).map_err(KernelError::invalid)?;
+        let outputs =
+            stated(call, &held).ok_or_else(|| wrong("other results than were asked for".to_owned()))?;
+        check::check_produced(schema, &bound, &outputs).map_err(|reason| wrong(reason.to_string()))?;
+        let mut placed = Vec::with_capacity(held.len());
+        for output in &held {
+            let bytes = match output {
+                HeldOut::Tensor(dtype, shape) => {
+                    Layout::contiguous(shape, *dtype).ok().as_ref().and_then(bytes_of)
+                }
+                HeldOut::Texts(bytes) => usize::try_from(*bytes).ok(),
+            };
+            placed.push(blocks.take(bytes.ok_or_else(|| slot.nonsense())?)?);
+        }
+        match slot.ask(&Request::Fetch(placed.clone()))? {
+            Answer::Done => {}
+            Answer::Failed(failed) => return Err(failed.into_error()),
+            Answer::Held(_) | Answer::Unknown(_) => return Err(slot.nonsense()),
+        }
+        let mut made = Vec::with_capacity(held.len());
+        for ((output, number), block) in held.iter().zip(&call.held_outputs()).zip(placed) {
+            let bytes = blocks.get(block);
+            made.push(match output {
+                HeldOut::Texts(_) => {
+                    let texts = unpack_texts(&bytes).ok_or_else(|| slot.nonsense())?;
+                    let produced = (*number, None, &[texts.len() as i64][..]);
+                    check::check_produced(schema, &bound, &[produced])
+                        .map_err(|reason| wrong(reason.to_string()))?;
+                    Made::Texts(texts)
+                }
+                HeldOut::Tensor(dtype, shape) => {
+                    let mut tensor = Tensor::zeros(shape, *dtype).map_err(KernelError::because)?;
+                    match tensor.bytes_mut() {
+                        place if place.len() == bytes.len() => place.copy_from_slice(&bytes),
+                        _ => return Err(slot.nonsense()),
+                    }
+                    Made::Tensor(tensor)
+                }
+            });
+        }
+        Ok(made)
     }
-    Ok(made)
+}
+
+/// The results that the worker states, as they are checked; `None` if they are not as many, or text where a tensor belongs.
+fn stated<'h>(call: &Call, held: &'h [HeldOut]) -> Option<Vec<Produced<'h>>> {
+    let expected = call.held_outputs();
+    let one = |(number, held): (usize, &'h HeldOut)| match (held, call.outputs.get(number)?) {
+        (HeldOut::Tensor(dtype, shape), SentOut::Dynamic) => Some(Some((number, Some(*dtype), &shape[..]))),
+        // How many there are is known once they were fetched.
+        (HeldOut::Texts(_), SentOut::Texts) => Some(None),
+        _ => None,
+    };
+    let stated: Option<Vec<Option<Produced<'h>>>> =
+        (expected.len() == held.len()).then(|| expected.into_iter().zip(held).map(one).collect())?;
+    Some(stated?.into_iter().flatten().collect())
 }
 
 fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
@@ -276,23 +384,22 @@ fn host_only(view: &TensorView<'_>) -> Result<(), KernelError> {
 }
 
 /// Where a tensor lies that the worker reads: where it is, or in a copy.
-fn send(shared: &Shared, blocks: &mut Blocks<'_>, view: &TensorView<'_>) -> Result<Placed, KernelError> {
-    host_only(view)?;
-    if let Some(placed) = inside(shared, view) {
+fn send(blocks: &mut Blocks<'_>, view: &TensorView<'_>) -> Result<Placed, KernelError> {
+    if let Some(placed) = inside(blocks.arena, view) {
         return Ok(placed);
     }
     let placed = blocks.place(view.layout())?;
     // SAFETY: a block of its own, which nobody else knows yet.
-    if let Some(mut to) = unsafe { lent(shared, &placed) } {
+    if let Some(mut to) = unsafe { lent(blocks.arena, &placed) } {
         copy(view, &mut to);
     }
     Ok(placed)
 }
 
 /// Copies a result to where the caller wants it, unless it lies there already.
-fn fetch(shared: &Shared, placed: &Placed, to: &mut TensorMut<'_>) {
-    // SAFETY: the call is over, so the worker writes it no more.
-    if let Some(from) = unsafe { lent(shared, placed) }
+fn fetch(arena: &Arena, placed: &Placed, to: &mut TensorMut<'_>) {
+    // SAFETY: the call is over; a worker that writes on only changes which bytes are copied.
+    if let Some(from) = unsafe { lent(arena, placed) }
         && from.address() != to.address()
     {
         copy(&from.as_view(), to);

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use lz_core::run::{Run, Scratch};
@@ -63,14 +64,15 @@ pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
     loop {
         let Some(number) = channel.take(ticket, LOOK) else { continue };
         ticket = ticket.wrapping_add(1);
-        let answer = match Request::read(&channel.read(number)) {
+        let token = channel.slot(number).state.load(Ordering::Acquire);
+        let answer = match channel.read(number).and_then(|bytes| Request::read(&bytes)) {
             Some(Request::Call(call)) => server.call(number, &call),
             Some(Request::Fetch(blocks)) => server.fetch(number, &blocks),
             None => Err(KernelError::failed("the request cannot be understood").before_writing()),
         };
         let answer = answer.unwrap_or_else(|error| Answer::failure(&error));
         channel.write(number, &answer.write());
-        channel.answer(number);
+        channel.answer(number, token);
     }
 }
 
@@ -78,9 +80,7 @@ pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
 pub fn open() -> io::Result<(Channel, SharedMemory)> {
     let (control, arena) = (inherited(CONTROL_VARIABLE)?, inherited(ARENA_VARIABLE)?);
     let channel = Channel::new(SharedMemory::open(control)?)
-        .filter(|channel| {
-            channel.header().magic.load(std::sync::atomic::Ordering::Acquire) == protocol::MAGIC
-        })
+        .filter(|channel| channel.header().magic.load(Ordering::Acquire) == protocol::MAGIC)
         .ok_or_else(|| io::Error::other("this is not the memory of a host; workers are started by one"))?;
     Ok((channel, SharedMemory::open(arena)?))
 }

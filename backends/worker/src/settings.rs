@@ -8,7 +8,7 @@ use lz_core::policy::Sourced;
 use lz_core::{Engine, Reason, ReasonCode};
 use lz_schema::policy::SettingValue;
 
-use crate::host::WorkerOptions;
+use crate::options::WorkerOptions;
 use crate::process::CONTROL_VARIABLE;
 
 /// The setting that says where backends run.
@@ -28,10 +28,55 @@ pub fn is_worker() -> bool {
     std::env::var_os(CONTROL_VARIABLE).is_some()
 }
 
-/// Where a backend runs, and who said so. `container` is declined: a worker process is as far as isolation goes.
-pub fn isolation(engine: &Engine, backend: &str) -> Result<Sourced<Isolation>, Reason> {
+/// Where the code of a backend comes from, which is known before any of it runs.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// It is one of LayerZero's own ([`lz_core::built_in`]).
+    BuiltIn,
+    /// A plugin's file.
+    File(&'a Path),
+    /// A module of Python, whose functions were registered.
+    Module(&'a str),
+    /// An entry point of a Python package.
+    EntryPoint(&'a str),
+}
+
+impl Origin<'_> {
+    /// Whether a name in the policy is that of this origin: a path or a file's name, a module or a package above it, or an
+    /// entry point.
+    fn is_named(&self, name: &str) -> bool {
+        match self {
+            Origin::BuiltIn => false,
+            Origin::File(path) => {
+                *path == Path::new(name) || path.file_name().is_some_and(|file| file == name)
+            }
+            Origin::Module(module) => {
+                module.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            }
+            Origin::EntryPoint(entry) => *entry == name,
+        }
+    }
+}
+
+/// Where a backend runs, and who said so. What policy says about its origin counts, and about the name that it states only
+/// what is stricter: code that is not trusted chooses its name itself. `container` is declined: a worker process is as far as
+/// isolation goes.
+pub fn isolation(engine: &Engine, origin: Origin<'_>, backend: &str) -> Result<Sourced<Isolation>, Reason> {
     let set = engine.setting(ISOLATION);
-    let word = set.as_ref().and_then(|set| set.value.word_for(backend)).unwrap_or("in_process");
+    let (general, named) = match set.as_ref().map(|set| &set.value) {
+        Some(SettingValue::WordByName(word, named)) => (word.as_str(), named.as_slice()),
+        _ => ("in_process", &[][..]),
+    };
+    let by_name = named.iter().find(|(name, _)| name == backend).map(|(_, word)| word.as_str());
+    let by_origin = match origin {
+        Origin::BuiltIn => by_name,
+        _ => named.iter().find(|(name, _)| origin.is_named(name)).map(|(_, word)| word.as_str()),
+    };
+    let strictness = |word: &&str| ["in_process", "subprocess"].iter().position(|known| known == word);
+    let word = [by_origin.or(Some(general)), by_name.filter(|_| !matches!(origin, Origin::BuiltIn))];
+    // A word that is not known here is stricter than all others.
+    let word = word.into_iter().flatten().max_by_key(|word| strictness(word).unwrap_or(usize::MAX));
+    let word = word.unwrap_or("in_process");
     let source = set.as_ref().map_or_else(|| "default".to_owned(), |set| set.source.to_string());
     match word {
         _ if is_worker() => Ok(Sourced::new(Isolation::InProcess, "a worker runs its own kernels")),
@@ -73,7 +118,7 @@ pub fn any_isolated(engine: &Engine) -> bool {
 
 /// A worker as the operator wants them; `program` where it is not the one of `worker.program`. That one must be under the
 /// control of this user or root.
-pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Result<WorkerOptions, Reason> {
+pub fn options(engine: &Engine, program: Option<PathBuf>) -> Result<WorkerOptions, Reason> {
     let text = |key: &str| engine.setting(key).map(|set| set.value.to_string()).unwrap_or_default();
     let seconds = |key: &str| match engine.setting(key).map(|set| set.value) {
         Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).ok(),
@@ -93,12 +138,14 @@ pub fn options(engine: &Engine, backend: &str, program: Option<PathBuf>) -> Resu
     if let Some(bytes) = mebibytes("worker.arena_mb").and_then(|bytes| usize::try_from(bytes).ok()) {
         options.arena_bytes = bytes;
     }
+    let limit = mebibytes("worker.arena_limit_mb").and_then(|bytes| usize::try_from(bytes).ok());
+    options.arena_limit = limit.unwrap_or(options.arena_limit).max(options.arena_bytes);
     options.deadline = seconds("worker.deadline_seconds").unwrap_or(options.deadline);
     options.start_deadline = seconds("worker.start_deadline_seconds").unwrap_or(options.start_deadline);
     options.memory_limit = mebibytes("worker.memory_limit_mb").filter(|bytes| *bytes > 0);
     let cgroup = text("worker.cgroup");
     options.cgroup = (cgroup != "none" && !cgroup.is_empty()).then(|| cgroup.into());
-    let source = isolation(engine, backend).map(|set| set.source.to_string()).unwrap_or_default();
+    let source = engine.setting(ISOLATION).map_or_else(|| "default".to_owned(), |set| set.source.to_string());
     options.runs_in = format!("a worker process ({ISOLATION}: {source})");
     Ok(options)
 }

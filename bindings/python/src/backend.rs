@@ -2,6 +2,7 @@
 
 use lz_core::descriptor::{self, Catalogue};
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
+use lz_worker::settings::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,19 +15,25 @@ use crate::jit;
 use crate::worker;
 
 /// Registers the kernels of a backend, all or none: `functions` has one a kernel id, and a descriptor that names another
-/// kernel is wrong. `compile` compiles those that say `jit`, outside of calls. Gives id and operation of each.
+/// kernel is wrong. `compile` compiles those that say `jit`, outside of calls. A backend that is not LayerZero's own comes with
+/// its entry point. Gives id and operation of each.
 #[pyfunction]
-#[pyo3(signature = (path, text, functions, compile = None))]
+#[pyo3(signature = (path, text, functions, compile = None, entry_point = None))]
 fn register_descriptor(
     py: Python<'_>,
     path: &str,
     text: &str,
     functions: &Bound<'_, PyDict>,
     compile: Option<&Bound<'_, PyAny>>,
+    entry_point: Option<&str>,
 ) -> PyResult<Vec<(String, String)>> {
     let registry = engine()?.registry();
     let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
     let read = descriptor::read(path, text, &catalogue).map_err(|error| raise(py, &error.into()))?;
+    if entry_point.is_some() {
+        worker::refuse_reserved(py, path, &read.backend)?;
+    }
+    let origin = entry_point.map_or(Origin::BuiltIn, Origin::EntryPoint);
     let mut entries = Vec::new();
     let mut registered = Vec::new();
     for spec in read.kernels {
@@ -38,11 +45,11 @@ fn register_descriptor(
             return Err(raise(py, &Error::Configuration { subject, message, reasons: vec![reason] }));
         };
         let info = operation(&spec.operation)?;
-        if worker::is_isolated(py, &spec.backend)? {
+        if worker::is_isolated(py, origin, &spec.backend)? {
             // Kernels of a device have nothing to do where no tensor of one can come.
             if worker::crosses(&spec) {
                 registered.push((spec.id.clone(), spec.operation.clone()));
-                entries.push(worker::remote_backend(py, spec, info)?);
+                entries.push(worker::remote_backend(py, entry_point, spec, info)?);
             }
             continue;
         }

@@ -114,6 +114,10 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
 /// The exception for an error of the engine.
 #[cold]
 pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
+    // A signal handler raised while the call waited: that is what the caller gets.
+    if let Some(raised) = crate::worker::take_raised() {
+        return raised;
+    }
     let build = || -> PyResult<PyErr> {
         let all = exceptions(py)?;
         let class = match error {

@@ -53,6 +53,20 @@ pub fn ensure_queue(engine: &Engine) {
     }
 }
 
+/// Starts a queue in the child of a fork, where the threads of the parent's are not.
+#[pyfunction]
+fn restart_compiling_after_fork() {
+    // Locked by a thread of the parent's that waited for it: then the child has no background compilation.
+    let Ok(mut queue) = QUEUE.try_lock() else { return };
+    if let Some(inherited) = queue.take() {
+        // Not dropped: a thread of the parent's may have been in the middle of changing it.
+        std::mem::forget(inherited);
+        let Ok(engine) = engine() else { return };
+        let config = JitConfig::of(|key| engine.setting(key));
+        *queue = Some(JitQueue::start(engine, "", config));
+    }
+}
+
 /// Ends the background queue after what it compiles now, and writes the manifest. The next backend that compiles starts it anew.
 #[pyfunction]
 fn stop_compiling(py: Python<'_>) {
@@ -192,6 +206,7 @@ fn explain_on<'py>(
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(stop_compiling, module)?)?;
+    module.add_function(wrap_pyfunction!(restart_compiling_after_fork, module)?)?;
     module.add_function(wrap_pyfunction!(wait_for_compilations, module)?)?;
     module.add_function(wrap_pyfunction!(compilations, module)?)?;
     module.add_function(wrap_pyfunction!(compile_cold, module)?)?;

@@ -45,6 +45,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ));
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("BUILT_IN_BACKENDS", lz_core::built_in::BUILT_IN_BACKENDS.to_vec())?;
     error::add(module)?;
     engine::add(module)?;
     inspect::add(module)?;

@@ -3,6 +3,7 @@
 use lz_core::device::Platform;
 use lz_core::spec::{Limit, StrideNeeds};
 use lz_core::{DType, KernelEntry, KernelSpec, ReasonCode};
+use lz_worker::settings::Origin;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
@@ -79,7 +80,9 @@ fn register_kernel(
     spec.cuda_graph_safe = said.cuda_graph_safe;
     spec.reduced_precision = said.reduced_precision;
     spec.writes_into_output = said.writes_into_output;
-    if worker::is_isolated(py, &spec.backend)? {
+    worker::refuse_reserved(py, &spec.id, &spec.backend)?;
+    let module = worker::module_of(function);
+    if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
         let entry = worker::remote_function(function, spec, info)?;
         return engine()?.register([entry]).map_err(|error| raise(py, &error));
     }

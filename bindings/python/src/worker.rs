@@ -2,6 +2,7 @@
 //! function: it loads the same module or backend (`python -m layerzero._worker SOURCE`) and serves what that registers.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,7 +17,7 @@ use lz_ops::tokenizer::Tokenizer;
 use lz_schema::model::ParamType;
 use lz_worker::Worker;
 use lz_worker::serve::{Offer, serve};
-use lz_worker::settings::{self, Isolation};
+use lz_worker::settings::{self, Isolation, Origin};
 use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -54,8 +55,8 @@ fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
 }
 
 /// Whether a backend runs in a process of its own, as the operator says.
-pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
-    match settings::isolation(engine()?, backend) {
+pub fn is_isolated(py: Python<'_>, origin: Origin<'_>, backend: &str) -> PyResult<bool> {
+    match settings::isolation(engine()?, origin, backend) {
         Ok(place) if place.value == Isolation::Subprocess => Ok(true),
         Ok(_) => match settings::misspelled(engine()?, backend) {
             Some(problem) => warn(py, &problem).map(|()| false),
@@ -65,6 +66,16 @@ pub fn is_isolated(py: Python<'_>, backend: &str) -> PyResult<bool> {
     }
 }
 
+/// Refuses the name of a backend of LayerZero for one that comes from elsewhere.
+pub fn refuse_reserved(py: Python<'_>, subject: &str, backend: &str) -> PyResult<()> {
+    lz_core::built_in::reserved_name(backend).map_or(Ok(()), |reason| Err(configuration(py, subject, reason)))
+}
+
+/// The module of a function, as its functions are registered.
+pub fn module_of(function: &Bound<'_, PyAny>) -> String {
+    function.getattr("__module__").and_then(|module| module.extract()).unwrap_or_default()
+}
+
 /// A function as a kernel that runs in a worker, which imports the function's module.
 pub fn remote_function(
     function: &Bound<'_, PyAny>,
@@ -72,7 +83,7 @@ pub fn remote_function(
     info: &'static OperationInfo,
 ) -> PyResult<KernelEntry> {
     let py = function.py();
-    let module: Option<String> = function.getattr("__module__").and_then(|module| module.extract()).ok();
+    let module = module_of(function);
     let refuse = |message: String| {
         Err(configuration(py, &spec.id, Reason::new(ReasonCode::PolicyInvalid).message(message)))
     };
@@ -82,8 +93,8 @@ pub fn remote_function(
             spec.id, spec.platform
         ));
     }
-    match module {
-        Some(module) if module != "__main__" => remote(py, &module, spec, info),
+    match module.as_str() {
+        module if !matches!(module, "" | "__main__") => remote(py, module, spec, info),
         _ => refuse(format!(
             "{} is to run in a worker process (backend_isolation), which imports the module that registers it; \
              a function of `__main__` cannot be imported: move it to a module",
@@ -92,13 +103,14 @@ pub fn remote_function(
     }
 }
 
-/// A kernel of a backend that is installed, in a worker that loads this backend.
+/// A kernel of a backend that is installed, in a worker that loads this backend: by the name of its entry point, if it has one.
 pub fn remote_backend(
     py: Python<'_>,
+    entry_point: Option<&str>,
     spec: KernelSpec,
     info: &'static OperationInfo,
 ) -> PyResult<KernelEntry> {
-    let source = format!("backend:{}", spec.backend);
+    let source = format!("backend:{}", entry_point.unwrap_or(&spec.backend));
     remote(py, &source, spec, info)
 }
 
@@ -114,23 +126,32 @@ fn remote(
     spec: KernelSpec,
     info: &'static OperationInfo,
 ) -> PyResult<KernelEntry> {
-    let mut all = workers();
-    if let Some(known) = all.iter().find(|known| known.backend == spec.backend && known.source == source) {
-        return Ok(known.worker.kernel(spec, info));
+    let known = |all: &[Known]| -> Option<Worker> {
+        let same = |known: &&Known| known.backend == spec.backend && known.source == source;
+        all.iter().find(same).map(|known| known.worker.clone())
+    };
+    if let Some(worker) = known(&workers()) {
+        return Ok(worker.kernel(spec, info));
     }
-    let backend = spec.backend.clone();
-    let worker = start(py, &backend, source)?;
-    let entry = worker.kernel(spec, info);
-    all.push(Known { backend, source: source.to_owned(), worker });
-    Ok(entry)
+    // The list is not locked meanwhile: a thread that lets go of the interpreter with the lock, and a fork of another one,
+    // would leave it locked in the child.
+    let made = start(py, &spec.backend, source)?;
+    let mut all = workers();
+    let worker = known(&all).unwrap_or_else(|| {
+        let (backend, source, worker) = (spec.backend.clone(), source.to_owned(), made.clone());
+        all.push(Known { backend, source, worker });
+        made
+    });
+    drop(all);
+    Ok(worker.kernel(spec, info))
 }
 
 fn start(py: Python<'_>, backend: &str, source: &str) -> PyResult<Worker> {
     let sys = py.import("sys")?;
     let program: PathBuf = sys.getattr("executable")?.extract()?;
     let path: Vec<OsString> = sys.getattr("path")?.extract()?;
-    let mut options = settings::options(engine()?, backend, Some(program))
-        .map_err(|reason| configuration(py, backend, reason))?;
+    let mut options =
+        settings::options(engine()?, Some(program)).map_err(|reason| configuration(py, backend, reason))?;
     for argument in ["-m", "layerzero._worker", source] {
         options = options.argument(argument);
     }
@@ -344,8 +365,25 @@ fn owned(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
     Ok(tensor)
 }
 
+thread_local! {
+    /// The exception that a signal handler raised while this thread waited for a worker.
+    static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Runs the handlers of signals that came while a call waits for a worker; whether one of them raised, as Ctrl-C does.
+fn interrupted() -> bool {
+    let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
+    raised.map(|error| RAISED.set(Some(error))).is_some()
+}
+
+/// The exception of a signal handler that interrupted a call of this thread.
+pub fn take_raised() -> Option<PyErr> {
+    RAISED.take()
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    lz_worker::set_interrupt_check(interrupted);
     module.add_function(wrap_pyfunction!(list_workers, module)?)?;
     module.add_function(wrap_pyfunction!(load_plugin, module)?)?;
     module.add_function(wrap_pyfunction!(serve_worker, module)?)

@@ -291,13 +291,24 @@ pub const SETTINGS: &[Setting] = &[
         "lz-worker",
         "The program that runs plugins of their own process: a path, or a name that is looked for beside this program and in `PATH`.",
     ),
-    int("worker.arena_mb", 256, 1, "Shared memory for the tensors of calls to a worker process, in MiB."),
+    int(
+        "worker.arena_mb",
+        256,
+        1,
+        "Shared memory for the tensors of calls to a worker process that stays allocated between calls, in MiB.",
+    ),
+    int(
+        "worker.arena_limit_mb",
+        4096,
+        1,
+        "How far the shared memory of a worker process grows for large calls, in MiB; a call that needs more is refused.",
+    ),
     float(
         "worker.deadline_seconds",
         30.0,
         0.001,
         f64::MAX,
-        "How long a call to a worker process may take; then it is stopped.",
+        "How long a call to a worker process may run before the process is stopped, and how long it may wait for its turn or for shared memory before it is refused.",
     ),
     float(
         "worker.start_deadline_seconds",

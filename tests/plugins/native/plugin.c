@@ -7,7 +7,11 @@
 #include <string.h>
 #include <time.h>
 
-#ifndef NAME
+#ifdef FAULT_NAMED_CPU
+#define NAME "cpu"
+#elif defined(FAULT_NAMED_TORCH)
+#define NAME "Torch"
+#elif !defined(NAME)
 #define NAME "c"
 #endif
 

@@ -17,6 +17,7 @@ fn options(fault: &str) -> WorkerOptions {
         .argument("--allow")
         .argument(folder());
     options.arena_bytes = 1 << 20;
+    options.arena_limit = 4 << 20;
     options
 }
 
@@ -183,4 +184,31 @@ fn a_worker_that_talks_garbage_is_stopped() {
         time.sleep(60)\n";
     let reason = Worker::start(WorkerOptions::new("python3").argument("-c").argument(script)).unwrap_err();
     assert_eq!(reason.code, ReasonCode::WorkerGarbage, "{reason}");
+}
+
+#[test]
+fn the_end_is_told_with_its_signal() {
+    for (script, text) in [
+        ("kill -BUS $$", "signal 7 (SIGBUS)"),
+        ("kill -KILL $$", "OOM killer"),
+        ("kill -TERM $$", "signal 15 (SIGTERM)"),
+        ("exit 42", "exit code 42"),
+    ] {
+        let options = WorkerOptions::new("/bin/sh").argument("-c").argument(script);
+        let reason = Worker::start(options).unwrap_err();
+        assert!(reason.sentence().contains(text), "{script}: {reason}");
+    }
+}
+
+#[test]
+fn a_worker_outlives_the_thread_that_started_it() {
+    let worker = std::thread::spawn(|| Worker::start(options("")).unwrap()).join().unwrap();
+    let engine = engine_with(&worker);
+    engine.lock("norm.rms", "c.norm.rms").unwrap();
+    for _ in 0..20 {
+        std::thread::scope(|scope| {
+            scope.spawn(|| call(&engine).unwrap());
+        });
+    }
+    assert_eq!(worker.starts(), 1);
 }

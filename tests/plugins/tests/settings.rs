@@ -182,3 +182,34 @@ fn every_try_leaves_a_line_in_the_audit_log() {
     says(2, &["plugin accepted", &hash, "a worker process"]);
     says(3, &["plugin refused", "version 2.0"]);
 }
+
+#[test]
+fn the_names_of_built_in_backends_are_reserved() {
+    for isolation in ["in_process", "subprocess", "{default: subprocess, cpu: in_process, torch: in_process}"]
+    {
+        for fault in ["NAMED_CPU", "NAMED_TORCH"] {
+            let engine = opened(&format!("{GROUND}backend_isolation: {isolation}\n"), &[]).unwrap();
+            let error = load(&engine, &compile("plugin.c", fault)).unwrap_err();
+            assert!(error.has(ReasonCode::BackendNameReserved), "{isolation}, {fault}: {error}");
+            assert!(engine.registry().kernels().all(|entry| entry.spec.backend != "Torch"));
+        }
+    }
+}
+
+#[test]
+fn a_name_that_a_plugin_states_does_not_free_it() {
+    let stated = "backend_isolation: {default: subprocess, c: in_process}\n";
+    let engine = opened(&format!("{GROUND}{stated}"), &[]).unwrap();
+    let plugin = compile("plugin.c", "");
+    assert!(load(&engine, &plugin).unwrap().runs_in.is_some());
+    // Its file is what the operator knows of it.
+    let (file, path) = (plugin.file_name().unwrap().to_str().unwrap(), plugin.display());
+    for origin in [file, &path.to_string()] {
+        let named = format!("backend_isolation: {{default: subprocess, {origin}: in_process}}\n");
+        let engine = opened(&format!("{GROUND}{named}"), &[]).unwrap();
+        assert_eq!(load(&engine, &plugin).unwrap().runs_in, None, "{origin}");
+        let stricter = format!("backend_isolation: {{{origin}: in_process, c: subprocess}}\n");
+        let engine = opened(&format!("{GROUND}{stricter}"), &[]).unwrap();
+        assert!(load(&engine, &plugin).unwrap().runs_in.is_some(), "{origin}");
+    }
+}

@@ -9,6 +9,7 @@ pub mod trust;
 
 use std::path::Path;
 
+use lz_core::built_in::reserved_name;
 use lz_core::{Engine, Error, Reason};
 
 pub use library::Plugin;
@@ -74,6 +75,9 @@ unsafe fn try_load(
     let plugin = unsafe { Plugin::open(&checked) }.map_err(refuse)?;
     // SAFETY: passed on.
     let (descriptor, entries) = unsafe { plugin.kernels(engine, path) }?;
+    if let Some(reason) = reserved_name(&descriptor.backend) {
+        return Err(refuse(reason));
+    }
     let kernels = entries.iter().map(|entry| entry.spec.id.clone()).collect();
     engine.register(entries)?;
     Ok(Loaded {

@@ -1,5 +1,5 @@
-//! A worker for tests: it serves the reference of every operation as `far.<operation>`, and `far.addresses`, which tells where
-//! its tensors lie. With `--nonsense` it answers what nobody understands.
+//! A worker for tests: it serves the reference of every operation as `far.<operation>`, `far.addresses`, which tells where its
+//! tensors lie, and `far.slow`, which takes its time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,25 @@ impl Kernel for Addresses {
     }
 }
 
+/// Another kernel, after a pause.
+struct Slow(Arc<dyn Kernel>);
+
+impl Kernel for Slow {
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn run(
+        &self,
+        args: &mut [Arg<'_>],
+        out: &mut [OutArg<'_>],
+        run: &mut Run<'_>,
+    ) -> Result<(), KernelError> {
+        std::thread::sleep(Duration::from_millis(20));
+        self.0.run(args, out, run)
+    }
+}
+
 fn offer() -> Result<Offer, String> {
     let engine = lz_ops::reference_engine();
     let registry = engine.registry();
@@ -36,6 +55,10 @@ fn offer() -> Result<Offer, String> {
     for entry in registry.kernels() {
         let operation = &entry.spec.operation;
         let spec = KernelSpec::new(&format!("far.{operation}"), operation, "far", "1", Platform::Cpu);
+        if operation == "norm.rms" {
+            let spec = KernelSpec::new("far.slow", operation, "far", "1", Platform::Cpu);
+            kernels.push(KernelEntry::new(spec, Slow(Arc::clone(&entry.kernel))).of(&lz_ops::NORM_RMS));
+        }
         kernels.push(KernelEntry { spec: Arc::new(spec), ..entry.clone() });
     }
     let spec = KernelSpec::new("far.addresses", "norm.rms", "far", "1", Platform::Cpu);
@@ -43,23 +66,6 @@ fn offer() -> Result<Offer, String> {
     Ok(Offer { descriptor: String::new(), kernels })
 }
 
-/// Greets as it should, and answers every call with bytes that mean nothing.
-fn talk_nonsense() -> std::io::Result<()> {
-    let (channel, _arena) = lz_worker::serve::open()?;
-    let greeting = r#"{"descriptor": "", "kernels": [["far.norm.rms", "norm.rms"]]}"#;
-    channel.greet(lz_worker::protocol::READY, greeting.as_bytes());
-    for ticket in 0.. {
-        let number = loop {
-            if let Some(number) = channel.take(ticket, Duration::from_secs(1)) {
-                break number;
-            }
-        };
-        channel.write(number, &[9, 9, 9]);
-        channel.answer(number);
-    }
-    Ok(())
-}
-
 fn main() -> std::io::Result<()> {
-    if std::env::args().any(|argument| argument == "--nonsense") { talk_nonsense() } else { serve(offer) }
+    serve(offer)
 }

@@ -1,0 +1,63 @@
+//! A forked child starts a worker of its own and leaves the parent's alone. One test: a process that forks is best alone.
+
+use lz_core::device::Platform;
+use lz_core::{Engine, KernelSpec, TensorView};
+use lz_ops::{NORM_RMS, NormRms, norm_rms};
+use lz_worker::{Worker, WorkerOptions};
+
+unsafe extern "C" {
+    fn fork() -> i32;
+    fn waitpid(id: i32, status: *mut i32, options: i32) -> i32;
+    fn _exit(status: i32) -> !;
+}
+
+/// Whether a call gives the results of its own numbers.
+fn is_right(engine: &Engine, seed: i32) -> bool {
+    let x: Vec<f32> = (0..24).map(|at| (at * seed) as f32 - 7.5).collect();
+    let call = |engine: &Engine| {
+        let args = NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap());
+        norm_rms(engine, args).map(|made| made.output.view().as_slice::<f32>().unwrap().to_vec())
+    };
+    call(engine).ok() == call(&lz_ops::reference_engine()).ok()
+}
+
+#[test]
+fn children_and_parent_get_their_own_results() {
+    let mut options = WorkerOptions::new(env!("CARGO_BIN_EXE_lz-test-worker"));
+    options.arena_bytes = 1 << 20;
+    let worker = Worker::start(options).unwrap();
+    let engine = lz_ops::reference_engine();
+    let spec = KernelSpec::new("far.norm.rms", "norm.rms", "far", "1", Platform::Cpu);
+    engine.register([worker.kernel(spec, &NORM_RMS)]).unwrap();
+    engine.lock("norm.rms", "far.norm.rms").unwrap();
+    assert!(is_right(&engine, 1));
+    let own = worker.process_id().unwrap();
+    let mut tensor = worker.allocate(&[8], lz_core::DType::F32);
+    let mut children = Vec::new();
+    for child in 0..4 {
+        // SAFETY: the child calls what is meant to work in one, and leaves by `_exit`.
+        match unsafe { fork() } {
+            0 => {
+                drop(tensor.take());
+                let right = (0..50).all(|turn| is_right(&engine, child * 50 + turn));
+                let own_worker = worker.process_id().is_some_and(|id| id != own) && worker.starts() == 1;
+                drop((engine, worker));
+                // SAFETY: nothing is left to be done.
+                unsafe { _exit(if right && own_worker { 0 } else { 1 + i32::from(right) }) }
+            }
+            id => children.push(id),
+        }
+    }
+    for turn in 0..100 {
+        assert!(is_right(&engine, 1000 + turn), "the parent's call {turn}");
+    }
+    for child in children {
+        let mut status = -1;
+        // SAFETY: our child; the place is ours.
+        assert_eq!(unsafe { waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "256: wrong results, 512: the parent's worker, otherwise a signal");
+    }
+    assert!(is_right(&engine, 7));
+    assert_eq!((worker.process_id(), worker.starts()), (Some(own), 1), "the parent's worker lives on");
+    assert!(tensor.is_some());
+}

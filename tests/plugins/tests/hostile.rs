@@ -1,0 +1,149 @@
+//! Workers that attack their host: the call fails with a reason, nothing of the host is harmed, and the next call succeeds.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use lz_conformance::assign::Prepared;
+use lz_conformance::fill::Numbers;
+use lz_conformance::random::{Random, case_seed};
+use lz_conformance::valid::{Drawing, draw_valid};
+use lz_core::device::Platform;
+use lz_core::policy::layer::Given;
+use lz_core::{Engine, Error, KernelSpec, OperationInfo, ReasonCode, TensorView, dynamic};
+use lz_ops::{NORM_RMS, NormRms, TOKENIZE_ENCODE, norm_rms};
+use lz_worker::{Worker, WorkerOptions};
+
+fn worker(attack: &str) -> Worker {
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    let mark =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("hostile-{}-{number}", std::process::id()));
+    std::fs::remove_file(&mark).ok();
+    let program = env!("CARGO_BIN_EXE_lz-hostile-worker");
+    let mut options = WorkerOptions::new(program).argument(attack).argument(mark);
+    options.arena_bytes = 1 << 20;
+    options.arena_limit = 4 << 20;
+    options.deadline = Duration::from_millis(1500);
+    Worker::on_demand(options).unwrap()
+}
+
+fn engine(worker: &Worker, info: &'static OperationInfo) -> Engine {
+    let engine = lz_ops::reference_engine();
+    let spec = KernelSpec::new(&format!("far.{}", info.name), &info.name, "far", "1", Platform::Cpu);
+    engine.register([worker.kernel(spec, info)]).unwrap();
+    engine.lock(&info.name, &format!("far.{}", info.name)).unwrap();
+    engine.configure([("fallback_enabled".to_owned(), Given::Bool(false))]).unwrap();
+    engine
+}
+
+fn normalise(engine: &Engine) -> Result<Vec<f32>, Error> {
+    let x: Vec<f32> = (0..24).map(|at| at as f32 - 7.5).collect();
+    let output = norm_rms(engine, NormRms::new(TensorView::from_slice(&x, &[3, 8]).unwrap()))?.output;
+    Ok(output.view().as_slice::<f32>().unwrap().to_vec())
+}
+
+fn encode(engine: &Engine) -> Result<(), Error> {
+    let operation = TOKENIZE_ENCODE.schema();
+    let prepared = Prepared::new(operation).tame();
+    let mut random = Random::new(case_seed(&operation.name, "hostile", 1));
+    let drawing = Drawing { size: 20, focus: &[], numbers: Numbers::Normal, devices: false };
+    let mut call = draw_valid(&prepared, &mut random, &drawing).unwrap().call;
+    call.lend(|args, outputs| dynamic::call_into(engine, &TOKENIZE_ENCODE, args, outputs))
+}
+
+/// After an attack the next worker does its work, with all of its memory.
+fn works_again(attack: &str, worker: &Worker, engine: &Engine) {
+    let wanted = normalise(&lz_ops::reference_engine()).unwrap();
+    let next = normalise(engine).unwrap_or_else(|error| panic!("after {attack}: {error}"));
+    assert_eq!(next, wanted, "after {attack}");
+    assert_eq!(worker.free_bytes(), 4 << 20, "after {attack} everything was given back");
+}
+
+#[test]
+fn answers_that_make_no_sense_stop_the_worker() {
+    for attack in ["nonsense", "other_state", "length", "held"] {
+        let worker = worker(attack);
+        let engine = engine(&worker, &NORM_RMS);
+        let error = normalise(&engine).unwrap_err();
+        assert!(error.has(ReasonCode::WorkerGarbage), "{attack}: {error}");
+        assert_eq!(worker.process_id(), None, "{attack}: it was stopped");
+        works_again(attack, &worker, &engine);
+        assert_eq!(worker.starts(), 2, "{attack}");
+    }
+}
+
+#[test]
+fn a_greeting_that_makes_no_sense_stops_the_worker() {
+    for attack in ["greeting_size", "greeting_state"] {
+        let worker = worker(attack);
+        let reason = worker.descriptor().unwrap_err();
+        assert_eq!(reason.code, ReasonCode::WorkerGarbage, "{attack}: {reason}");
+        assert_eq!(worker.process_id(), None, "{attack}: it was stopped");
+        works_again(attack, &worker, &engine(&worker, &NORM_RMS));
+    }
+}
+
+#[test]
+fn memory_that_is_overwritten_stops_the_worker() {
+    for seed in 1..=6u64 {
+        let attack = format!("scribble:{}", seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let worker = worker(&attack);
+        let engine = engine(&worker, &NORM_RMS);
+        let error = normalise(&engine).unwrap_err();
+        let lost = error.has(ReasonCode::WorkerGarbage) || error.has(ReasonCode::WorkerHung);
+        assert!(lost, "{attack}: {error}");
+        works_again(&attack, &worker, &engine);
+    }
+}
+
+#[test]
+fn the_memory_cannot_be_truncated() {
+    let worker = worker("truncate");
+    let engine = engine(&worker, &NORM_RMS);
+    let error = normalise(&engine).unwrap_err();
+    assert!(error.to_string().contains("truncation refused: [true, true]"), "{error}");
+}
+
+#[test]
+fn a_second_answer_is_not_taken_for_the_next_call() {
+    let worker = worker("twice");
+    let engine = engine(&worker, &NORM_RMS);
+    let error = normalise(&engine).unwrap_err();
+    assert!(error.to_string().contains("the first answer"), "{error}");
+    let error = normalise(&engine).unwrap_err();
+    assert!(error.has(ReasonCode::WorkerGarbage), "{error}");
+    works_again("twice", &worker, &engine);
+}
+
+#[test]
+fn silence_ends_at_the_deadline() {
+    for attack in ["silent", "close", "other_slot"] {
+        let worker = worker(attack);
+        let engine = engine(&worker, &NORM_RMS);
+        let error = normalise(&engine).unwrap_err();
+        assert!(error.has(ReasonCode::WorkerHung), "{attack}: {error}");
+        works_again(attack, &worker, &engine);
+    }
+}
+
+#[test]
+fn a_worker_cannot_blame_its_caller() {
+    let worker = worker("code");
+    let engine = engine(&worker, &NORM_RMS);
+    let error = normalise(&engine).unwrap_err();
+    assert!(error.has(ReasonCode::KernelFailed) && !error.has(ReasonCode::CallInterrupted), "{error}");
+}
+
+#[test]
+fn results_of_another_type_or_shape_stop_the_worker() {
+    for attack in ["dtype", "shape", "size", "negative", "tokenizer", "held"] {
+        let worker = worker(attack);
+        let engine = engine(&worker, &TOKENIZE_ENCODE);
+        let error = encode(&engine).unwrap_err();
+        let lost = error.has(ReasonCode::WorkerGarbage);
+        assert!(lost, "{attack}: {error}");
+        encode(&engine).unwrap_or_else(|error| panic!("after {attack}: {error}"));
+        assert_eq!(worker.starts(), 2, "{attack}");
+    }
+}
