@@ -8,6 +8,7 @@ from typing import Any, Self, final
 from typing_extensions import disjoint_base
 
 __version__: str
+BUILT_IN_BACKENDS: list[str]
 ops: ModuleType
 
 class LayerZeroError(Exception):
@@ -106,8 +107,10 @@ def register_descriptor(
     text: str,
     functions: dict[str, Callable[..., Any]],
     compile: Callable[[str, str, dict[str, str]], list[str]] | None = None,
+    entry_point: str | None = None,
 ) -> list[tuple[str, str]]: ...
 def stop_compiling() -> None: ...
+def restart_compiling_after_fork() -> None: ...
 def wait_for_compilations(seconds: float) -> bool: ...
 def compilations() -> str | None: ...
 def compile_cold(

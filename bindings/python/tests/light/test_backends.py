@@ -118,6 +118,24 @@ def test_a_backend_that_is_not_installed_says_how_to_get_it():
     assert done.returncode == 0, done.stderr
 
 
+def test_an_entry_point_cannot_take_the_name_of_ours(install):
+    """Neither before our own is loaded nor afterwards, and what is said of it is not said of ours."""
+    text = DESCRIPTOR.replace("NAME", "apex")
+    install("apex", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'apex.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
+    assert "apex" not in lz.load_backends()
+    shown = next(one for one in backends.states() if one.name == "apex (apex)")
+    assert shown.state == "problem" and "cannot take" in shown.reason
+    assert not lz.list_kernels(backend="apex") and "cannot take" not in (state("apex")["reason"] or "")
+    backends._STATES.pop("apex (apex)")
+
+
+def test_a_descriptor_of_an_entry_point_cannot_take_the_name_of_ours(install):
+    text = DESCRIPTOR.replace("NAME", "cpu")
+    install("poser", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'cpu.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
+    assert "poser" not in lz.load_backends("poser")
+    assert "another name" in state("poser")["reason"]
+
+
 def test_the_sample_package_is_found():
     pytest.importorskip("lz_sample_backend", reason="it is installed by cargo xtask test python")
     assert "sample" in lz.load_backends("sample")

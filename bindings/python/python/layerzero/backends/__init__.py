@@ -82,6 +82,8 @@ class State(NamedTuple):
 
 
 _STATES: dict[str, State] = {}
+# Whether a forked child starts the threads of the background compilation anew.
+_restarts_after_fork = False
 
 
 def states() -> list[State]:
@@ -256,8 +258,12 @@ def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]
 
 def _compiler(module: str) -> Callable[[str, str, Mapping[str, str]], list[str]]:
     """What compiles, once it is wanted. A process that ends does not wait for it."""
+    global _restarts_after_fork
     atexit.unregister(_stop_compiling)
     atexit.register(_stop_compiling)
+    if not _restarts_after_fork:
+        os.register_at_fork(after_in_child=_native.restart_compiling_after_fork)
+        _restarts_after_fork = True
 
     def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
         made: list[str] = import_module(module).compile(kernel, operation, call)
@@ -307,6 +313,12 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
         distribution = entry.dist.name if entry.dist is not None else entry.module
         version = entry.dist.version if entry.dist is not None else "0"
         ours = Backend(entry.name, entry.module, distribution, (), (), (), ())
+        if _is_reserved(entry.name):
+            # Under a name of its own: what is said of it must not be said of ours.
+            shown = f"{entry.name} ({distribution})"
+            reason = f"the entry point {entry.name!r} has the name of a backend of LayerZero, which a package cannot take"
+            _note(ours._replace(name=shown), "problem", version, reason, f"rename it, or pip uninstall {distribution}")
+            continue
         reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again).problem
         if reason:
             _disable(ours, version, reason, _repair(distribution))
@@ -316,7 +328,7 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
             kernels: Mapping[str, Callable[..., Any]] = dict(loaded.KERNELS)
             registered = []
             for text in loaded.DESCRIPTORS:
-                registered += _native.register_descriptor(f"{entry.name} ({distribution})", text, dict(kernels))
+                registered += _native.register_descriptor(f"{entry.name} ({distribution})", text, dict(kernels), entry_point=entry.name)
         except Exception as error:
             _native.unregister_backend(entry.name)
             _disable(ours, version, _first_lines(error), _repair(distribution))
@@ -324,6 +336,10 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
         verified = tuple(getattr(loaded, "VERIFIED", ()))
         ids = tuple(sorted({id for id, _ in registered}))
         _STATES[entry.name] = State(entry.name, "ok", version, None, None, verified, ids)
+
+
+def _is_reserved(name: str) -> bool:
+    return name.strip().lower() in _native.BUILT_IN_BACKENDS
 
 
 def _disable(backend: Backend, version: str | None, reason: str, fix: str, code: str = "BACKEND_IMPORT_FAILED") -> None:
