@@ -20,6 +20,7 @@ mod jit;
 mod output;
 mod plan;
 mod prepare;
+mod private;
 mod register;
 mod runtime;
 mod split;
@@ -57,6 +58,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     torch_norm::add(module)?;
     control::add(module)?;
     prepare::add(module)?;
+    private::add(module)?;
     runtime::add(module)?;
     plan::add(module)?;
     worker::add(module)?;

@@ -15,7 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 
 use crate::hosted::PyObject_Vectorcall;
-use crate::tensor::torch::{Handle, Wrap, find_wrap, handle, library_beside};
+use crate::tensor::torch::{Handle, TensorHandle, handle, library_beside, object_of};
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
@@ -83,7 +83,6 @@ struct Functions {
     offset: Number,
     reinterpret: Reinterpret,
     delete: unsafe extern "C" fn(Handle) -> c_int,
-    wrap: Wrap,
     flash: Option<Flash>,
     cudnn: Option<Cudnn>,
     on_host: Option<OnHost>,
@@ -103,7 +102,8 @@ fn functions(py: Python<'_>) -> Option<&'static Functions> {
 impl Functions {
     fn find(torch: &Bound<'_, PyAny>) -> Option<Functions> {
         let (host, device) = (library_beside(torch, "torch_cpu")?, library_beside(torch, "torch_cuda"));
-        let about = torch.getattr("_C").ok()?;
+        let switches = torch.getattr("backends").ok()?.getattr("cuda").ok()?;
+        let functional = torch.getattr("nn").ok()?.getattr("functional").ok()?;
         // SAFETY: the names and types are those of torch's C interface, whose functions keep both. None of the libraries is ever
         // unloaded.
         unsafe {
@@ -114,7 +114,6 @@ impl Functions {
                 offset: *host.get(b"aoti_torch_get_storage_offset").ok()?,
                 reinterpret: *host.get(b"aoti_torch__reinterpret_tensor").ok()?,
                 delete: *host.get(b"aoti_torch_delete_tensor_object").ok()?,
-                wrap: find_wrap(torch)?,
                 flash: device.as_ref().and_then(|device| {
                     device.get::<Flash>(b"aoti_torch_cuda__flash_attention_forward").ok().map(|found| *found)
                 }),
@@ -126,9 +125,9 @@ impl Functions {
                     .get::<OnHost>(b"aoti_torch_cpu__scaled_dot_product_flash_attention_for_cpu")
                     .ok()
                     .map(|found| *found),
-                flash_is_on: about.getattr("_get_flash_sdp_enabled").ok()?.unbind(),
-                cudnn_is_on: about.getattr("_get_cudnn_sdp_enabled").ok()?.unbind(),
-                own: about.getattr("_nn").ok()?.getattr("scaled_dot_product_attention").ok()?.unbind(),
+                flash_is_on: switches.getattr("flash_sdp_enabled").ok()?.unbind(),
+                cudnn_is_on: switches.getattr("cudnn_sdp_enabled").ok()?.unbind(),
+                own: functional.getattr("scaled_dot_product_attention").ok()?.unbind(),
                 own_names: PyTuple::new(torch.py(), ["scale", "enable_gqa"]).ok()?.unbind(),
             };
             std::mem::forget((host, device));
@@ -155,8 +154,8 @@ impl Functions {
     }
 
     /// The same memory in another shape.
-    fn view<const N: usize>(&'static self, tensor: Handle, shape: &Shape<N>) -> Option<Owned> {
-        let mut made = ptr::null_mut();
+    fn view<const N: usize>(&self, tensor: Handle, shape: &Shape<N>) -> Option<TensorHandle> {
+        let mut made = TensorHandle::empty(self.delete);
         // SAFETY: as many sizes and strides as is said; they stay inside the memory of the tensor, of which they are a
         // permutation or another division.
         let code = unsafe {
@@ -166,14 +165,14 @@ impl Functions {
                 shape.sizes.as_ptr(),
                 shape.strides.as_ptr(),
                 shape.offset,
-                &raw mut made,
+                made.place(),
             )
         };
-        (code == 0).then_some(Owned { handle: made, functions: self })
+        (code == 0).then_some(made)
     }
 
     /// The same memory with heads and places in each other's place.
-    fn turned(&'static self, tensor: Handle) -> Option<Owned> {
+    fn turned(&self, tensor: Handle) -> Option<TensorHandle> {
         self.view(tensor, &self.shape::<4>(tensor)?.swapped())
     }
 }
@@ -217,35 +216,6 @@ impl<const N: usize> Shape<N> {
     }
 }
 
-/// A tensor of torch's that is ours.
-struct Owned {
-    handle: Handle,
-    functions: &'static Functions,
-}
-
-// SAFETY: torch's tensors are counted atomically, and may be given back on any thread.
-unsafe impl Send for Owned {}
-
-impl Drop for Owned {
-    fn drop(&mut self) {
-        if !self.handle.is_null() {
-            // SAFETY: ours, and given back once.
-            unsafe { (self.functions.delete)(self.handle) };
-        }
-    }
-}
-
-impl Owned {
-    const fn place(functions: &'static Functions) -> Owned {
-        Owned { handle: ptr::null_mut(), functions }
-    }
-
-    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-        // SAFETY: the interpreter is attached; a new reference comes back, which shares the tensor.
-        unsafe { Bound::from_owned_ptr_or_err(py, (self.functions.wrap)(self.handle)) }
-    }
-}
-
 /// Which of torch's kernels.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
@@ -274,7 +244,7 @@ unsafe impl Send for Call {}
 
 impl Call {
     /// The output in the caller's layout and the lse, heads before places; nothing if torch does not answer.
-    fn run(&self) -> Option<(Owned, Owned)> {
+    fn run(&self) -> Option<(TensorHandle, TensorHandle)> {
         let functions = self.functions;
         // Flash attention itself has places before heads, and the other two the other order.
         let wants_heads_first = self.library != Library::Flash;
@@ -288,21 +258,21 @@ impl Call {
         };
         let (keys, values) =
             if turns { (Some(functions.turned(k)?), Some(functions.turned(v)?)) } else { (None, None) };
-        let used = |view: &Option<Owned>, given: Handle| view.as_ref().map_or(given, |view| view.handle);
+        let used = |view: &Option<TensorHandle>, given: Handle| view.as_ref().map_or(given, TensorHandle::get);
         let (output, lse) = self.attend([used(&rows, q), used(&keys, k), used(&values, v)])?;
         if self.is_decode {
-            let shape = functions.shape::<4>(output.handle)?.without::<3>(place);
-            return Some((functions.view(output.handle, &shape)?, lse));
+            let shape = functions.shape::<4>(output.get())?.without::<3>(place);
+            return Some((functions.view(output.get(), &shape)?, lse));
         }
-        Some((if turns { functions.turned(output.handle)? } else { output }, lse))
+        Some((if turns { functions.turned(output.get())? } else { output }, lse))
     }
 
-    fn attend(&self, [q, k, v]: [Handle; 3]) -> Option<(Owned, Owned)> {
+    fn attend(&self, [q, k, v]: [Handle; 3]) -> Option<(TensorHandle, TensorHandle)> {
         let functions = self.functions;
-        let mut made: [Owned; 7] = std::array::from_fn(|_| Owned::place(functions));
+        let mut made: [TensorHandle; 7] = std::array::from_fn(|_| TensorHandle::empty(functions.delete));
         let [output, lse, others @ ..] = &mut made;
-        let (output, lse) = (&raw mut output.handle, &raw mut lse.handle);
-        let [first, second, third, fourth, fifth] = others.each_mut().map(|one| &raw mut one.handle);
+        let (output, lse) = (output.place(), lse.place());
+        let [first, second, third, fourth, fifth] = others.each_mut().map(TensorHandle::place);
         let (scale, causal, mut number, mut another) =
             (&raw const self.sm_scale, i32::from(self.causal), 0, 0);
         let none = ptr::null();
@@ -394,21 +364,22 @@ impl<'py> Asked<'_, 'py> {
         let heads_first = self.layout == "BHSD";
         let (library, is_decode, causal, sm_scale) =
             (self.library, self.is_decode, self.causal, self.sm_scale);
-        let call = Call { functions, library, inputs: [q, k, v], is_decode, heads_first, causal, sm_scale };
+        let inputs = [q.get(), k.get(), v.get()];
+        let call = Call { functions, library, inputs, is_decode, heads_first, causal, sm_scale };
         let Some((output, lse)) = py.detach(move || call.run()) else { return Ok(None) };
-        let output = output.into_object(py)?;
+        let output = object_of(py, &output)?;
         if !self.return_lse {
             return Ok(Some(output));
         }
         // Flash attention gives `[batch, heads, places]`.
-        let Some(shape) = functions.shape::<3>(lse.handle) else { return Ok(None) };
+        let Some(shape) = functions.shape::<3>(lse.get()) else { return Ok(None) };
         let lse = match (is_decode, heads_first) {
-            (true, _) => functions.view(lse.handle, &shape.without::<2>(2)),
-            (false, false) => functions.view(lse.handle, &shape.swapped()),
+            (true, _) => functions.view(lse.get(), &shape.without::<2>(2)),
+            (false, false) => functions.view(lse.get(), &shape.swapped()),
             (false, true) => Some(lse),
         };
         let Some(lse) = lse else { return Ok(None) };
-        Ok(Some(PyTuple::new(py, [output, lse.into_object(py)?])?.into_any()))
+        Ok(Some(PyTuple::new(py, [output, object_of(py, &lse)?])?.into_any()))
     }
 
     /// Through torch's own function in Python, which is told as little as can be; only the views are made without it.
@@ -422,11 +393,11 @@ impl<'py> Asked<'_, 'py> {
         let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
         let mut views = [const { None }; 3];
         if turns {
-            let rows = if self.is_decode { None } else { functions.turned(q) };
-            views = [rows, functions.turned(k), functions.turned(v)];
+            let rows = if self.is_decode { None } else { functions.turned(q.get()) };
+            views = [rows, functions.turned(k.get()), functions.turned(v.get())];
         }
         if self.is_decode {
-            views[0] = functions.shape::<3>(q).and_then(|shape| functions.view(q, &shape.with::<4>(2)));
+            views[0] = functions.shape::<3>(q.get()).and_then(|shape| functions.view(q.get(), &shape.with::<4>(2)));
         }
         let wanted = [turns || self.is_decode, turns, turns];
         if views.iter().zip(wanted).any(|(view, wanted)| view.is_none() && wanted) {
@@ -435,7 +406,7 @@ impl<'py> Asked<'_, 'py> {
         let mut objects = self.inputs.map(|input| input.to_owned());
         for (object, view) in objects.iter_mut().zip(views) {
             if let Some(view) = view {
-                *object = view.into_object(py)?;
+                *object = object_of(py, &view)?;
             }
         }
         let [q, k, v] = &objects;
@@ -467,12 +438,12 @@ impl<'py> Asked<'_, 'py> {
         }
         let view = handle(output.as_borrowed()).and_then(|made| {
             if !self.is_decode {
-                return functions.turned(made);
+                return functions.turned(made.get());
             }
-            functions.view(made, &functions.shape::<4>(made)?.without::<3>(2))
+            functions.view(made.get(), &functions.shape::<4>(made.get())?.without::<3>(2))
         });
         match view {
-            Some(view) => view.into_object(py).map(Some),
+            Some(view) => object_of(py, &view).map(Some),
             None if self.is_decode => output.call_method1("squeeze", (2,)).map(Some),
             None => output.call_method1("transpose", (1, 2)).map(Some),
         }
@@ -582,7 +553,7 @@ fn divided<'py>(
             sizes: [outer, inner, heads, features],
             strides: [far, near, head, feature],
             offset,
-        }) = functions.shape::<4>(whole)
+        }) = functions.shape::<4>(whole.get())
     {
         // The step between two of one means nothing.
         let step = if inner == 1 { far } else { near };
@@ -590,16 +561,16 @@ fn divided<'py>(
         let view = match second {
             _ if !is_dense || outer * inner != first * second.unwrap_or(1) => None,
             None => functions.view(
-                whole,
+                whole.get(),
                 &Shape { sizes: [first, heads, features], strides: [step, head, feature], offset },
             ),
             Some(second) => {
                 let sizes = [first, second, heads, features];
-                functions.view(whole, &Shape { sizes, strides: [second * step, step, head, feature], offset })
+                functions.view(whole.get(), &Shape { sizes, strides: [second * step, step, head, feature], offset })
             }
         };
         if let Some(view) = view {
-            return view.into_object(py);
+            return object_of(py, &view);
         }
     }
     let shape: Vec<i64> = tensor.getattr("shape")?.extract()?;

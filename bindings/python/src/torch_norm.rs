@@ -60,7 +60,7 @@ fn torch_rms_norm<'py>(
     if let Some(functions) = found
         && weight_offset == 0.0
         && let (Some(rows), Some(factors)) = (handle(x.as_borrowed()), handle(weight.as_borrowed()))
-        && let Some(length) = functions.length(rows, factors)
+        && let Some(length) = functions.length(rows.get(), factors.get())
     {
         let shape = PyTuple::new(py, [length])?;
         let arguments = [x.as_ptr(), shape.as_ptr(), weight.as_ptr(), eps.as_ptr()];

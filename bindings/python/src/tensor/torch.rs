@@ -1,6 +1,6 @@
-//! torch's tensors: borrowed through the DLPack exchange functions of their type, allocated through torch's stable C
-//! interface, and watched for what the exchange functions let through: views whose values are yet to be negated, and
-//! tensors that want a gradient.
+//! torch's tensors: borrowed through the DLPack exchange functions of their type, allocated through torch's stable C interface.
+//! What the exchange functions give out although a kernel must not read it is refused: views whose values are still to be
+//! negated, and tensors that require grad.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use std::ptr;
 use lz_core::device::Platform;
 use lz_core::tensor::{Dims, Place};
 use lz_core::{DType, Reason, ReasonCode, TensorView};
-use pyo3::exceptions::PyBufferError;
+use pyo3::exceptions::{PyBufferError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -18,25 +18,26 @@ use pyo3::{Borrowed, intern};
 use super::layout::{DLPackExchangeAPI, DLTensor};
 use super::{Hold, Kind, Problem, capsule, types};
 use crate::output::fresh;
+use crate::private;
 
-mod peek;
-mod plain;
+mod flags;
+mod reader;
 mod stable;
 
-use peek::Peek;
-use plain::Plain;
+use flags::Flags;
+use reader::{Outcome, Reader};
 use stable::Stable;
-pub use stable::{Handle, Wrap, find_wrap, library, library_beside};
+pub use stable::{Handle, TensorHandle, library, library_beside};
 
 /// DLPack's number of devices of CUDA.
 const DL_CUDA: i32 = 2;
 
-/// What was learned of the torch of this process.
+/// The functions of this process's torch.
 struct Torch {
     exchange: Option<&'static DLPackExchangeAPI>,
     stable: Option<Stable>,
-    peek: Option<Peek>,
-    plain: Option<Plain>,
+    reader: Option<Reader>,
+    flags: Flags,
 }
 
 // SAFETY: tables of functions that live as long as the library, which is never unloaded.
@@ -53,12 +54,10 @@ pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
         return Ok(());
     }
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
-    let (exchange, stable, peek) = (exchange(&tensor)?, Stable::find(module), Peek::learn(module));
-    let plain = match (&stable, &peek, exchange.and_then(|exchange| exchange.borrow)) {
-        (Some(stable), Some(peek), Some(borrow)) => Plain::learn(module, stable, peek, borrow),
-        _ => None,
-    };
-    let torch = Torch { exchange, stable, peek, plain };
+    let flags = Flags::find(module, &tensor)?;
+    let stable = Stable::find(module);
+    let reader = stable.as_ref().filter(|_| private::allowed()).and_then(|stable| Reader::find(module, stable));
+    let torch = Torch { exchange: exchange(&tensor)?, stable, reader, flags };
     // Another thread may have been first; what it found is the same.
     TORCH.set(py, torch).ok();
     types::TENSOR.learn(&tensor);
@@ -93,29 +92,31 @@ pub fn read(
 ) -> Result<(), Problem> {
     hold.kind = Kind::Torch;
     let Some(torch) = TORCH.get(object.py()) else { return capsule::read(object, Kind::Torch, view, hold) };
-    if let Some(plain) = &torch.plain {
-        // SAFETY: the object is a tensor of the torch that was learned from.
-        match unsafe { plain.describe(object, view) } {
-            Some(false) => return Ok(()),
-            Some(true) => return refuse_grad(torch, object),
-            None => {}
+    if torch.is_grad_enabled(object.py())? {
+        torch.flags.refuse_grad(object)?;
+    }
+    if let (Some(reader), Some(stable)) = (&torch.reader, &torch.stable) {
+        match reader.read(stable, object, view) {
+            Outcome::Described => return Ok(()),
+            Outcome::Negated => return Err(flags::negated_view()),
+            Outcome::Unusual => {}
         }
     }
-    read_any(torch, object, view, hold)
+    read_by_exchange(torch, object, view, hold)
 }
 
-/// Borrows a tensor that is not on the host, or has more to it than memory.
-#[inline(never)]
-fn read_any(
+/// Borrows a tensor by published functions alone.
+#[inline]
+fn read_by_exchange(
     torch: &Torch,
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
     hold: &mut Hold,
 ) -> Result<(), Problem> {
+    torch.flags.refuse_negated(object)?;
     let Some(borrow) = torch.exchange.and_then(|exchange| exchange.borrow) else {
-        return read_by_capsule(torch, object, view, hold);
+        return read_by_capsule(object, view, hold);
     };
-    refuse_traps(torch, object)?;
     let mut tensor = DLTensor::EMPTY;
     // SAFETY: the object is a tensor of the type that the function came from; it fills the structure, whose pointers stay good
     // while the caller holds the object.
@@ -123,70 +124,35 @@ fn read_any(
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
             return Err(not_lent(object));
         }
-        if tensor.device.device_type == DL_CUDA
-            && let Some(plain) = &torch.plain
-        {
-            plain.learn_cuda(object.py(), tensor.device.device_id, borrow);
-        }
         capsule::describe(&tensor, view)
     }
 }
 
-/// The exchange functions hand out what they should not.
-#[inline]
-fn refuse_traps(torch: &Torch, object: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
-    match &torch.peek {
-        Some(peek) => {
-            // SAFETY: the layout was learned from tensors of this torch.
-            let (negated, may_want_grad) = unsafe { peek.look(object) };
-            if negated {
-                return Err(negated_view());
-            }
-            if !may_want_grad {
-                return Ok(());
-            }
-        }
-        None => {
-            if object.call_method0(intern!(object.py(), "is_neg"))?.extract::<bool>()? {
-                return Err(negated_view());
-            }
+impl Torch {
+    /// Whether gradients are enabled in this thread.
+    #[inline]
+    fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
+        match &self.stable {
+            Some(stable) => Ok(stable.grad_enabled()),
+            None => self.flags.is_grad_enabled(py),
         }
     }
-    refuse_grad(torch, object)
 }
 
-#[cold]
-fn negated_view() -> Problem {
-    Reason::new(ReasonCode::ArgumentKind)
-        .message("it is a view whose values are still to be negated; call resolve_neg() on it first")
-        .into()
-}
-
-/// There is no backward: a result that silently forgets its gradient would be wrong.
-fn refuse_grad(torch: &Torch, object: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
-    let py = object.py();
-    let enabled = match &torch.stable {
-        Some(stable) => stable.grad_enabled(),
-        None => py.import("torch")?.call_method0("is_grad_enabled")?.extract()?,
-    };
-    if enabled && object.getattr(intern!(py, "requires_grad"))?.extract::<bool>()? {
-        return Err(Reason::new(ReasonCode::ArgumentKind)
-            .message(
-                "it requires grad, and LayerZero has no backward; call under torch.no_grad(), or detach it",
-            )
-            .into());
-    }
-    Ok(())
+/// Names of the interfaces that are in use.
+pub fn interfaces(py: Python<'_>) -> Vec<&'static str> {
+    let Some(torch) = TORCH.get(py) else { return Vec::new() };
+    let exchange = torch.exchange.map(|_| "exchange");
+    let (stable, reader) = (torch.stable.as_ref().map(|_| "stable"), torch.reader.as_ref().map(|_| "is_neg"));
+    [exchange, stable, reader].into_iter().flatten().collect()
 }
 
 /// For a torch without exchange functions.
 fn read_by_capsule(
-    torch: &Torch,
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
     hold: &mut Hold,
 ) -> Result<(), Problem> {
-    refuse_traps(torch, object)?;
     let detached = object.call_method0("detach")?;
     capsule::read(detached.as_borrowed(), Kind::Torch, view, hold)?;
     // Before version 1.3 torch marks everything it exports as its own, and nothing as read-only.
@@ -208,15 +174,20 @@ fn not_lent(object: Borrowed<'_, '_, PyAny>) -> Problem {
     capsule::refused(py, PyBufferError::new_err(first.to_owned()))
 }
 
-/// A tensor as torch's C interface names it, which is where its object points to its record. Nothing for objects of other types,
-/// and where the record is not where it was looked for.
+/// A handle of torch's C interface that shares the tensor of an object. Nothing for objects of other types, and where torch's
+/// stable interface cannot make one.
 #[inline]
-pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<Handle> {
+pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
     let ty = types::of(object);
     let is_known = types::TENSOR.is(ty) || types::PARAMETER.is(ty);
-    TORCH.get(object.py())?.peek.as_ref().filter(|_| is_known)?;
-    // SAFETY: a tensor's object is larger than its head, behind which the pointer was found.
-    Some(unsafe { object.as_ptr().byte_add(size_of::<ffi::PyObject>()).cast() })
+    TORCH.get(object.py())?.stable.as_ref().filter(|_| is_known)?.handle(object)
+}
+
+/// An object that shares the tensor of a handle that `handle` or a function of torch's C interface gave.
+pub fn object_of<'py>(py: Python<'py>, tensor: &TensorHandle) -> PyResult<Bound<'py, PyAny>> {
+    let stable = TORCH.get(py).and_then(|torch| torch.stable.as_ref());
+    let made = stable.and_then(|stable| stable.object(py, tensor));
+    made.ok_or_else(|| PyRuntimeError::new_err("torch gives no Python object for a tensor"))
 }
 
 /// The stream that torch works on, as the driver's handle.

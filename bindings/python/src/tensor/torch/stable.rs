@@ -6,37 +6,79 @@ use std::ptr;
 use lz_core::DType;
 use lz_core::device::Platform;
 use lz_core::tensor::{Dims, Place};
+use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
 /// A tensor, as torch's C interface names one.
 pub type Handle = *mut c_void;
-type ToObject = unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int;
-/// Makes a Python object that shares the tensor of a handle.
-pub type Wrap = unsafe extern "C" fn(Handle) -> *mut ffi::PyObject;
 type Number = unsafe extern "C" fn() -> i32;
+/// Gives a handle back.
+pub type Delete = unsafe extern "C" fn(Handle) -> c_int;
 
-/// The functions; all of them or none, but for one.
+/// The functions; all of them or none, but for the last ones.
 pub struct Stable {
     empty_strided: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> c_int,
     data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> c_int,
-    /// From torch 2.14 on.
-    to_object: Option<ToObject>,
-    /// Before. Without a way to a Python object nothing is allocated here.
-    wrap: Option<Wrap>,
-    delete: unsafe extern "C" fn(Handle) -> c_int,
+    delete: Delete,
     grad_enabled: unsafe extern "C" fn() -> bool,
     /// torch's numbers of our dtypes; -1 where it has none.
     dtypes: [i32; DType::ALL.len() + 1],
     cpu: i32,
     cuda: i32,
+    objects: Option<Objects>,
+}
+
+/// Between tensors and their Python objects, from torch 2.14 on.
+#[derive(Clone, Copy)]
+struct Objects {
+    to: unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int,
+    from: unsafe extern "C" fn(*mut c_void, *mut Handle) -> c_int,
+}
+
+/// A reference to a tensor that is ours to give back.
+pub struct TensorHandle {
+    handle: Handle,
+    delete: Delete,
+}
+
+// SAFETY: torch counts references atomically, and a reference may be given back on any thread.
+unsafe impl Send for TensorHandle {}
+
+impl TensorHandle {
+    /// The handle, for calls during which this reference lives.
+    #[inline]
+    pub fn get(&self) -> Handle {
+        self.handle
+    }
+
+    /// No reference yet; a function of the interface writes one to its `place`.
+    #[inline]
+    pub const fn empty(delete: Delete) -> TensorHandle {
+        TensorHandle { handle: ptr::null_mut(), delete }
+    }
+
+    /// Where a function of the interface writes a new reference.
+    #[inline]
+    pub fn place(&mut self) -> *mut Handle {
+        &raw mut self.handle
+    }
+}
+
+impl Drop for TensorHandle {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.handle.is_null() {
+            // SAFETY: a reference of our own, given back once.
+            unsafe { (self.delete)(self.handle) };
+        }
+    }
 }
 
 impl Stable {
     /// Looks them up.
     pub fn find(torch: &Bound<'_, PyAny>) -> Option<Stable> {
         let library = library(torch)?;
-        let wrap = find_wrap(torch);
         // SAFETY: the names and types are those of torch's stable header; the library stays loaded.
         unsafe {
             let number = |name: &str| library.get::<Number>(name.as_bytes()).ok().map(|function| function());
@@ -45,16 +87,17 @@ impl Stable {
                 let name = format!("aoti_torch_dtype_{}", dtype.long_name());
                 dtypes[dtype as usize] = number(&name).unwrap_or(-1);
             }
+            let to = library.get(b"torch_tensor_to_pyobject").ok().map(|found| *found);
+            let from = library.get(b"torch_tensor_from_pyobject").ok().map(|found| *found);
             let found = Stable {
                 empty_strided: *library.get(b"aoti_torch_empty_strided").ok()?,
                 data: *library.get(b"aoti_torch_get_data_ptr").ok()?,
-                to_object: library.get(b"torch_tensor_to_pyobject").ok().map(|function| *function),
-                wrap,
                 delete: *library.get(b"aoti_torch_delete_tensor_object").ok()?,
                 grad_enabled: *library.get(b"aoti_torch_grad_mode_is_enabled").ok()?,
                 dtypes,
                 cpu: number("aoti_torch_device_type_cpu")?,
                 cuda: number("aoti_torch_device_type_cuda")?,
+                objects: to.zip(from).map(|(to, from)| Objects { to, from }),
             };
             // Never closed: torch is never unloaded either.
             std::mem::forget(library);
@@ -63,8 +106,13 @@ impl Stable {
     }
 
     /// torch's number of a dtype, if it has it.
-    pub fn number(&self, dtype: DType) -> Option<u16> {
-        u16::try_from(*self.dtypes.get(dtype as usize)?).ok()
+    pub fn number(&self, dtype: DType) -> Option<usize> {
+        usize::try_from(*self.dtypes.get(dtype as usize)?).ok()
+    }
+
+    /// torch's numbers of the host and of GPUs.
+    pub fn devices(&self) -> (i32, i32) {
+        (self.cpu, self.cuda)
     }
 
     /// Whether this thread records gradients.
@@ -72,6 +120,32 @@ impl Stable {
     pub fn grad_enabled(&self) -> bool {
         // SAFETY: reads a thread-local flag.
         unsafe { (self.grad_enabled)() }
+    }
+
+    /// A reference to the tensor of a Python object.
+    #[inline]
+    pub fn handle(&self, object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
+        let mut handle = TensorHandle::empty(self.delete);
+        // SAFETY: the object is alive; a new reference comes back, or an error with or without an exception.
+        if unsafe { (self.objects?.from)(object.as_ptr().cast(), handle.place()) } != 0 {
+            drop(PyErr::take(object.py()));
+            return None;
+        }
+        Some(handle)
+    }
+
+    /// A Python object that shares the tensor of a handle.
+    #[inline]
+    pub fn object<'py>(&self, py: Python<'py>, handle: &TensorHandle) -> Option<Bound<'py, PyAny>> {
+        let mut object = ptr::null_mut();
+        // SAFETY: the handle is alive; a new reference comes back, or an error with or without an exception.
+        unsafe {
+            if (self.objects?.to)(handle.handle, ptr::null_mut(), &raw mut object) != 0 {
+                drop(PyErr::take(py));
+                return None;
+            }
+            Bound::from_owned_ptr_or_opt(py, object.cast::<ffi::PyObject>())
+        }
     }
 
     /// A new tensor and its memory; nothing if torch does not make one, and then `torch.empty` says why.
@@ -90,62 +164,23 @@ impl Stable {
             Platform::Cuda | Platform::Rocm => (self.cuda, i32::from(place.index)),
             _ => return None,
         };
-        if number < 0 || (self.to_object.is_none() && self.wrap.is_none()) {
+        if number < 0 || self.objects.is_none() {
             return None;
         }
-        let mut handle = ptr::null_mut();
+        let mut handle = TensorHandle::empty(self.delete);
         let mut data = ptr::null_mut();
-        // SAFETY: sizes and strides have as many entries as is said; the handle is ours and deleted once, after the object that
-        // shares its tensor was made; the object is a new reference.
+        // SAFETY: sizes and strides have as many entries as is said; a new reference comes back.
         unsafe {
-            let rank = sizes.len() as i64;
-            if (self.empty_strided)(
-                rank,
-                sizes.as_ptr(),
-                strides.as_ptr(),
-                number,
-                device,
-                index,
-                &raw mut handle,
-            ) != 0
-            {
+            let (rank, sizes, strides) = (sizes.len() as i64, sizes.as_ptr(), strides.as_ptr());
+            if (self.empty_strided)(rank, sizes, strides, number, device, index, handle.place()) != 0 {
                 return None;
             }
-            let has_memory = (self.data)(handle, &raw mut data) == 0;
-            let object = if has_memory { self.object(handle) } else { ptr::null_mut() };
-            (self.delete)(handle);
-            if object.is_null() {
-                ffi::PyErr_Clear();
+            if (self.data)(handle.handle, &raw mut data) != 0 {
+                return None;
             }
-            Some((Bound::from_owned_ptr_or_opt(py, object)?, data.cast()))
+            Some((self.object(py, &handle)?, data.cast()))
         }
     }
-
-    /// A new object that shares the tensor; null if torch makes none.
-    ///
-    /// # Safety
-    /// The handle is a tensor's, and the interpreter is attached.
-    unsafe fn object(&self, handle: Handle) -> *mut ffi::PyObject {
-        let mut object = ptr::null_mut();
-        // SAFETY: passed on; there is room for the object.
-        unsafe {
-            match (self.to_object, self.wrap) {
-                (Some(to_object), _) if to_object(handle, ptr::null_mut(), &raw mut object) == 0 => {
-                    object.cast()
-                }
-                (None, Some(wrap)) => wrap(handle),
-                _ => ptr::null_mut(),
-            }
-        }
-    }
-}
-
-/// What torch's own bindings make objects with: it takes a reference to a tensor, as its name says, and that is what a handle is.
-pub fn find_wrap(torch: &Bound<'_, PyAny>) -> Option<Wrap> {
-    let python = library_beside(torch, "torch_python")?;
-    // SAFETY: the name says the type, and where it was another it had another name; the library is never unloaded, so the handle
-    // to it need not be kept.
-    unsafe { python.get::<Wrap>(b"_Z16THPVariable_WrapRKN2at10TensorBaseE").ok().map(|found| *found) }
 }
 
 /// torch's own library, which is loaded already.
