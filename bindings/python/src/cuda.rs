@@ -13,6 +13,7 @@ use lz_core::device::{DeviceSpec, Platform};
 use lz_core::evidence::MemoryProbe;
 use lz_core::mode::{self, Ask, ModeChange, ModeScope};
 use lz_core::telemetry::Synchronise;
+use lz_core::tensor::Place;
 use lz_core::{KernelError, Moment};
 use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
@@ -20,6 +21,7 @@ use pyo3::types::{PyDict, PyTuple};
 
 use crate::engine::{engine, opened};
 use crate::inspect::{context, operation};
+use crate::tensor::torch;
 
 type IsCapturing = unsafe extern "C" fn(*mut c_void, *mut c_int) -> c_int;
 /// The status and the number of a capture; the places behind them are for what nobody here asks.
@@ -249,7 +251,14 @@ fn mark_captured<'py>(
     Ok(())
 }
 
+/// The stream that torch works on, on the GPU of this number; 0 for the host, whose tensors have a negative one.
+#[pyfunction]
+fn current_stream(py: Python<'_>, index: i64) -> usize {
+    u16::try_from(index).map_or(0, |index| torch::stream(py, Place { platform: Platform::Cuda, index }))
+}
+
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add_function(wrap_pyfunction!(current_stream, module)?)?;
     module.add_function(wrap_pyfunction!(mark_captured, module)?)
 }

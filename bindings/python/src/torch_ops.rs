@@ -38,8 +38,8 @@ struct Interface {
     delete_value: unsafe extern "C" fn(*mut u64) -> c_int,
     text: unsafe extern "C" fn(Handle, *mut *const c_char) -> c_int,
     delete_text: unsafe extern "C" fn(Handle) -> c_int,
-    /// The thread that holds the interpreter, or what there is of it here. Not in Python's stable headers, but in every release.
-    holder: Option<unsafe extern "C" fn() -> *mut ffi::PyThreadState>,
+    /// `PyGILState_Check`, which is public in every release of Python but not part of its limited interface.
+    is_attached: Option<unsafe extern "C" fn() -> c_int>,
     /// Throws what C++ expects of a kernel that fails.
     throw: unsafe extern "C-unwind" fn(*const c_char) -> !,
 }
@@ -61,7 +61,7 @@ fn find(torch: &Bound<'_, PyAny>) -> Option<Interface> {
             delete_value: *library.get(b"torch_delete_stable_ivalue").ok()?,
             text: *library.get(b"torch_string_c_str").ok()?,
             delete_text: *library.get(b"torch_delete_string").ok()?,
-            holder: Library::this().get(b"_PyThreadState_UncheckedGet").ok().map(|found| *found),
+            is_attached: Library::this().get(b"PyGILState_Check").ok().map(|found| *found),
             throw: *library.get(b"_ZSt21__throw_runtime_errorPKc").ok()?,
         })
     }
@@ -228,10 +228,8 @@ impl Interface {
     /// Whether this thread holds the interpreter, as it does where Python calls: attaching it once more costs a twentieth of a call.
     #[inline]
     fn is_attached(&self) -> bool {
-        let Some(holder) = self.holder else { return false };
-        // SAFETY: both only look; the second one knows every thread that Python has seen.
-        let (holder, own) = unsafe { (holder(), ffi::PyGILState_GetThisThreadState()) };
-        !holder.is_null() && holder == own
+        // SAFETY: it only looks, on any thread.
+        self.is_attached.is_some_and(|check| unsafe { check() } == 1)
     }
 
     /// An argument as an object; what it holds on the stack is given back.

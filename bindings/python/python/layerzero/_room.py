@@ -17,7 +17,7 @@ def held_back(index: int) -> int:
     torch = _torch()
     if torch is None:
         return 0
-    stats = torch._C._cuda_memoryStats(index)
+    stats = torch.cuda.memory_stats_as_nested_dict(index)
     held: int = stats["reserved_bytes"]["all"]["current"] - stats["active_bytes"]["all"]["current"]
     return held
 

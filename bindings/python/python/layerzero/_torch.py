@@ -5,6 +5,7 @@ Imported only once torch is there; `layerzero._watch` sees to that. Which operat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -54,25 +55,31 @@ def substitute() -> None:
         torch.compiler.substitute_in_graph(getattr(_native.ops, name))(getattr(_torch_ops, name))
 
 
-_KINDS = {"Tensor": "t", "float": "f", "int": "i", "bool": "b", "str": "s"}
+_KINDS = {"Tensor": "t", "float": "f", "SymInt": "i", "int": "i", "bool": "b", "str": "s"}
+#: An argument of a generated schema: its type, what it aliases, whether it may be missing, its name.
+_ARGUMENT = re.compile(r"(\w+)(?:\(\w+!?\))?(\?)? (\w+)(?:=.*)?")
 
 
 def _implemented(name: str, overload: Overload) -> bool:
     """Whether the overload could be implemented without Python in between, which newer releases of torch allow."""
-    schema = torch._C.parse_schema(f"layerzero::{overload.schema}")
-    kinds = ""
-    for argument in schema.arguments:
-        optional = isinstance(argument.type, torch._C.OptionalType)
-        kind = _KINDS.get(str(argument.type.getElementType() if optional else argument.type))
-        if kind is None:
+    texts = overload.schema[overload.schema.index("(") + 1 : overload.schema.rindex(") ->")].split(", ")
+    by_place = texts.index("*") if "*" in texts else len(texts)
+    kinds, by_name = "", []
+    for position, text in enumerate(texts):
+        if text in ("*", ""):
+            continue
+        found = _ARGUMENT.fullmatch(text)
+        kind = _KINDS.get(found[1]) if found else None
+        if found is None or kind is None:
             return False
-        kinds += kind.upper() if optional else kind
-    by_name = [argument.name for argument in schema.arguments if argument.kwarg_only]
+        kinds += kind.upper() if found[2] else kind
+        if position > by_place:
+            by_name.append(found[3])
     return _native.implement_overload(
         name,
         getattr(_native.ops, overload.operation),
         kinds,
-        len(schema.arguments) - len(by_name),
+        len(kinds) - len(by_name),
         [one for one in by_name if one not in overload.places],
         overload.fixed,
         len(overload.places),

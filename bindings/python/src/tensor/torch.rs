@@ -122,7 +122,7 @@ fn read_by_exchange(
     // while the caller holds the object.
     unsafe {
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
-            return Err(not_lent(object));
+            return Err(not_lent(object, PyErr::fetch(object.py())));
         }
         capsule::describe(&tensor, view)
     }
@@ -154,16 +154,20 @@ fn read_by_capsule(
     hold: &mut Hold,
 ) -> Result<(), Problem> {
     let detached = object.call_method0("detach")?;
-    capsule::read(detached.as_borrowed(), Kind::Torch, view, hold)?;
+    match capsule::read(detached.as_borrowed(), Kind::Torch, view, hold) {
+        Err(Problem::Python(error)) if error.is_instance_of::<PyRuntimeError>(object.py()) => {
+            return Err(not_lent(object, error));
+        }
+        done => done?,
+    }
     // Before version 1.3 torch marks everything it exports as its own, and nothing as read-only.
     hold.read_only = false;
     Ok(())
 }
 
 #[cold]
-fn not_lent(object: Borrowed<'_, '_, PyAny>) -> Problem {
+fn not_lent(object: Borrowed<'_, '_, PyAny>, error: PyErr) -> Problem {
     let py = object.py();
-    let error = PyErr::fetch(py);
     let nested = object.getattr("is_nested").and_then(|nested| nested.extract::<bool>()).unwrap_or(false);
     if nested {
         return Reason::new(ReasonCode::NestedTensorUnsupported).into();
@@ -198,15 +202,22 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
         _ => return 0,
     };
     let exchange = TORCH.get(py).and_then(|torch| torch.exchange);
-    let Some(current) = exchange.and_then(|exchange| exchange.stream) else { return 0 };
     let mut stream = ptr::null_mut::<c_void>();
-    // SAFETY: the function fills the pointer or sets an exception, which is dropped: the default stream is meant then.
-    unsafe {
-        if current(device, c_int::from(place.index), &raw mut stream) != 0 {
-            ffi::PyErr_Clear();
-        }
+    // SAFETY: the function fills the pointer, or sets an exception.
+    let is_known = exchange.and_then(|exchange| exchange.stream).is_some_and(|current| unsafe {
+        current(device, c_int::from(place.index), &raw mut stream) == 0
+    });
+    if is_known {
+        return stream as usize;
     }
-    stream as usize
+    drop(PyErr::take(py));
+    // A torch without that function says it in Python; one without a GPU has the default stream alone.
+    stream_by_attribute(py, place.index).unwrap_or_default()
+}
+
+fn stream_by_attribute(py: Python<'_>, index: u16) -> PyResult<usize> {
+    let stream = py.import("torch")?.getattr("cuda")?.call_method1("current_stream", (index,))?;
+    stream.getattr("cuda_stream")?.extract()
 }
 
 /// torch's own object for a dtype.

@@ -133,6 +133,7 @@ class Single:
 def adapters(monkeypatch):
     modules = {name: types.ModuleType(name) for name in ("flashinfer", *(f"flashinfer.{part}" for part in ("mla", "prefill", "norm", "rope")))}
     whole = modules["flashinfer"]
+    whole.__version__ = "0.6.4"
     whole.BatchPrefillWithRaggedKVCacheWrapper, whole.BatchPrefillWithPagedKVCacheWrapper = Ragged, Paged
     whole.BatchDecodeWithPagedKVCacheWrapper = Decode
     modules["flashinfer.mla"].BatchMLAPagedAttentionWrapper = Latents

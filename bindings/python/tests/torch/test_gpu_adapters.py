@@ -354,6 +354,7 @@ def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, b
             return lambda *arguments, **keywords: asked.append((grid, arguments, keywords)) or compiled
 
     monkeypatch.setattr(triton, "_READY", {})
+    monkeypatch.setattr(triton, "_IS_DIRECT", True)
     monkeypatch.setattr(triton, "_raw_stream", lambda device: 1000 + device)
     x, out = torch.ones(4), torch.empty(4)
     for _ in range(3):
@@ -377,7 +378,8 @@ def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
     segments = [segment(0, 64, -64, 32), segment(0, 20, 12), segment(1, 4096)]
     stats = {"reserved_bytes": {"all": {"current": 192}}, "active_bytes": {"all": {"current": 64}}}
     cuda = SimpleNamespace(is_initialized=lambda: True, memory_snapshot=lambda: segments, mem_get_info=lambda index: (10, 1000))
-    fake = SimpleNamespace(cuda=cuda, _C=SimpleNamespace(_cuda_memoryStats=lambda index: stats))
+    cuda.memory_stats_as_nested_dict = lambda index: stats
+    fake = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", fake)
     assert _room.largest_block(0) == 64 and _room.held_back(0) == 128
     # What nobody uses can go back to the driver and come from there in one piece.

@@ -10,6 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import flashinfer
+
+from layerzero import _native
+
+#: Releases whose wrappers are known to hand everything to `_cached_module`; with others each run goes through the wrapper.
+_RELEASES = ("0.6.",)
+_IS_KNOWN = _native.private_interfaces() and getattr(flashinfer, "__version__", "").startswith(_RELEASES)
+
 
 class Direct(NamedTuple):
     """A function of a compiled module, its arguments, and the places of the caller's tensors among them."""
@@ -39,7 +47,7 @@ class _Listening:
 def listen(wrapper: Any, run: Callable[[], Any], tensors: tuple[Any, ...]) -> Direct | None:
     """Lets a wrapper run, and gives how to do the same with other tensors; nothing if that is not plain to see."""
     module = getattr(wrapper, "_cached_module", None)
-    if module is None:
+    if module is None or not _IS_KNOWN:
         run()
         return None
     listening = _Listening(module)

@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from layerzero import _native
+
 if TYPE_CHECKING:
     from layerzero.backends.flashinfer._direct import Direct
 
@@ -30,7 +32,7 @@ MOST = 16
 #: Calls whose plan is found at once.
 MOST_RECENT = 256
 
-_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+_raw_stream = _native.current_stream
 
 
 class Recipe(NamedTuple):

@@ -6,8 +6,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
+import triton
 
+from layerzero import _native
 from layerzero.backends.triton import _kernels
+
+#: Releases of Triton whose launcher is called without the function around it: its arguments are Triton's own business, and others
+#: have them in another order. Elsewhere what was compiled runs as Triton's tutorials run it.
+_LAUNCHERS = ("3.6.",)
+_IS_DIRECT = _native.private_interfaces() and triton.__version__.startswith(_LAUNCHERS)
 
 
 def _power(size: int) -> int:
@@ -18,7 +25,7 @@ def _warps(block: int) -> int:
     return 4 if block <= 2048 else 8 if block <= 8192 else 16
 
 
-_raw_stream: Callable[[int], int] = getattr(torch._C, "_cuda_getCurrentRawStream", lambda device: 0)
+_raw_stream = _native.current_stream
 _empty_like = torch.empty_like
 #: What was compiled, by all that it was compiled for (sizes, dtypes, device): what launches it, and what that is given before the pointers
 #: and behind the numbers. Tensors are aligned, which descriptors see to.
@@ -53,6 +60,9 @@ def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[An
     # Without a device kernels are interpreted, and nothing is compiled.
     if getattr(made, "packed_metadata", None) is None:
         return
+    if not _IS_DIRECT:
+        _READY[key] = (_runner(made), (), constants)
+        return
     run, behind = made.run, (made.packed_metadata, None, None, None)
     before: tuple[Any, ...] = (made.function, *behind)
     parts = ("launch", "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
@@ -61,6 +71,15 @@ def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[An
         before = (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *behind)
         run = run.launch
     _READY[key] = (run, before, constants)
+
+
+def _runner(compiled: Any) -> Callable[..., None]:
+    """Runs what was compiled on a grid and a stream."""
+
+    def run(rows: int, columns: int, layers: int, stream: int, *arguments: Any) -> None:
+        compiled[(rows, columns, layers)](*arguments, stream=stream)
+
+    return run
 
 
 def _norm(x: Any, residual: Any, weight: Any, eps: float, weight_offset: float, out: Any) -> Any:
