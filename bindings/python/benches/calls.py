@@ -47,23 +47,23 @@ def measure(*functions):
     return [max(value - empty, 0.1) for value in best]
 
 
-def cases():
-    """Name, ours, the peer's name, the peer."""
+def torch_cases(mode=""):
+    """Name, ours, the peer's name, the peer: calls with torch tensors beside torch's own and tvm-ffi's."""
     x, w = torch.randn(4, 64), torch.randn(64)
     out = torch.empty_like(x)
     norm = lambda: lz.ops.norm_rms(x, w)  # noqa: E731
     norm_out = lambda: lz.ops.norm_rms(x, w, out=out)  # noqa: E731
     nop = tvm_ffi_nop()
     if nop is not None:
-        yield "norm_rms torch out=", norm_out, "tvm-ffi no-op, 3 tensors", lambda: nop(x, w, out)
-    yield "norm_rms torch", norm, "torch F.rms_norm", lambda: F.rms_norm(x, (64,), w, 1e-6)
-    yield "norm_rms torch", norm, "torch.empty_like", lambda: torch.empty_like(x)
-    yield "norm_layer torch", lambda: lz.ops.norm_layer(x, w), "torch F.layer_norm", lambda: F.layer_norm(x, (64,), w)
+        yield f"norm_rms torch out={mode}", norm_out, "tvm-ffi no-op, 3 tensors", lambda: nop(x, w, out)
+    yield f"norm_rms torch{mode}", norm, "torch F.rms_norm", lambda: F.rms_norm(x, (64,), w, 1e-6)
+    yield f"norm_rms torch{mode}", norm, "torch.empty_like", lambda: torch.empty_like(x)
+    yield f"norm_layer torch{mode}", lambda: lz.ops.norm_layer(x, w), "torch F.layer_norm", lambda: F.layer_norm(x, (64,), w)
 
     q, k, v = torch.randn(1, 2, 64), torch.randn(1, 4, 2, 64), torch.randn(1, 4, 2, 64)
     sdpa = [t.transpose(1, 2) for t in (q[:, None], k, v)]
     yield (
-        "attention_standard_decode torch",
+        f"attention_standard_decode torch{mode}",
         lambda: lz.ops.attention_standard_decode(q, k, v),
         "torch F.scaled_dot_product_attention",
         lambda: F.scaled_dot_product_attention(*sdpa),
@@ -71,12 +71,19 @@ def cases():
 
     attended = torch.empty_like(q)
     yield (
-        "attention_standard_decode torch out=",
+        f"attention_standard_decode torch out={mode}",
         lambda: lz.ops.attention_standard_decode(q, k, v, out=attended),
         "torch F.scaled_dot_product_attention",
         lambda: F.scaled_dot_product_attention(*sdpa),
     )
 
+
+def cases():
+    """The same, beside all other peers."""
+    x, w = torch.randn(4, 64), torch.randn(64)
+    out = torch.empty_like(x)
+    norm = lambda: lz.ops.norm_rms(x, w)  # noqa: E731
+    norm_out = lambda: lz.ops.norm_rms(x, w, out=out)  # noqa: E731
     nx, nw, nout = x.numpy(), w.numpy(), out.numpy()
     yield "norm_rms numpy", lambda: lz.ops.norm_rms(nx, nw), "numpy ufunc", lambda: np.add(nx, nw)
     yield (
@@ -235,6 +242,12 @@ def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rows = []
+    # Where gradients are enabled, each tensor is asked whether it requires one.
+    for mode, context in (("", torch.enable_grad()), (", no_grad", torch.no_grad())):
+        with context:
+            for name, ours, peer, theirs in torch_cases(mode):
+                mine, other = measure(ours, theirs)
+                rows.append((name, mine, peer, other))
     for name, ours, peer, theirs in cases():
         mine, other = measure(ours, theirs)
         rows.append((name, mine, peer, other))

@@ -15,6 +15,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 
 use crate::hosted::PyObject_Vectorcall;
+use crate::private;
 use crate::tensor::torch::{Handle, TensorHandle, handle, library_beside, object_of};
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
@@ -96,7 +97,8 @@ struct Functions {
 static FUNCTIONS: PyOnceLock<Option<Functions>> = PyOnceLock::new();
 
 fn functions(py: Python<'_>) -> Option<&'static Functions> {
-    FUNCTIONS.get_or_init(py, || py.import("torch").ok().and_then(|torch| Functions::find(&torch))).as_ref()
+    let find = || py.import("torch").ok().filter(|_| private::allowed()).and_then(|torch| Functions::find(&torch));
+    FUNCTIONS.get_or_init(py, find).as_ref()
 }
 
 impl Functions {

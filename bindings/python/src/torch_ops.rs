@@ -22,6 +22,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
 use crate::hosted::{Made, PyObject_Vectorcall, ROOM};
+use crate::private;
 use crate::tensor::{Hold, torch};
 
 type Handle = *mut c_void;
@@ -332,7 +333,8 @@ fn implement_overload(
 ) -> PyResult<bool> {
     let py = fixed.py();
     let torch = py.import("torch")?;
-    let Some(interface) = INTERFACE.get_or_init(|| find(torch.as_any())) else { return Ok(false) };
+    let find = || Some(torch.as_any()).filter(|_| private::allowed()).and_then(find);
+    let Some(interface) = INTERFACE.get_or_init(find) else { return Ok(false) };
     let kind = |letter: char| {
         let kind = match letter.to_ascii_lowercase() {
             't' => Kind::Tensor,

@@ -12,9 +12,10 @@ use pyo3::types::{PyByteArray, PyTuple};
 
 use super::{Hold, Kind, Owner, Problem, describe_bytes, unsupported};
 
-/// Borrows memory.
+/// Borrows memory of an object of this kind.
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
+    kind: Kind,
     view: &mut TensorView<'_>,
     hold: &mut Hold,
 ) -> Result<(), Problem> {
@@ -27,7 +28,7 @@ pub fn read(
     let buffer = unsafe { Box::from_raw(Box::into_raw(buffer).cast::<ffi::Py_buffer>()) };
     let (data, rank, size) = (buffer.buf.cast::<u8>(), buffer.ndim.max(0) as usize, buffer.itemsize as usize);
     let (shape, strides, format) = (buffer.shape, buffer.strides, buffer.format);
-    (hold.read_only, hold.kind) = (buffer.readonly != 0, Kind::Buffer);
+    (hold.read_only, hold.kind) = (buffer.readonly != 0, kind);
     // From here on dropping the hold gives the buffer back.
     hold.owner = Owner::Buffer(buffer);
     let format = if format.is_null() {

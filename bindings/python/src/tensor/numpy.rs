@@ -1,4 +1,5 @@
-//! numpy's arrays, by their struct, which numpy's C interface has kept the same for as long as there is one.
+//! numpy's arrays, by the struct that its C interface publishes (`PyArrayObject_fields`, and the front of `PyArray_Descr`), in
+//! versions of that interface which have it so. Arrays of another version are read through the buffer protocol.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -10,10 +11,11 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyType;
+use pyo3::types::{PyTuple, PyType};
 use pyo3::{Borrowed, intern};
 
 use super::{Hold, Kind, Problem, describe_bytes, types, unsupported};
+use crate::private;
 
 /// `PyArrayObject_fields`.
 #[repr(C)]
@@ -105,48 +107,64 @@ struct Interface {
     dtypes: [AtomicPtr<ffi::PyObject>; DType::ALL.len() + 1],
 }
 
-static INTERFACE: PyOnceLock<Interface> = PyOnceLock::new();
+static INTERFACE: PyOnceLock<Option<Interface>> = PyOnceLock::new();
 
-/// Where `PyArray_Empty` stands in numpy's table of functions.
+/// Where `PyArray_GetNDArrayCVersion` and `PyArray_Empty` stand in numpy's table of functions.
+const VERSION: usize = 0;
 const EMPTY: usize = 184;
+/// Versions of the binary interface with this struct: numpy 1 and numpy 2.
+const VERSIONS: [u32; 2] = [0x0100_0009, 0x0200_0000];
 
-/// Remembers `numpy.ndarray`.
-pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Remembers `numpy.ndarray` and says whether its arrays can be read by their struct.
+pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let is_known = INTERFACE.get_or_try_init(module.py(), || Interface::find(module))?.is_some();
+    if !is_known {
+        return Ok(false);
+    }
     types::NUMPY.learn(module.getattr("ndarray")?.cast::<PyType>()?);
-    Ok(())
+    Ok(true)
 }
 
-fn interface(py: Python<'_>) -> PyResult<&'static Interface> {
-    INTERFACE.get_or_try_init(py, || {
-        let numpy = py.import("numpy")?;
-        learn(&numpy)?;
+impl Interface {
+    /// The functions of numpy's C interface; nothing if its version is not known.
+    fn find(numpy: &Bound<'_, PyAny>) -> PyResult<Option<Interface>> {
+        let py = numpy.py();
         let version: String = numpy.getattr("__version__")?.extract()?;
+        // The module that numpy's own header imports.
         let inner = if version.starts_with("1.") { "numpy.core" } else { "numpy._core" };
         let capsule = py.import(format!("{inner}._multiarray_umath"))?.getattr("_ARRAY_API")?;
-        // SAFETY: numpy's capsule has no name and holds the table of its functions; the entry has had this number and type
-        // since numpy 1.0.
+        // SAFETY: numpy's capsule has no name and holds the table of its functions; the first one says which version the table
+        // has, and both have had these numbers and types since numpy 1.0.
         unsafe {
             let table = ffi::PyCapsule_GetPointer(capsule.as_ptr(), ptr::null()).cast::<*const c_void>();
             if table.is_null() {
                 return Err(PyErr::fetch(py));
             }
-            let empty = *table.add(EMPTY);
-            if empty.is_null() {
+            let (version, empty) = (*table.add(VERSION), *table.add(EMPTY));
+            if version.is_null() || empty.is_null() {
                 return Err(PyRuntimeError::new_err("numpy's table of functions lacks PyArray_Empty"));
             }
             #[expect(
                 clippy::disallowed_methods,
                 reason = "a pointer of a table becomes a function in no other way"
             )]
-            let empty = std::mem::transmute::<*const c_void, Empty>(empty);
-            Ok(Interface { empty, dtypes: [const { AtomicPtr::new(ptr::null_mut()) }; DType::ALL.len() + 1] })
+            let (version, empty) = (
+                std::mem::transmute::<*const c_void, unsafe extern "C" fn() -> u32>(version),
+                std::mem::transmute::<*const c_void, Empty>(empty),
+            );
+            let dtypes = [const { AtomicPtr::new(ptr::null_mut()) }; DType::ALL.len() + 1];
+            let is_known = VERSIONS.contains(&version()) && private::allowed();
+            Ok(is_known.then_some(Interface { empty, dtypes }))
         }
-    })
+    }
 }
 
 /// A new array and its memory; its content is whatever was there.
 pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(Bound<'py, PyAny>, *mut u8)> {
-    let interface = interface(py)?;
+    if INTERFACE.get(py).is_none() {
+        learn(py.import("numpy")?.as_any())?;
+    }
+    let Some(Some(interface)) = INTERFACE.get(py) else { return allocate_by_call(py, sizes, dtype) };
     let kept = &interface.dtypes[dtype as usize];
     let mut descriptor = kept.load(Ordering::Relaxed);
     if descriptor.is_null() {
@@ -166,6 +184,19 @@ pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(B
         let data = (*object.as_ptr().cast::<ArrayObject>()).data;
         Ok((object, data))
     }
+}
+
+/// The same through `numpy.empty`.
+#[cold]
+fn allocate_by_call<'py>(
+    py: Python<'py>,
+    sizes: &Dims,
+    dtype: DType,
+) -> PyResult<(Bound<'py, PyAny>, *mut u8)> {
+    let shape = PyTuple::new(py, sizes.iter())?;
+    let object = py.import("numpy")?.call_method1("empty", (shape, dtype_object(py, dtype)?))?;
+    let address: usize = object.getattr("ctypes")?.getattr("data")?.extract()?;
+    Ok((object, ptr::with_exposed_provenance_mut(address)))
 }
 
 /// The numpy dtype; those that numpy lacks come from ml_dtypes, and packed nibbles are bytes.

@@ -53,6 +53,8 @@ pub fn is_usual(object: Borrowed<'_, '_, PyAny>) -> bool {
 enum Way {
     /// As `numpy.ndarray` itself: its struct is at the front of every subclass.
     Array,
+    /// An array of numpy's through the buffer protocol, where its struct is not known.
+    ArrayBuffer,
     /// As `torch.Tensor` itself.
     Tensor,
     /// Through `__dlpack__`.
@@ -85,7 +87,8 @@ pub fn read(
         Way::Array => unsafe { numpy::read(object, view, hold) },
         Way::Tensor => torch::read(object, view, hold),
         Way::Capsule => capsule::read(object, Kind::Other, view, hold),
-        Way::Buffer => buffer::read(object, view, hold),
+        Way::Buffer => buffer::read(object, Kind::Buffer, view, hold),
+        Way::ArrayBuffer => buffer::read(object, Kind::Numpy, view, hold),
         Way::Dispatch => {
             let why = "a tensor that computes by __torch_dispatch__ has no memory that a kernel could use";
             Err(refused(object, why))
@@ -130,9 +133,12 @@ fn look(object: Borrowed<'_, '_, PyAny>) -> Result<Way, Problem> {
         let plain = module.getattr("Tensor")?.getattr("__torch_dispatch__")?;
         if ty.getattr("__torch_dispatch__")?.is(&plain) { Way::Tensor } else { Way::Dispatch }
     } else if let Some(module) = loaded("numpy").filter(|numpy| is_a(&ty, numpy, "ndarray")) {
-        numpy::learn(&module)?;
         let masked = module.getattr("ma").is_ok_and(|masked| is_a(&ty, &masked, "MaskedArray"));
-        if masked { Way::Refused("its mask would be lost") } else { Way::Array }
+        match (masked, numpy::learn(&module)?) {
+            (true, _) => Way::Refused("its mask would be lost"),
+            (false, true) => Way::Array,
+            (false, false) => Way::ArrayBuffer,
+        }
     } else if ty.hasattr("__dlpack__")? {
         Way::Capsule
     } else {

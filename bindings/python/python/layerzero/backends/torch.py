@@ -27,6 +27,12 @@ _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
 }
 
 
+def _refuse_unpublished(name: str) -> None:
+    """Declines a call that needs an operator which torch does not document, where such are switched off."""
+    if not _native.private_interfaces():
+        raise NotImplementedError(f"LAYERZERO_PRIVATE_INTERFACES=0 leaves {name} out")
+
+
 def _cudnn(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
     return torch._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, is_causal, scale=sm_scale)[0]
 
@@ -37,7 +43,7 @@ def _attend(
     """Attention over ``[batch, heads, length, features]``."""
     if not _ENABLED[inner]():
         raise NotImplementedError(f"the caller's sdpa_kernel has {inner.name} switched off")
-    if mask is None and inner is SDPBackend.CUDNN_ATTENTION and q.is_cuda:
+    if mask is None and inner is SDPBackend.CUDNN_ATTENTION and q.is_cuda and _native.private_interfaces():
         # Choosing one by a context takes longer than most calls of it.
         return _cudnn(q, k, v, is_causal, sm_scale)
     with sdpa_kernel(inner):
@@ -166,6 +172,7 @@ def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
     """Output and lse. By itself it aligns causality at the last key, as operations do; descriptors let nothing else through."""
     if not _flash_is_enabled():
         raise NotImplementedError("the caller's sdpa_kernel has FLASH_ATTENTION switched off")
+    _refuse_unpublished("torch._scaled_dot_product_flash_attention")
     return torch._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=sm_scale)[:2]
 
 
@@ -285,6 +292,7 @@ _POINTWISE = {"none": ("none", ""), "relu": ("relu", ""), "silu": ("swish", ""),
 
 def _onednn_linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
     """One primitive of oneDNN, its activation included."""
+    _refuse_unpublished("torch.ops.mkldnn._linear_pointwise")
     if not torch.backends.mkldnn.is_available():
         raise NotImplementedError("torch was built without oneDNN")
     if not torch.backends.mkldnn.enabled:
@@ -308,6 +316,7 @@ def _weight_only(
 ) -> Any:  # fmt: skip
     """int8 in rows, of whole vectors: torch's reads past the end of others. Its int4 wants a form of its own, and whoever kept one beside the
     caller's weight could not tell when the weight changes: writing through `weight.data` counts as no new version."""
+    _refuse_unpublished("torch._weight_int8pack_mm")
     rows = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), weight, scale.to(x.dtype))
     output = _ACTIVATIONS[activation](rows if bias is None else rows + bias)
     return output.view(*x.shape[:-1], weight.shape[0])

@@ -167,6 +167,8 @@ def _of_no_pool(device: Any) -> Any:
 
 
 def _versions(watched: tuple[Any, ...]) -> list[int] | None:
+    if not _native.private_interfaces():
+        return None
     try:
         return [tensor._version for tensor in watched]
     except RuntimeError:
