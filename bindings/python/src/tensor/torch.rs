@@ -153,7 +153,9 @@ fn read_by_capsule(
     view: &mut TensorView<'_>,
     hold: &mut Hold,
 ) -> Result<(), Problem> {
-    let detached = object.call_method0("detach")?;
+    // torch exports nothing that requires grad. Other tensors are left alone: detaching is an operation, which modes see.
+    let requires_grad = object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()?;
+    let detached = if requires_grad { object.call_method0("detach")? } else { object.to_owned() };
     match capsule::read(detached.as_borrowed(), Kind::Torch, view, hold) {
         Err(Problem::Python(error)) if error.is_instance_of::<PyRuntimeError>(object.py()) => {
             return Err(not_lent(object, error));
