@@ -178,6 +178,7 @@ import ctypes
 import numpy as np
 import numpy._core._multiarray_umath as inner
 
+x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 get = ctypes.pythonapi.PyCapsule_GetPointer
 get.restype, get.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
 table = (ctypes.c_void_p * 400).from_address(get(inner._ARRAY_API, None))
@@ -186,7 +187,6 @@ version = ctypes.CFUNCTYPE(ctypes.c_uint32)(lambda: 0x03000000)
 table[0] = ctypes.cast(version, ctypes.c_void_p).value
 import layerzero as lz
 
-x = np.random.default_rng(0).standard_normal((4, 64)).astype(np.float32)
 expected = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-6)
 for one in (x, np.asfortranarray(x)):
     found = lz.ops.norm_rms(one)
@@ -235,8 +235,10 @@ def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
     calls = []
     compiled = compiler.CompiledKernel.__new__(compiler.CompiledKernel)
     compiled.module, compiled.function, compiled.packed_metadata = object(), 77, ("packed",)
-    compiled._run = lambda *arguments: calls.append(arguments)
+    compiled._run, compiled._module_pid = lambda *arguments: calls.append(arguments), os.getpid()
     compiled[(5, 2, 1)](10, 20, 4, 16, stream=1003)
+    # There is nothing to unload.
+    compiled.module = None
     assert calls == [(5, 2, 1, 1003, 77, ("packed",), None, None, None, 10, 20, 4, 16)]
 
 
