@@ -263,6 +263,7 @@ fn variables_that_are_not_understood_are_refused_or_warned_about() {
     for (name, value) in [
         ("LAYERZERO_THREADS", "many"),
         ("LAYERZERO_TOKENIZERS", "yes please"),
+        ("LAYERZERO_PRIVATE_INTERFACES", "maybe"),
         ("LAYERZERO_BACKENDS", "torch"),
         ("LAYERZERO_CONFIG", "\u{fffd}"),
     ] {

@@ -13,9 +13,8 @@ const VARIABLE: &str = "LAYERZERO_PRIVATE_INTERFACES";
 pub fn allowed() -> bool {
     static ALLOWED: OnceLock<bool> = OnceLock::new();
     *ALLOWED.get_or_init(|| {
-        let value = std::env::var_os(VARIABLE).unwrap_or_default();
-        // What is not understood must not turn on what it may have been meant to turn off.
-        value.is_empty() || matches!(value.to_str(), Some("1" | "true" | "yes" | "on"))
+        // What is not understood must not turn on what it may have been meant to turn off; the engine refuses it besides.
+        std::env::var_os(VARIABLE).is_none_or(|value| matches!(value.to_str().map(str::trim), Some("" | "1")))
     })
 }
 

@@ -97,7 +97,8 @@ struct Functions {
 static FUNCTIONS: PyOnceLock<Option<Functions>> = PyOnceLock::new();
 
 fn functions(py: Python<'_>) -> Option<&'static Functions> {
-    let find = || py.import("torch").ok().filter(|_| private::allowed()).and_then(|torch| Functions::find(&torch));
+    let find =
+        || py.import("torch").ok().filter(|_| private::allowed()).and_then(|torch| Functions::find(&torch));
     FUNCTIONS.get_or_init(py, find).as_ref()
 }
 
@@ -260,7 +261,8 @@ impl Call {
         };
         let (keys, values) =
             if turns { (Some(functions.turned(k)?), Some(functions.turned(v)?)) } else { (None, None) };
-        let used = |view: &Option<TensorHandle>, given: Handle| view.as_ref().map_or(given, TensorHandle::get);
+        let used =
+            |view: &Option<TensorHandle>, given: Handle| view.as_ref().map_or(given, TensorHandle::get);
         let (output, lse) = self.attend([used(&rows, q), used(&keys, k), used(&values, v)])?;
         if self.is_decode {
             let shape = functions.shape::<4>(output.get())?.without::<3>(place);
@@ -399,7 +401,8 @@ impl<'py> Asked<'_, 'py> {
             views = [rows, functions.turned(k.get()), functions.turned(v.get())];
         }
         if self.is_decode {
-            views[0] = functions.shape::<3>(q.get()).and_then(|shape| functions.view(q.get(), &shape.with::<4>(2)));
+            views[0] =
+                functions.shape::<3>(q.get()).and_then(|shape| functions.view(q.get(), &shape.with::<4>(2)));
         }
         let wanted = [turns || self.is_decode, turns, turns];
         if views.iter().zip(wanted).any(|(view, wanted)| view.is_none() && wanted) {
@@ -568,7 +571,10 @@ fn divided<'py>(
             ),
             Some(second) => {
                 let sizes = [first, second, heads, features];
-                functions.view(whole.get(), &Shape { sizes, strides: [second * step, step, head, feature], offset })
+                functions.view(
+                    whole.get(),
+                    &Shape { sizes, strides: [second * step, step, head, feature], offset },
+                )
             }
         };
         if let Some(view) = view {

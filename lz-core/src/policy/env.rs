@@ -1,5 +1,6 @@
 //! The environment as a layer: `LAYERZERO_DISABLED`, `_LOCK_*`, `_PREFER`, `_AVOID`, `_VERBOSE`, `_DETERMINISTIC`, `_DEBUG`,
-//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_THREADS`, `_TOKENIZERS`, `_BACKENDS`) are checked.
+//! `_CONFIG`, `_PROFILE`, `_BACKEND_ISOLATION`. Variables that others read (`_THREADS`, `_TOKENIZERS`, `_BACKENDS`,
+//! `_PRIVATE_INTERFACES`) are checked.
 //!
 //! The variables are given, not looked up, so that a test needs no environment of its own.
 
@@ -24,10 +25,11 @@ const SWITCHES: [(&str, &str, bool); 4] = [
     ("LAYERZERO_DEBUG", "debug", true),
 ];
 
-const OTHERS: [&str; 9] = [
+const OTHERS: [&str; 10] = [
     THREADS,
     TOKENIZERS,
     BACKENDS,
+    PRIVATE_INTERFACES,
     "LAYERZERO_PREFER",
     "LAYERZERO_AVOID",
     "LAYERZERO_CONFIG",
@@ -43,6 +45,8 @@ const THREADS: &str = "LAYERZERO_THREADS";
 const TOKENIZERS: &str = "LAYERZERO_TOKENIZERS";
 /// Read by Python: `none` leaves installed backends out.
 const BACKENDS: &str = "LAYERZERO_BACKENDS";
+/// Read by Python: whether interfaces that other packages do not publish may be used.
+const PRIVATE_INTERFACES: &str = "LAYERZERO_PRIVATE_INTERFACES";
 /// What a host tells a worker process; not for selection.
 const WORKER_PREFIX: &str = "LAYERZERO_WORKER_";
 
@@ -148,8 +152,8 @@ impl Reader<'_> {
             ISOLATION => self.isolation(value, place),
             THREADS if value.trim().parse::<usize>().is_ok_and(|threads| threads > 0) => {}
             THREADS => self.bad_value(name, "a whole number from 1", place),
-            TOKENIZERS if matches!(value.trim(), "0" | "1") => {}
-            TOKENIZERS => self.bad_value(name, "1 or 0", place),
+            TOKENIZERS | PRIVATE_INTERFACES if matches!(value.trim(), "0" | "1") => {}
+            TOKENIZERS | PRIVATE_INTERFACES => self.bad_value(name, "1 or 0", place),
             BACKENDS if value.trim() == "none" => {}
             BACKENDS => self.bad_value(name, "`none`, or to be unset", place),
             _ if is_worker => {}

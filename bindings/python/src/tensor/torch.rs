@@ -56,7 +56,8 @@ pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
     let tensor = module.getattr("Tensor")?.cast_into::<PyType>()?;
     let flags = Flags::find(module, &tensor)?;
     let stable = Stable::find(module);
-    let reader = stable.as_ref().filter(|_| private::allowed()).and_then(|stable| Reader::find(module, stable));
+    let reader =
+        stable.as_ref().filter(|_| private::allowed()).and_then(|stable| Reader::find(module, stable));
     let torch = Torch { exchange: exchange(&tensor)?, stable, reader, flags };
     // Another thread may have been first; what it found is the same.
     TORCH.set(py, torch).ok();
@@ -206,9 +207,9 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
     let exchange = TORCH.get(py).and_then(|torch| torch.exchange);
     let mut stream = ptr::null_mut::<c_void>();
     // SAFETY: the function fills the pointer, or sets an exception.
-    let is_known = exchange.and_then(|exchange| exchange.stream).is_some_and(|current| unsafe {
-        current(device, c_int::from(place.index), &raw mut stream) == 0
-    });
+    let is_known = exchange
+        .and_then(|exchange| exchange.stream)
+        .is_some_and(|current| unsafe { current(device, c_int::from(place.index), &raw mut stream) == 0 });
     if is_known {
         return stream as usize;
     }

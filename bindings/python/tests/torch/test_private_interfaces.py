@@ -61,7 +61,7 @@ def run(program, **variables):
     return done.stdout
 
 
-@pytest.mark.parametrize(("value", "expected"), [("", True), ("1", True), ("0", False), ("off", False), ("nonsense", False)])
+@pytest.mark.parametrize(("value", "expected"), [("", True), ("1", True), ("0", False)])
 def test_one_variable_switches_all_of_them_off(value, expected):
     program = "from layerzero import _native; print(_native.private_interfaces())"
     assert run(program, LAYERZERO_PRIVATE_INTERFACES=value).strip() == str(expected)

@@ -122,7 +122,8 @@ impl Reader {
                 && (self.sizes)(handle, &raw mut sizes) == 0
                 && (self.strides)(handle, &raw mut strides) == 0
                 && (self.data)(handle, &raw mut data) == 0;
-            let known = usize::try_from(dtype).ok().and_then(|number| self.dtypes.get(number).copied().flatten());
+            let known =
+                usize::try_from(dtype).ok().and_then(|number| self.dtypes.get(number).copied().flatten());
             let (true, Some(dtype), 0..=MAX) = (said, known, rank) else { return Outcome::Unusual };
             let place = if device == self.cpu {
                 Place::HOST
@@ -131,7 +132,9 @@ impl Reader {
             } else {
                 return Outcome::Unusual;
             };
-            view.describe(data.cast(), rank as usize, (dtype, place), |at| (*sizes.add(at), *strides.add(at)));
+            view.describe(data.cast(), rank as usize, (dtype, place), |at| {
+                (*sizes.add(at), *strides.add(at))
+            });
         }
         Outcome::Described
     }
