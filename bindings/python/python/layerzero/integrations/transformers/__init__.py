@@ -1,0 +1,17 @@
+"""Transformers: ``attn_implementation="layerzero"``, and RMSNorm and RoPE by our operations.
+
+`register()` once; then ``AutoModel.from_pretrained(..., attn_implementation="layerzero")``, or
+``model.set_attn_implementation("layerzero")``. There is no backward: use it under ``torch.no_grad()``.
+
+A model gives the results that it gives without the integration. Models that compute attention themselves keep their own
+attention, with a warning; what a call asks for and our operations cannot state is refused. ``lz check-transformers`` compares
+every architecture of the installed Transformers.
+"""
+
+from ._attention import attention_forward
+from ._norms import swap_norms
+from ._register import NAME, register
+from ._rope import swap_rope
+from ._swaps import Swaps
+
+__all__ = ["NAME", "Swaps", "attention_forward", "register", "swap_norms", "swap_rope"]

@@ -1,0 +1,158 @@
+"""The attention function that models of Transformers call."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+import layerzero as lz
+
+from ._probe import close, eager_function
+from ._sources import takes_sdpa_masks
+
+# What models and callers pass along for other purposes: the mask has the windows, and lengths of packed sequences are those of
+# flash attention. Everything else may change the result and is refused.
+_WITHOUT_EFFECT = frozenset(
+    {
+        "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
+        "return_dict", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic", "num_items_in_batch",
+    }
+)  # fmt: skip
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def attention_forward(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+    **keywords: Any,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Attention as models of Transformers call it: heads before lengths, keys not repeated for grouped queries.
+
+    `s_aux` has one logit for each head that takes part in the softmax and has no value (an attention sink).
+    """
+    if dropout:
+        raise NotImplementedError("layerzero attention has no dropout; call model.eval()")
+    for name, given in keywords.items():
+        if name not in _WITHOUT_EFFECT and given is not None and given is not False:
+            raise _refusal(module, f"does not know the keyword `{name}` of an attention, which may change its result")
+    special = {"softcap": softcap, "position_bias": position_bias, "s_aux": s_aux}
+    special = {name: given for name, given in special.items() if given is not None}
+    config = getattr(module, "config", None)
+    if config is not None and takes_sdpa_masks(type(config)):
+        causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
+        if query.dtype not in _DTYPES:
+            if softcap is not None or s_aux is not None:
+                raise _refusal(module, f"computes no attention in {query.dtype}")
+            _warn(module, f"computes no attention in {query.dtype}; sdpa computes it")
+            return sdpa_attention_forward(
+                module, query, key, value, attention_mask, scaling=scaling, is_causal=causal, position_bias=position_bias
+            )
+        return _attend(query, key, value, attention_mask, causal, scaling, **special), None
+    # Other models have a formula of their own, which ours is compared with once, and masks that are never left out.
+    if not _agrees(module, query, key, value, scaling, special):
+        eager = eager_function(module)
+        if eager is None:
+            raise _refusal(module, "cannot tell what the attention of this model computes")
+        return eager(module, query, key, value, attention_mask, scaling=scaling, dropout=0.0, **special, **keywords)
+    return _attend(query, key, value, attention_mask, False, scaling, **special), None
+
+
+def _attend(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor | None,
+    causal: bool,
+    scaling: float | None,
+    softcap: float | None = None,
+    position_bias: torch.Tensor | None = None,
+    s_aux: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Attention by our operations. Windows, padding and caches are in the mask; `causal` counts only without one."""
+    queries = query.shape[2]
+    # A decode step without a mask sees everything, a prefill what is before it.
+    causal = causal and mask is None and queries > 1
+    if position_bias is not None:
+        if mask is None:
+            mask = position_bias
+        elif mask.dtype == torch.bool:
+            mask = torch.where(mask, position_bias, float("-inf"))
+        else:
+            mask = mask + position_bias
+    options: dict[str, Any] = {"soft_cap": softcap, "sm_scale": scaling, "layout": "BHSD"}
+    if s_aux is not None:
+        options["return_lse"] = True
+    decodes = queries == 1 and mask is None
+    if decodes:
+        output = lz.attention(query[:, :, 0], key, value, **options)
+    else:
+        # As torch counts: the first query stands at the first key.
+        options.update(causal=causal, causal_offset=0 if causal else None)
+        output = lz.attention(query, key, value, mask, **options)
+    if s_aux is not None:
+        output, lse = output
+        # The sink takes its share of each row's sum: exp(lse) / (exp(lse) + exp(sink)).
+        sink = s_aux.float() if decodes else s_aux.float()[:, None]
+        output = (output * torch.sigmoid(lse - sink)[..., None]).to(query.dtype)
+    return output[:, None] if decodes else output.transpose(1, 2).contiguous()
+
+
+def _agrees(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    special: dict[str, Any],
+) -> bool:
+    """Whether our attention is what the model's own formula computes, found out by random inputs once a module and dtype."""
+    # An attribute, because torch.compile reads it as a constant.
+    name = f"_layerzero_agrees_{query.dtype}_{'_'.join(special)}".replace(".", "_")
+    known: bool | None = module.__dict__.get(name)
+    if known is not None:
+        return known
+    if torch.compiler.is_compiling():
+        # Nothing can be compared while a graph is traced; the model's own formula is right in any case.
+        return False
+    eager = eager_function(module)
+    agrees = False
+    if eager is not None and query.dtype in _DTYPES:
+        generator = torch.Generator().manual_seed(1)
+
+        def random(*shape: int) -> torch.Tensor:
+            return torch.randn(*shape, generator=generator).to(device=query.device, dtype=query.dtype)
+
+        q = random(1, query.shape[1], 5, query.shape[3])
+        k, v = (random(1, one.shape[1], 7, one.shape[3]) for one in (key, value))
+        mask = torch.full((1, 1, 5, 7), torch.finfo(q.dtype).min, dtype=q.dtype, device=q.device).triu(3)
+        special = dict(special)
+        if "position_bias" in special:
+            special["position_bias"] = random(1, query.shape[1], 5, 7)
+        expected = eager(module, q, k, v, mask, scaling=scaling, dropout=0.0, **special)[0]
+        agrees = close(_attend(q, k, v, mask, False, scaling, **special), expected)
+    if not agrees:
+        _warn(module, "computes another attention than this model's own formula, which is used instead")
+    module.__dict__[name] = agrees
+    return agrees
+
+
+def _refusal(module: torch.nn.Module, reason: str) -> NotImplementedError:
+    return NotImplementedError(
+        f'layerzero {reason} ({type(module).__name__}); use attn_implementation="sdpa" or "eager" for this model'
+    )
+
+
+def _warn(module: torch.nn.Module, reason: str) -> None:
+    warnings.warn(f"layerzero {reason} ({type(module).__name__})", stacklevel=4)

@@ -1,0 +1,136 @@
+"""Rotary position embeddings of a model by `posenc.rope`."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+import layerzero as lz
+
+from ._probe import close
+from ._swaps import Swaps
+
+_FUNCTION = "apply_rotary_pos_emb"
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How a function pairs features, and how its tables repeat the one angle of each pair."""
+
+    interleaved: bool
+    table: str
+
+    def angles(self, table: torch.Tensor) -> torch.Tensor:
+        """One entry for each pair, from a table as the model makes it."""
+        if self.table == "halves":
+            return table[..., : table.shape[-1] // 2]
+        return table[..., ::2] if self.table == "neighbors" else table
+
+    def tables(self, table: torch.Tensor) -> torch.Tensor:
+        """The opposite of `angles`."""
+        if self.table == "halves":
+            return torch.cat((table, table), -1)
+        return table.repeat_interleave(2, -1) if self.table == "neighbors" else table
+
+    def apply(
+        self, q: torch.Tensor, k: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, unsqueeze_dim: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        cos, sin = self.angles(cos), self.angles(sin)
+        batch, length, features = cos.shape
+        cos, sin = cos.reshape(batch * length, features), sin.reshape(batch * length, features)
+        positions = torch.arange(batch * length, device=q.device).view(batch, length)
+        if batch != q.shape[0]:
+            positions = positions.expand(q.shape[0], length)
+        layout: Any = "BHSD" if unsqueeze_dim == 1 else "BSHD"
+        options: dict[str, Any] = {"interleaved": self.interleaved, "layout": layout}
+        return lz.ops.posenc_rope(q, cos, sin, positions, **options), lz.ops.posenc_rope(k, cos, sin, positions, **options)
+
+
+# Llama, GLM, Cohere, GPT-OSS, Perception Encoder.
+_FORMS = (
+    _Form(False, "halves"),
+    _Form(True, "halves"),
+    _Form(True, "neighbors"),
+    _Form(False, "once"),
+    _Form(True, "once"),
+)
+
+
+def swap_rope(model: torch.nn.Module) -> Swaps:
+    """Has the models of the source files that a model is made of rotate by `posenc.rope`.
+
+    Transformers keeps the function in the source file of each model, so it changes for all models of that file. A function is
+    replaced only where it computes what `posenc.rope` computes, and at each new kind of call it is compared with the model's own
+    tensors first.
+    """
+    swaps = Swaps()
+    for name in sorted({kind.__module__ for module in model.modules() for kind in type(module).__mro__}):
+        own = getattr(sys.modules.get(name), _FUNCTION, None)
+        if own is None or not name.startswith(("transformers.", "transformers_modules.")):
+            continue
+        if hasattr(own, "_layerzero_own"):
+            swaps.swapped.append(name)
+            continue
+        form = next((one for one in _FORMS if _computes(own, one)), None)
+        if form is None:
+            swaps.left[name] = "its function rotates otherwise than posenc.rope does"
+            continue
+        setattr(sys.modules[name], _FUNCTION, _replacement(own, form, name))
+        swaps.swapped.append(name)
+    return swaps
+
+
+def _computes(own: Callable[..., Any], form: _Form) -> bool:
+    """Whether a function gives what a form gives, for heads before and after the lengths."""
+    generator = torch.Generator().manual_seed(4)
+    half = torch.randn(2, 5, 8, generator=generator)
+    cos, sin = form.tables(half.cos()), form.tables(half.sin())
+    for dim in (1, 2):
+        q, k = torch.randn(2, 5, 4, 16, generator=generator), torch.randn(2, 5, 2, 16, generator=generator)
+        if dim == 1:
+            q, k = q.transpose(1, 2), k.transpose(1, 2)
+        try:
+            if not close(form.apply(q, k, cos, sin, dim), own(q, k, cos, sin, unsqueeze_dim=dim)):
+                return False
+        except Exception:
+            # It takes other arguments.
+            return False
+    return True
+
+
+def _replacement(own: Callable[..., Any], form: _Form, name: str) -> Callable[..., Any]:
+    verdicts: dict[tuple[Any, ...], bool] = {}
+
+    @functools.wraps(own)
+    def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1, **keywords: Any) -> Any:
+        kind = _kind(q, k, cos, sin, unsqueeze_dim) if not keywords else None
+        verdict = verdicts.get(kind) if kind else False
+        if verdict is None and torch.compiler.is_compiling():
+            # Nothing can be compared while a graph is traced; the model's own function is right in any case.
+            verdict = False
+        if verdict:
+            return form.apply(q, k, cos, sin, unsqueeze_dim)
+        expected = own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, **keywords)
+        if verdict is None and kind:
+            verdicts[kind] = close(form.apply(q, k, cos, sin, unsqueeze_dim), expected)
+        return expected
+
+    apply_rotary_pos_emb._layerzero_own = own  # type: ignore[attr-defined]
+    return apply_rotary_pos_emb
+
+
+def _kind(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> tuple[Any, ...] | None:
+    """What calls have in common that one comparison stands for; none where our operation cannot take the tensors."""
+    if not all(isinstance(one, torch.Tensor) for one in (q, k, cos, sin)) or unsqueeze_dim not in (1, 2):
+        return None
+    if q.ndim != 4 or k.ndim != 4 or cos.ndim != 3 or sin.shape != cos.shape or cos.shape[0] not in (1, q.shape[0]):
+        return None
+    return (
+        (q.dtype, k.dtype, cos.dtype, sin.dtype, unsqueeze_dim),
+        (q.shape[-1], k.shape[-1], cos.shape[-1], cos.shape[0] == 1, q.device.type),
+    )
