@@ -35,8 +35,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"text": result}) if options.json else result)
     elif result is not None:
         print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
-        # What a command was asked for and did not reach: `ready` that is not ready, measurements that were not kept.
-        if any(result.to_dict().get(goal) is False for goal in ("ready", "kept")):
+        # What a command was asked for and did not reach: `ready` that is not ready, measurements that were not kept, models
+        # that give other results.
+        if any(result.to_dict().get(goal) is False for goal in ("ready", "kept", "equal")):
             return 1
     return 0
 
@@ -99,6 +100,12 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("file", nargs="?", help="for export and import")
     one.add_argument("--operation")
     one.add_argument("--kernel")
+    one = add(
+        "check-transformers",
+        _check_transformers,
+        "whether the architectures of Transformers give the same with layerzero; fails if one does not",
+    )
+    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="architectures as in llama; all if none is named")
     one = add("new-op", _new_op, "start an operation: a schema that lz.register_operation reads")
     one.add_argument("name", help="dotted, as in activation.square")
     one.add_argument("--folder", default=".", help="where the file goes")
@@ -275,6 +282,23 @@ def _perfdb(options: argparse.Namespace) -> Report:
     else:
         count = _native.perfdb_prune(options.operation, options.kernel)
     return Report((table(options.action, ("measurements",), [(count,)]),), {"measurements": count})
+
+
+def _check_transformers(options: argparse.Namespace) -> Report:
+    import os
+
+    # Random weights need no network.
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    import torch
+
+    from layerzero.integrations.transformers import check
+
+    torch.set_num_threads(1)
+
+    def progress(result: check.Result) -> None:
+        print(f"{result.architecture}: {result.part} {result.outcome}: {result.detail}", file=sys.stderr, flush=True)
+
+    return check.run(options.only, progress)
 
 
 def _new_op(options: argparse.Namespace) -> Report:

@@ -117,15 +117,25 @@ def _agrees(
     scaling: float | None,
     special: dict[str, Any],
 ) -> bool:
-    """Whether our attention is what the model's own formula computes, found out by random inputs once a module and dtype."""
+    """Whether our attention is what the model's own formula computes, found out once for each module, dtype and keywords."""
     # An attribute, because torch.compile reads it as a constant.
-    name = f"_layerzero_agrees_{query.dtype}_{'_'.join(special)}".replace(".", "_")
+    name = f"_layerzero_agrees_{query.dtype}_{'_'.join(special)}"
     known: bool | None = module.__dict__.get(name)
-    if known is not None:
-        return known
-    if torch.compiler.is_compiling():
-        # Nothing can be compared while a graph is traced; the model's own formula is right in any case.
-        return False
+    if known is None:
+        known = module.__dict__[name] = _compare(module, query, key, value, scaling, special)
+    return known
+
+
+@torch.compiler.disable(reason="layerzero compares its attention with the model's once; run the model before compiling it")
+@torch.no_grad()
+def _compare(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    scaling: float | None,
+    special: dict[str, Any],
+) -> bool:
     eager = eager_function(module)
     agrees = False
     if eager is not None and query.dtype in _DTYPES:
@@ -137,14 +147,12 @@ def _agrees(
         q = random(1, query.shape[1], 5, query.shape[3])
         k, v = (random(1, one.shape[1], 7, one.shape[3]) for one in (key, value))
         mask = torch.full((1, 1, 5, 7), torch.finfo(q.dtype).min, dtype=q.dtype, device=q.device).triu(3)
-        special = dict(special)
         if "position_bias" in special:
-            special["position_bias"] = random(1, query.shape[1], 5, 7)
+            special = {**special, "position_bias": random(1, query.shape[1], 5, 7)}
         expected = eager(module, q, k, v, mask, scaling=scaling, dropout=0.0, **special)[0]
         agrees = close(_attend(q, k, v, mask, False, scaling, **special), expected)
     if not agrees:
         _warn(module, "computes another attention than this model's own formula, which is used instead")
-    module.__dict__[name] = agrees
     return agrees
 
 

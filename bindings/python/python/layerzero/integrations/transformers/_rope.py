@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -106,19 +107,25 @@ def _computes(own: Callable[..., Any], form: _Form) -> bool:
 def _replacement(own: Callable[..., Any], form: _Form, name: str) -> Callable[..., Any]:
     verdicts: dict[tuple[Any, ...], bool] = {}
 
+    @torch.compiler.disable(reason="layerzero compares its rotation with the model's once; run the model before compiling it")
+    @torch.no_grad()
+    def compare(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> bool:
+        same = close(form.apply(q, k, cos, sin, unsqueeze_dim), own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim))
+        if not same:
+            warnings.warn(f"{name} rotates otherwise than layerzero with tables as it makes them; its own is used", stacklevel=3)
+        return same
+
     @functools.wraps(own)
     def apply_rotary_pos_emb(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int = 1, **keywords: Any) -> Any:
-        kind = _kind(q, k, cos, sin, unsqueeze_dim) if not keywords else None
-        verdict = verdicts.get(kind) if kind else False
-        if verdict is None and torch.compiler.is_compiling():
-            # Nothing can be compared while a graph is traced; the model's own function is right in any case.
-            verdict = False
+        kind = _kind(q, k, cos, sin, unsqueeze_dim)
+        if keywords or kind is None:
+            return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, **keywords)
+        verdict = verdicts.get(kind)
+        if verdict is None:
+            verdict = verdicts[kind] = compare(q, k, cos, sin, unsqueeze_dim)
         if verdict:
             return form.apply(q, k, cos, sin, unsqueeze_dim)
-        expected = own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim, **keywords)
-        if verdict is None and kind:
-            verdicts[kind] = close(form.apply(q, k, cos, sin, unsqueeze_dim), expected)
-        return expected
+        return own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim)
 
     apply_rotary_pos_emb._layerzero_own = own  # type: ignore[attr-defined]
     return apply_rotary_pos_emb

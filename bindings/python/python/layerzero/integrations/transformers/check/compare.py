@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -40,23 +39,30 @@ class Result:
 
 def check(architecture: str) -> list[Result]:
     """Attention, norms and rotary embeddings of one architecture."""
-    try:
-        kind, config, model = reference(architecture)
-    except configs.NotBuilt as error:
-        return [Result(architecture, "model", "not built", str(error))]
-    except Exception as error:
-        return [Result(architecture, "model", "not built", _short(error))]
     with torch.no_grad():
         try:
-            expected = run(model)
+            subject = reference(architecture)
+        except configs.NotBuilt as error:
+            return [Result(architecture, "model", "not built", str(error))]
         except Exception as error:
-            return [Result(architecture, "model", "not built", f"its own forward: {_short(error)}")]
+            return [Result(architecture, "model", "not built", _short(error))]
         parts = {"attention": attention, "norms": norms, "rope": rope}
-        return [Result(architecture, name, *part(kind, config, model, expected)) for name, part in parts.items()]
+        return [Result(architecture, name, *part(subject)) for name, part in parts.items()]
 
 
-def reference(architecture: str) -> tuple[type[PreTrainedModel], Any, PreTrainedModel]:
-    """The class, the configuration and the model that computes attention by the plain formula."""
+@dataclass
+class Subject:
+    """A tiny model of an architecture that computes attention by the plain formula, its inputs and what it gives."""
+
+    kind: Any
+    config: Any
+    model: Any
+    given: inputs.Inputs
+    images: inputs.Inputs | None
+    expected: Outputs
+
+
+def reference(architecture: str) -> Subject:
     kind = configs.model_class(architecture)
     config = _config(architecture, kind)
     model = build(kind, config, "eager")
@@ -65,7 +71,22 @@ def reference(architecture: str) -> tuple[type[PreTrainedModel], Any, PreTrained
         # Weights as they are initialized make all scores about 0, and any mask or scale would look right.
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.data = noise * 0.15 if parameter.ndim > 1 else parameter.data + noise * 0.2
-    return kind, config, model
+    given = _inputs(model)
+    subject = Subject(kind, config, model, given, inputs.with_images(model, given), {})
+    subject.expected = run(subject, model)
+    return subject
+
+
+def _inputs(model: Any) -> inputs.Inputs:
+    """The first inputs that a model can be called with."""
+    first: Exception | None = None
+    for given in inputs.candidates(model):
+        try:
+            if tensors(model(**given)):
+                return given
+        except Exception as error:
+            first = first or error
+    raise configs.NotBuilt(f"no inputs are known that it takes: {_short(first) if first else 'it has no outputs'}")
 
 
 def _config(architecture: str, kind: Any) -> Any:
@@ -92,27 +113,30 @@ def build(kind: Any, config: Any, implementation: str | None, weights: PreTraine
     return model
 
 
-def run(model: PreTrainedModel, dtype: torch.dtype | None = None) -> Outputs:
-    """Every case that a model has; those that its plain formula cannot run are left out by the caller."""
+def run(subject: Subject, model: Any) -> Outputs:
+    """Every case that a model has; one that fails has its error as the outcome."""
     found: Outputs = {}
     names = inputs.parameters(model)
-    given = inputs.make(model)
-    if dtype is not None:
-        given = {name: one.to(dtype) if one.is_floating_point() else one for name, one in given.items()}
+    given = subject.given
     extra = {"use_cache": False} if "use_cache" in names else {}
-    found["plain"] = tensors(model(**given, **extra))
-    if dtype is None and "input_ids" in given and "attention_mask" in names:
+    found["plain"] = tensors(_call(model, given, extra))
+    images = subject.images
+    if images is not None:
+        found["images"] = _tried(lambda: tensors(_call(model, images, extra)))
+    if "input_ids" in given and "attention_mask" in names:
         for side in ("left", "right"):
             with_mask = inputs.padded(given, side, model.config)
             keep = with_mask["attention_mask"].bool() if with_mask["attention_mask"].shape == with_mask["input_ids"].shape else None
-            found[f"{side} padding"] = _tried(lambda: tensors(model(**with_mask, **extra), keep))
+            found[f"{side} padding"] = _tried(lambda: tensors(_call(model, with_mask, extra), keep))
         if "past_key_values" in names and "use_cache" in names:
             found["cache"] = _tried(lambda: cached(model, inputs.padded(given, "left", model.config), names))
     return found
 
 
-class Failed(Exception):
-    pass
+def _call(model: Any, given: inputs.Inputs, extra: dict[str, Any]) -> Any:
+    # Some models draw random numbers.
+    torch.manual_seed(0)
+    return model(**given, **extra)
 
 
 def _tried(call: Callable[[], Any]) -> Any:
@@ -146,7 +170,7 @@ def cached(model: Any, given: dict[str, torch.Tensor], names: Any) -> list[tuple
         output = model(**step)
         cache = output.past_key_values
         if cache is None:
-            raise Failed("the model returned no cache")
+            raise ValueError("the model returned no cache")
         if decoder != "input_ids" and encoded is None:
             encoded = (output.encoder_last_hidden_state,)
         logits = output.logits if hasattr(output, "logits") else output.last_hidden_state
@@ -208,17 +232,18 @@ def _watched() -> Iterator[tuple[list[int], list[str]]]:
             said += dict.fromkeys(str(one.message) for one in caught if "layerzero" in str(one.message))
 
 
-def attention(kind: Any, config: Any, model: Any, expected: Outputs) -> tuple[str, str]:
+def attention(subject: Subject) -> tuple[str, str]:
+    kind, config, model, expected = subject.kind, subject.config, subject.model, subject.expected
     sdpa: Outputs = {}
     try:
-        sdpa = run(build(kind, config, "sdpa", model))
+        sdpa = run(subject, build(kind, config, "sdpa", model))
     except Exception:
         pass
     with _watched() as (calls, said):
         try:
             ours = build(kind, config, integration.NAME, model)
-            found = run(ours)
-            halves = _half(model, ours)
+            found = run(subject, ours)
+            halves = _half(subject, ours)
         except Exception as error:
             return _failure(error)
     for case, outputs in found.items():
@@ -251,19 +276,21 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".replace("\n", " ")[:240]
 
 
-def _half(model: Any, other: Any) -> str:
+def _half(subject: Subject, other: Any) -> str:
     """What differs with bfloat16, which is held to its own distance from float32."""
-    exact = run_plain(model, torch.float32)
-    own, found = (run_plain(copy.deepcopy(one).to(torch.bfloat16), torch.bfloat16) for one in (model, other))
-    if exact is None or own is None or found is None:
-        return "" if own is None or exact is None else "bf16: fails"
+    exact = subject.expected["plain"]
+    own, found = (run_half(subject, copy.deepcopy(one).to(torch.bfloat16)) for one in (subject.model, other))
+    if own is None or found is None:
+        return "" if own is None else "bf16: fails"
     own_error, error = _relative(own, exact), _relative(found, exact)
     return "" if error <= 3 * own_error + 0.02 else f"bf16: {error:.1e} from float32, the model's own {own_error:.1e}"
 
 
-def run_plain(model: Any, dtype: torch.dtype) -> Any:
+def run_half(subject: Subject, model: Any) -> Any:
+    given = {name: one.to(torch.bfloat16) if one.is_floating_point() else one for name, one in subject.given.items()}
+    extra = {"use_cache": False} if "use_cache" in inputs.parameters(model) else {}
     try:
-        return run(model, dtype)["plain"]
+        return tensors(_call(model, given, extra))
     except Exception as error:
         if "layerzero" in str(error):
             raise
@@ -271,58 +298,59 @@ def run_plain(model: Any, dtype: torch.dtype) -> Any:
 
 
 def _relative(actual: Any, expected: Any) -> float:
-    """The largest relative difference in the root mean square."""
+    """The median of the relative differences of rows, the largest of all tensors.
+
+    Not the largest row: where a router chooses between experts, rounding may choose another for some tokens.
+    """
     worst = 0.0
     for (one, _), (other, _) in zip(actual, expected, strict=True):
-        if one.shape == other.shape and other.numel():
-            good = torch.isfinite(other)
-            one, other = one.double()[good], other.double()[good]
-            norm = other.norm()
-            worst = max(worst, float((one - other).norm() / norm) if norm > 0 else 0.0)
+        if one.shape == other.shape and other.numel() and torch.isfinite(other).all():
+            one, other = (tensor.double().reshape(-1, tensor.shape[-1] if tensor.ndim else 1) for tensor in (one, other))
+            worst = max(worst, float(((one - other).norm(dim=-1) / other.norm(dim=-1).clamp(min=1e-6)).median()))
     return worst
 
 
-def norms(kind: Any, config: Any, model: Any, expected: Outputs) -> tuple[str, str]:
-    return _swapped(model, expected, integration.swap_norms)
+def norms(subject: Subject) -> tuple[str, str]:
+    return _swapped(subject, integration.swap_norms)
 
 
-def rope(kind: Any, config: Any, model: Any, expected: Outputs) -> tuple[str, str]:
+def rope(subject: Subject) -> tuple[str, str]:
     kept = {
         name: module.apply_rotary_pos_emb
         for name, module in list(sys.modules.items())
         if name.startswith("transformers.models.") and "apply_rotary_pos_emb" in vars(module)
     }
     try:
-        return _swapped(model, expected, integration.swap_rope)
+        return _swapped(subject, integration.swap_rope)
     finally:
         for name, function in kept.items():
             sys.modules[name].apply_rotary_pos_emb = function
 
 
-def _swapped(model: Any, expected: Outputs, swap: Callable[[Any], Any]) -> tuple[str, str]:
-    other = copy.deepcopy(model)
-    half = copy.deepcopy(model).to(torch.bfloat16)
-    exact, own = run_plain(model, torch.float32), run_plain(half, torch.bfloat16)
+def _swapped(subject: Subject, swap: Callable[[Any], Any]) -> tuple[str, str]:
+    other = copy.deepcopy(subject.model)
+    half = copy.deepcopy(subject.model).to(torch.bfloat16)
+    exact, own = subject.expected["plain"], run_half(subject, half)
     with _watched() as (_, said):
         try:
             report = swap(other)
-            found = run(other)
+            found = run(subject, other)
             swap(half)
-            swapped = run_plain(half, torch.bfloat16) if own is not None else None
+            swapped = run_half(subject, half) if own is not None else None
         except Exception as error:
             return _failure(error)
     for case, outputs in found.items():
-        if isinstance(expected[case], Exception):
+        if isinstance(subject.expected[case], Exception):
             continue
         if isinstance(outputs, Exception):
             return _failure(outputs, case)
-        worst = distance(outputs, expected[case])
+        worst = distance(outputs, subject.expected[case])
         if not worst <= 5 * FLOOR:
             return "different", f"{case}: {worst:.1e}"
-    if own is not None and exact is not None:
+    if own is not None:
         if swapped is None:
             return "failed", "bf16"
         own_error, error = _relative(own, exact), _relative(swapped, exact)
         if not error <= 3 * own_error + 0.02:
             return "different", f"bf16: {error:.1e} from float32, the model's own {own_error:.1e}"
-    return "equal", str(report)
+    return "equal", f"{len(report)} swapped, {len(report.left)} left" if hasattr(report, "left") else str(report)

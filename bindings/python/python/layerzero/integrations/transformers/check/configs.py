@@ -110,7 +110,8 @@ def _rope(**more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": 10000.0, **more}
 
 
-# What an architecture needs beyond the table of names; a dotted name reaches into a sub-configuration.
+# What an architecture needs beyond the table of names; a dotted name reaches into a sub-configuration, and `...` stands for the
+# default.
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_ocr_text", "glm_image_text"),
@@ -138,11 +139,25 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_text": {"per_layer_config": {1: {"head_dim": 32}}},
     "gemma3n_text": {"activation_sparsity_pattern": [0.5, 0.0]},
     "zaya": {"num_experts_per_tok": 1},
+    "bailing_hybrid": {"n_group": 1, "topk_group": 1, "num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4},
+    "kimi_linear": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "mistral4": {"rope_parameters": _rope(llama_4_scaling_beta=0.1, original_max_position_embeddings=64)},
+    "mpnet": {"pad_token_id": 1, "relative_attention_num_buckets": 32},
+    "zamba": {"layers_block_type": ["hybrid", "mamba", "hybrid"], "num_hidden_layers": 3, "attention_hidden_size": 128, "attention_head_dim": 32, "num_key_value_heads": 4},
+    "zamba2": {"layers_block_type": ["mamba", "hybrid"], "num_key_value_heads": 4, "intermediate_size": 96, "n_mamba_heads": 2, "mamba_headdim": 64},
+    "mamba2": {"num_heads": 8, "head_dim": 16},
+    "lilt": {"channel_shrink_ratio": 4, "hidden_size": 48, "max_2d_position_embeddings": 128},
+    "udop": {"max_2d_position_embeddings": 1024},
+    "sam": {"vision_config.output_channels": 64},
+    "sam_hq": {"vision_config.output_channels": 64},
+    "mobilevitv2": {"patch_size": 2},
+    "moonshine_streaming": {"num_attention_heads": 4, "num_key_value_heads": 4},
     "reformer": {"is_decoder": True, "attn_layers": ["local", "local"], "axial_pos_shape": [4, 4], "axial_pos_embds_dim": [32, 32], "local_attn_chunk_length": 4},
     "xmod": {"default_language": "en_XX"},
-    "time_series_transformer": {"prediction_length": 4},
-    "informer": {"prediction_length": 4},
-    "autoformer": {"prediction_length": 4},
+    "time_series_transformer": {"prediction_length": 4, "feature_size": ...},
+    "informer": {"prediction_length": 4, "feature_size": ...},
+    "autoformer": {"prediction_length": 4, "feature_size": ...},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "step3p7": {"text_config.sliding_window": 6},
     "ernie4_5_vl_moe": {"text_config.rope_parameters": _rope(mrope_section=[2, 2, 4])},
@@ -222,6 +237,7 @@ def _shrunk(config: PreTrainedConfig, tokens: dict[str, int], special: dict[str,
     if "kv_lora_rank" in values and "num_key_value_heads" in values:
         values["num_key_value_heads"] = values["num_attention_heads"]
     values.update({name: value for name, value in special.items() if "." not in name})
+    values = {name: value for name, value in values.items() if value is not ...}
     return type(config)(**values)
 
 
