@@ -44,6 +44,16 @@ def attend(
     return output
 
 
+def _refuse(keywords: dict[str, Any]) -> None:
+    """Raises for a keyword that somebody gave a value, because it may change the result."""
+    for name, value in keywords.items():
+        if value is not None and value is not False:
+            raise NotImplementedError(
+                f"layerzero does not know the keyword `{name}` of an attention, which may change its result; "
+                "leave it out, or use another attention backend or processor"
+            )
+
+
 def _backend(
     query: torch.Tensor,
     key: torch.Tensor,
@@ -53,10 +63,14 @@ def _backend(
     is_causal: bool = False,
     scale: float | None = None,
     enable_gqa: bool = False,
+    **keywords: Any,
 ) -> torch.Tensor:
-    """What the table of backends calls: places before heads, keys of grouped queries not repeated."""
+    """What the table of backends calls: lengths before heads, keys of grouped queries not repeated."""
     if dropout_p:
         raise NotImplementedError("layerzero attention has no dropout; call model.eval()")
+    _refuse(keywords)
+    if attn_mask is not None and is_causal:
+        raise ValueError("attn_mask and is_causal cannot both be given; put causality into the mask")
     mask = attn_mask
     if mask is not None and mask.ndim == 2 and mask.shape == (query.shape[0], key.shape[1]):
         # Which keys each batch row has.
@@ -74,7 +88,10 @@ def register() -> None:
         names._member_map_[member._name_] = member
         names._value2member_map_[NAME] = member
         names._member_names_.append(member._name_)
-    attention_dispatch._AttentionBackendRegistry.register(names(NAME))(_backend)
+    registry = attention_dispatch._AttentionBackendRegistry
+    registry.register(names(NAME))(_backend)
+    # Diffusers drops the arguments that a backend does not name. All that any backend knows are to reach ours, which refuses them.
+    registry._supported_arg_names[names(NAME)] = set().union(*registry._supported_arg_names.values())
 
 
 class AttnProcessor:
@@ -88,6 +105,7 @@ class AttnProcessor:
         attention_mask: torch.Tensor | None = None,
         temb: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        _refuse(keywords)
         residual = hidden_states
         if attn.spatial_norm is not None:
             hidden_states = attn.spatial_norm(hidden_states, temb)

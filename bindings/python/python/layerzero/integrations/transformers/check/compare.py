@@ -234,16 +234,20 @@ def _watched() -> Iterator[tuple[list[int], list[str]]]:
 
 def attention(subject: Subject) -> tuple[str, str]:
     kind, config, model, expected = subject.kind, subject.config, subject.model, subject.expected
+    own = [(model, expected)]
     sdpa: Outputs = {}
     try:
-        sdpa = run(subject, build(kind, config, "sdpa", model))
+        other = build(kind, config, "sdpa", model)
+        sdpa = run(subject, other)
+        own.append((other, sdpa))
     except Exception:
+        # Not every model supports it.
         pass
     with _watched() as (calls, said):
         try:
             ours = build(kind, config, integration.NAME, model)
             found = run(subject, ours)
-            halves = _half(subject, ours)
+            halves = _half(subject, own, ours)
         except Exception as error:
             return _failure(error)
     for case, outputs in found.items():
@@ -255,8 +259,8 @@ def attention(subject: Subject) -> tuple[str, str]:
         allowed = FLOOR
         if case in sdpa and not isinstance(sdpa[case], Exception):
             wanted.append(sdpa[case])
-            own = distance(sdpa[case], expected[case])
-            allowed = max(FLOOR, 4 * own if own < CEILING else 0)
+            difference = distance(sdpa[case], expected[case])
+            allowed = max(FLOOR, 4 * difference if difference < CEILING else 0)
         worst = min(distance(outputs, one) for one in wanted)
         if not worst <= allowed:
             return "different", f"{case}: {worst:.1e}, {allowed:.1e} is allowed"
@@ -276,14 +280,21 @@ def _short(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".replace("\n", " ")[:240]
 
 
-def _half(subject: Subject, other: Any) -> str:
-    """What differs with bfloat16, which is held to its own distance from float32."""
-    exact = subject.expected["plain"]
-    own, found = (run_half(subject, copy.deepcopy(one).to(torch.bfloat16)) for one in (subject.model, other))
-    if own is None or found is None:
-        return "" if own is None else "bf16: fails"
-    own_error, error = _relative(own, exact), _relative(found, exact)
-    return "" if error <= 3 * own_error + 0.02 else f"bf16: {error:.1e} from float32, the model's own {own_error:.1e}"
+def _half(subject: Subject, own: list[tuple[Any, Outputs]], other: Any) -> str:
+    """What differs with bfloat16, which is held to the distance of a model's own implementations from float32."""
+    found = run_half(subject, copy.deepcopy(other).to(torch.bfloat16))
+    messages = []
+    for model, exact in own:
+        rounded = run_half(subject, copy.deepcopy(model).to(torch.bfloat16))
+        if rounded is None:
+            continue
+        if found is None:
+            return "bf16: fails"
+        own_error, error = _relative(rounded, exact["plain"]), _relative(found, exact["plain"])
+        if error <= 3 * own_error + 0.02:
+            return ""
+        messages.append(f"bf16: {error:.1e} from float32, the model's own {own_error:.1e}")
+    return messages[0] if messages else ""
 
 
 def run_half(subject: Subject, model: Any) -> Any:
