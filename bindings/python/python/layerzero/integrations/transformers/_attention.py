@@ -59,9 +59,11 @@ def attention_forward(
             return sdpa_attention_forward(
                 module, query, key, value, attention_mask, scaling=scaling, is_causal=causal, position_bias=position_bias
             )
+        if keywords.get("output_attentions"):
+            _warn(module, 'returns no attention weights; attn_implementation="eager" does')
         return _attend(query, key, value, attention_mask, causal, scaling, **special), None
     # Other models have a formula of their own, which ours is compared with once, and masks that are never left out.
-    if not _agrees(module, query, key, value, scaling, special):
+    if keywords.get("output_attentions") or not _agrees(module, query, key, value, scaling, special):
         eager = eager_function(module)
         if eager is None:
             raise _refusal(module, "cannot tell what the attention of this model computes")

@@ -47,7 +47,8 @@ def _forward(self: Any, hidden_states: torch.Tensor, *arguments: Any, **keywords
     epsilon, offset, dtypes = self._layerzero_norm
     weight = getattr(self, "weight", None)
     known = hidden_states.dtype, None if weight is None else weight.dtype
-    if arguments or keywords or known not in dtypes:
+    fits = weight is None or weight.shape == hidden_states.shape[-1:]
+    if arguments or keywords or not fits or known not in dtypes:
         return type(self).forward(self, hidden_states, *arguments, **keywords)
     return lz.ops.norm_rms(hidden_states, weight, eps=getattr(self, epsilon), weight_offset=offset)
 
