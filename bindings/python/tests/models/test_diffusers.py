@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("diffusers")
 from diffusers import AutoencoderKL, FluxTransformer2DModel, UNet2DConditionModel  # noqa: E402
+from diffusers.models import attention_dispatch  # noqa: E402
 from diffusers.models.attention_processor import AttnProcessor2_0  # noqa: E402
 
 import layerzero as lz  # noqa: E402
@@ -101,3 +102,22 @@ def test_a_dit_by_the_name_of_the_backend(monkeypatch):
 def test_what_has_no_attention_is_refused():
     with pytest.raises(ValueError, match="Linear has no attention processors"):
         ours.attach(torch.nn.Linear(2, 2))
+
+
+def test_keywords_that_are_not_understood_are_refused():
+    ours.register()
+    query = torch.randn(1, 4, 2, 8)
+    dispatch = attention_dispatch.dispatch_attention_fn
+    expected = dispatch(query, query, query)
+    torch.testing.assert_close(dispatch(query, query, query, backend="layerzero"), expected, rtol=1e-4, atol=1e-5)
+    with pytest.raises(NotImplementedError, match="keyword `return_lse`"):
+        dispatch(query, query, query, attention_kwargs={"return_lse": True}, backend="layerzero")
+    with pytest.raises(NotImplementedError, match="keyword `_parallel_config`"):
+        dispatch(query, query, query, parallel_config=object(), backend="layerzero")
+    with pytest.raises(ValueError, match="cannot both be given"):
+        dispatch(query, query, query, torch.ones(4, 4, dtype=torch.bool), is_causal=True, backend="layerzero")
+    model = unet()
+    ours.attach(model)
+    attention = next(module for module in model.modules() if type(getattr(module, "processor", None)) is ours.AttnProcessor)
+    with pytest.raises(NotImplementedError, match="keyword `scale`"):
+        attention.processor(attention, torch.randn(1, 4, attention.to_q.in_features), scale=0.5)

@@ -18,7 +18,9 @@ from ._sources import takes_sdpa_masks
 _WITHOUT_EFFECT = frozenset(
     {
         "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
-        "return_dict", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "deterministic", "num_items_in_batch",
+        "return_dict", "cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k", "seq_idx", "deterministic",
+        "num_items_in_batch", "logits_to_keep", "labels", "return_loss", "output_router_logits", "token_type_ids",
+        "mm_token_type_ids", "image_sizes", "interpolate_pos_encoding",
     }
 )  # fmt: skip
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
@@ -56,9 +58,10 @@ def attention_forward(
             if softcap is not None or s_aux is not None:
                 raise _refusal(module, f"computes no attention in {query.dtype}")
             _warn(module, f"computes no attention in {query.dtype}; sdpa computes it")
-            return sdpa_attention_forward(
+            computed: tuple[torch.Tensor, None] = sdpa_attention_forward(
                 module, query, key, value, attention_mask, scaling=scaling, is_causal=causal, position_bias=position_bias
             )
+            return computed
         if keywords.get("output_attentions"):
             _warn(module, 'returns no attention weights; attn_implementation="eager" does')
         return _attend(query, key, value, attention_mask, causal, scaling, **special), None
@@ -67,7 +70,10 @@ def attention_forward(
         eager = eager_function(module)
         if eager is None:
             raise _refusal(module, "cannot tell what the attention of this model computes")
-        return eager(module, query, key, value, attention_mask, scaling=scaling, dropout=0.0, **special, **keywords)
+        own: tuple[torch.Tensor, torch.Tensor | None] = eager(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=0.0, **special, **keywords
+        )
+        return own
     return _attend(query, key, value, attention_mask, False, scaling, **special), None
 
 

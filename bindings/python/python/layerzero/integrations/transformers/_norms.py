@@ -36,9 +36,9 @@ def swap_norms(model: torch.nn.Module) -> Swaps:
         if form is None:
             swaps.left[name] = f"{type(module).__name__} {reason}"
             continue
-        module._layerzero_norm = form  # type: ignore[assignment]
+        module._layerzero_norm = form
         # Bound to the module, so that a copy of the model uses the copy's weights.
-        module.forward = types.MethodType(_forward, module)  # type: ignore[method-assign]
+        module.forward = types.MethodType(_forward, module)
         swaps.swapped.append(name)
     return swaps
 

@@ -24,13 +24,13 @@ def close(actual: Any, expected: Any) -> bool:
     if actual.shape != expected.shape or actual.dtype != expected.dtype or actual.dtype not in _TOLERANCE:
         return False
     tolerance = _TOLERANCE[actual.dtype]
-    return torch.allclose(actual.float(), expected.float(), rtol=tolerance, atol=tolerance / 10)
+    return bool(torch.allclose(actual.float(), expected.float(), rtol=tolerance, atol=tolerance / 10))
 
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any] | None:
     """The plain formula that an attention module hands to the table of attention functions as its default."""
     for function in _methods(type(module)):
-        for name in _names(function.__code__):
+        for name in function.__code__.co_names:
             if name.endswith("eager_attention_forward") and callable(found := function.__globals__.get(name)):
                 result: Callable[..., Any] = found
                 return result
@@ -44,7 +44,3 @@ def _methods(kind: type) -> Iterator[Any]:
         function = inspect.unwrap(function) if callable(function) else None
         if inspect.isfunction(function):
             yield function
-
-
-def _names(code: Any) -> Iterator[str]:
-    yield from code.co_names

@@ -9,6 +9,7 @@ import ast
 import functools
 import inspect
 import sys
+from typing import Any
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
@@ -81,7 +82,7 @@ def takes_sdpa_masks(config: type[PreTrainedConfig]) -> bool:
 
 def _all_take_sdpa_masks(config: type[PreTrainedConfig]) -> bool:
     package = config.__module__.rpartition(".")[0]
-    kinds = {
+    kinds: set[Any] = {
         one
         for name, module in list(sys.modules.items())
         if name == config.__module__ or (package and name.startswith(f"{package}.modeling_"))
@@ -89,4 +90,6 @@ def _all_take_sdpa_masks(config: type[PreTrainedConfig]) -> bool:
         if isinstance(one, type) and issubclass(one, PreTrainedModel) and one.__module__ == name
     }
     exact = {one for one in kinds if one.config_class is config}
-    return bool(kinds) and all(one._supports_sdpa and _uses_table(one.__module__) and own_attention(one) is None for one in exact or kinds)
+    return bool(kinds) and all(
+        one._supports_sdpa and _uses_table(one.__module__) and own_attention(one) is None for one in exact or kinds
+    )

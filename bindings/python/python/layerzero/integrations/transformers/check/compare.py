@@ -338,7 +338,7 @@ def rope(subject: Subject) -> tuple[str, str]:
         return _swapped(subject, integration.swap_rope)
     finally:
         for name, function in kept.items():
-            sys.modules[name].apply_rotary_pos_emb = function
+            setattr(sys.modules[name], "apply_rotary_pos_emb", function)
 
 
 def _swapped(subject: Subject, swap: Callable[[Any], Any]) -> tuple[str, str]:
@@ -364,7 +364,7 @@ def _swapped(subject: Subject, swap: Callable[[Any], Any]) -> tuple[str, str]:
     if own is not None:
         if swapped is None:
             return "failed", "bf16"
-        own_error, error = _relative(own, exact), _relative(swapped, exact)
-        if not error <= 3 * own_error + 0.02:
-            return "different", f"bf16: {error:.1e} from float32, the model's own {own_error:.1e}"
+        allowed, found_error = _relative(own, exact), _relative(swapped, exact)
+        if not found_error <= 3 * allowed + 0.02:
+            return "different", f"bf16: {found_error:.1e} from float32, the model's own {allowed:.1e}"
     return "equal", f"{len(report)} swapped, {len(report.left)} left" if hasattr(report, "left") else str(report)

@@ -255,7 +255,7 @@ def _is_per_layer(value: Any, layers: int) -> bool:
 
 def _tiny_rope(value: dict[str, Any]) -> dict[str, Any]:
     """The same kind of rotation; sections of a head become those of a tiny one."""
-    tiny = {}
+    tiny: dict[str, Any] = {}
     for name, one in value.items():
         if isinstance(one, dict):
             tiny[name] = _tiny_rope(one)

@@ -170,7 +170,7 @@ def with_images(model: Any, given: Inputs) -> Inputs | None:
     generator = torch.Generator().manual_seed(5)
     accepted = set(inspect.signature(model.get_image_features).parameters)
     if "image_grid_thw" in names:
-        images = ({**one, "image_grid_thw": one["grid_thw"]} for one in _images(model.config, ("grid_thw",), generator))
+        images: Iterator[Inputs] = ({**one, "image_grid_thw": one["grid_thw"]} for one in _images(model.config, ("grid_thw",), generator))
     else:
         images = _images(model.config, names, generator)
     for image in images:
