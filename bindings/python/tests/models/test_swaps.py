@@ -107,6 +107,14 @@ def test_a_copy_of_a_swapped_model_has_its_own_weights():
     torch.testing.assert_close(other(x()), model(x()) * 4)
 
 
+def test_a_swapped_model_can_be_saved_whole(tmp_path):
+    model = tiny(transformers.LlamaConfig)
+    integration.swap_norms(model)
+    expected = model(IDS).logits
+    torch.save(model, tmp_path / "model.pt")
+    assert torch.equal(torch.load(tmp_path / "model.pt", weights_only=False)(IDS).logits, expected)
+
+
 def tiny(kind, **more):
     sizes = {
         "vocab_size": 96, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -155,8 +163,9 @@ def test_tables_of_another_structure_are_the_models_own():
         assert torch.equal(one, other)
 
 
-def test_a_compiled_model_with_swaps_has_no_breaks():
-    model = tiny(transformers.LlamaConfig)
+@pytest.mark.parametrize("kind", ["Llama", "Gemma2"])
+def test_a_compiled_model_with_swaps_has_no_breaks(kind):
+    model = tiny(getattr(transformers, f"{kind}Config"))
     integration.register()
     model.set_attn_implementation("layerzero")
     integration.swap_norms(model)

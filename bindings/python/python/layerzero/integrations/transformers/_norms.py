@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import types
+import functools
 from typing import Any
 
 import torch
@@ -37,8 +37,8 @@ def swap_norms(model: torch.nn.Module) -> Swaps:
             swaps.left[name] = f"{type(module).__name__} {reason}"
             continue
         module._layerzero_norm = form
-        # Bound to the module, so that a copy of the model uses the copy's weights.
-        module.forward = types.MethodType(_forward, module)
+        # Copied and pickled with the module, so that a copy of the model uses the copy's weights.
+        module.forward = functools.partial(_forward, module)
         swaps.swapped.append(name)
     return swaps
 
