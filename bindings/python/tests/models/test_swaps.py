@@ -85,6 +85,15 @@ def test_a_norm_that_computes_something_else_is_left(module):
     assert torch.equal(model(x()), expected)
 
 
+def test_norms_of_torch():
+    model = torch.nn.Sequential(torch.nn.RMSNorm(12, eps=1e-5), torch.nn.RMSNorm(12), torch.nn.LayerNorm(12))
+    model[0].weight.copy_(torch.linspace(-1, 2, 12))
+    expected = model(x())
+    swaps = integration.swap_norms(model)
+    assert swaps.swapped == ["0"] and list(swaps.left) == ["1"]
+    torch.testing.assert_close(model(x()), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_a_norm_with_a_bias_is_left():
     module = AnyNorm(lambda weight: weight)
     module.bias = torch.nn.Parameter(torch.ones(12))

@@ -138,6 +138,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "hunyuan_vl_text": {"rope_parameters": _rope(mrope_section=[2, 2, 2, 2], xdrope_section=[2, 2, 2, 2])},
     "gemma4_text": {"per_layer_config": {1: {"head_dim": 32}}},
     "gemma3n_text": {"activation_sparsity_pattern": [0.5, 0.0]},
+    "recurrent_gemma": {"num_hidden_layers": 3},
     "zaya": {"num_experts_per_tok": 1},
     "bailing_hybrid": {"n_group": 1, "topk_group": 1, "num_local_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4},
