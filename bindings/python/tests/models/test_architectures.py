@@ -23,20 +23,23 @@ SAMPLE = """
 # What once gave another result or failed, by the part of the integration that did.
 EVER_DIFFERENT = {
     "attention": """
-        axk1 axk2 big_bird bigbird_pegasus blip bloom bridgetower bros canine codegen colpali convbert data2vec-vision
-        deepseek_v32 deepseek_v4 deepseek_vl_hybrid falcon flava flint git glm_moe_dsa gpt_neo gpt_neox_japanese gpt_oss
-        gptj granite_swa granitemoe_swa groupvit hy_v4 ibert imagegpt jetmoe led longformer luke megatron-bert
-        mimo_v2_flash mistral_large4 mistral_large4_text mpt mvp nllb-moe nystromformer openai_privacy_filter
+        axk2 big_bird bigbird_pegasus blip bloom bridgetower bros canine codegen convbert data2vec-vision deepseek_v32
+        deepseek_v4 deepseek_vl_hybrid falcon flava flint git glm_moe_dsa gpt_neo gpt_neox_japanese gpt_oss gptj
+        granite_swa granitemoe_swa groupvit hy_v4 ibert imagegpt informer led longformer luke megatron-bert
+        mimo_v2_flash mistral_large4 mistral_large4_text mpt mvp nllb-moe nystromformer openai_privacy_filter pegasus_x
+        rembert roformer sam_hq_vision_model sam_vision_model slanext speech_to_text speecht5 splinter squeezebert
+        swiftformer swinv2 t5gemma tapas time_series_transformer timesformer trocr vaultgemma videoprism visual_bert
+        vitdet wavlm xglm xlm xlnet yoso
     """.split(),
     "norms": """
-        falcon_mamba gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text hunyuan_v1_moe jetmoe
-        minicpm_ocr minicpmv4_6 minicpmv4_7 minimax_m3_vl minimax_m3_vl_text muse_glimmer muse_glimmer_text
-        muse_spark_text
+        falcon_mamba gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text minicpm_ocr minicpmv4_6
+        minicpmv4_7 minimax_m3_vl minimax_m3_vl_text muse_glimmer muse_glimmer_text muse_spark_text qwen3_5 qwen3_5_moe
+        qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma t5gemma t5gemma2 vaultgemma zaya
     """.split(),
     "rope": """
         aya_vision codegen cohere cohere2 cohere2_moe cohere2_vision deepseek_v4 dinov3_vit ernie4_5 ernie4_5_moe
         ernie4_5_vl_moe gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text glm glm4 glm46v glm4v
-        glm4v_text glm_ocr glm_ocr_text glmga gpt_oss gptj helium moonshine nanochat openai_privacy_filter
+        glm4v_text glm_ocr glm_ocr_text glmga gpt_oss gptj helium moonshine nanochat openai_privacy_filter pixtral
     """.split(),
 }
 PARTS = {name: ["attention", "norms", "rope"] for name in SAMPLE}
