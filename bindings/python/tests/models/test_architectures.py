@@ -20,14 +20,14 @@ SAMPLE = """
     gemma3_text gpt2 gpt_bigcode gpt_neox granite hubert idefics3 internvl jamba llama llama4_text llava m2m_100 marian mistral
     mixtral mllama modernbert olmo2 opt phi phi3 qwen2 qwen2_5_vl qwen3 qwen3_moe siglip smollm3 t5 vit wav2vec2 whisper
 """.split()
-# What once gave another result or failed, by the part of the integration that did.
+# What once gave another result or failed, by the part of the integration that did, and others of the same kind.
 EVER_DIFFERENT = {
     "attention": """
         axk2 big_bird bigbird_pegasus blip bloom bridgetower bros canine codegen convbert data2vec-vision deepseek_v32
         deepseek_v4 deepseek_vl_hybrid falcon flava flint git glm_moe_dsa gpt_neo gpt_neox_japanese gpt_oss gptj
         granite_swa granitemoe_swa groupvit hy_v4 ibert imagegpt informer led longformer luke megatron-bert
         mimo_v2_flash mistral_large4 mistral_large4_text mpt mvp nllb-moe nystromformer openai_privacy_filter pegasus_x
-        rembert roformer sam_hq_vision_model sam_vision_model slanext speech_to_text speecht5 splinter squeezebert
+        rembert roformer sam_hq_vision_model sam_vision_model speech_to_text speecht5 splinter squeezebert
         swiftformer swinv2 t5gemma tapas time_series_transformer timesformer trocr vaultgemma videoprism visual_bert
         vitdet wavlm xglm xlm xlnet yoso
     """.split(),
