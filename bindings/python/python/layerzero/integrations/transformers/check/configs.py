@@ -139,6 +139,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "gemma4_text": {"per_layer_config": {1: {"head_dim": 32}}},
     "gemma3n_text": {"activation_sparsity_pattern": [0.5, 0.0]},
     "recurrent_gemma": {"num_hidden_layers": 3},
+    "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 32},
     "zaya": {"num_experts_per_tok": 1},
     "bailing_hybrid": {"n_group": 1, "topk_group": 1, "num_local_experts": 4, "num_experts_per_tok": 2},
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 4},
