@@ -47,6 +47,17 @@ impl Encoded {
     }
 }
 
+/// What a candidate is tried on before it is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trial {
+    /// Nothing: it is the definition itself.
+    None,
+    /// Texts: it classifies characters by the tables of the definition.
+    Texts,
+    /// Texts, and every code point in the contexts of [`crate::code_points`]: it has Unicode tables of its own.
+    CodePoints,
+}
+
 /// Encodes and decodes for one tokenizer.
 pub trait Coder: Send + Sync + Sized + 'static {
     /// Whether it can tell where a token came from.
@@ -55,6 +66,8 @@ pub trait Coder: Send + Sync + Sized + 'static {
     const DECODES: bool;
     /// The kind of model that it is for, if it is for one.
     const MODEL: Option<&'static str>;
+    /// What it is tried on.
+    const TRIAL: Trial;
 
     /// For a tokenizer, or why it cannot be like it: the comparison of structure. Whether it is equal is shown by trying.
     fn build(tokenizer: &Tokenizer, definition: &Value) -> Result<Self, Reason>;

@@ -139,6 +139,32 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
     })
 }
 
+/// Declines definitions whose ids are far apart: candidates have tables with an entry for every id up to the largest, the definition
+/// itself does not.
+pub fn check_ids(definition: &Value) -> Result<(), Reason> {
+    let vocabulary = definition["model"]["vocab"].as_object();
+    let added = definition["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let ids = vocabulary.into_iter().flat_map(|tokens| tokens.values()).chain(added.iter().map(|token| &token["id"]));
+    let (mut count, mut largest) = (0, 0);
+    for id in ids.filter_map(Value::as_u64) {
+        count += 1;
+        largest = largest.max(id);
+    }
+    if let Some(tokens) = definition["model"]["vocab"].as_array() {
+        count += tokens.len() as u64;
+    }
+    let bound = SPARSE_FACTOR * count + SPARSE_IDS;
+    if largest > bound {
+        let required = format!("ids below {bound} for {count} tokens");
+        return Err(declined(ReasonCode::TokenizerModelUnsupported, &required, largest.to_string()));
+    }
+    Ok(())
+}
+
+/// Ids may be this many times as large as the number of tokens, and this much more.
+const SPARSE_FACTOR: u64 = 4;
+const SPARSE_IDS: u64 = 1 << 16;
+
 /// Tokens and their ids.
 pub type Vocabulary = Vec<(String, u32)>;
 

@@ -3,11 +3,12 @@
 //!
 //! `definition` reads a `tokenizer.json` for its structure; `native` is our own byte-level BPE, `words` our own
 //! WordPiece, unigrams and SentencePiece BPE, `peers` are the others; `proof` compares
-//! them with the definition on `probes`, at first and ever after; `kernels` makes them kernels. `phrases` is what our own remember of
+//! them with the definition on `probes` and `code_points`, at first and ever after; `kernels` makes them kernels. `phrases` is what our own remember of
 //! texts that begin as others did.
 
 mod added;
 mod alphabet;
+mod code_points;
 mod coder;
 mod definition;
 mod encodings;
@@ -20,6 +21,7 @@ mod phrases;
 mod probes;
 mod proof;
 mod unicode;
+mod verdicts;
 mod words;
 
 use lz_core::{KernelEntry, Reason};
@@ -44,9 +46,20 @@ pub fn kernels() -> Vec<KernelEntry> {
     kernels
 }
 
+/// Whether [`prepare`] was called for a tokenizer and has returned.
+pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
+    proof::is_prepared(tokenizer)
+}
+
 /// Builds the kernel that calls for a tokenizer prefer and shows it equal, so that no call has to wait for it. Says why not if none of
 /// ours is equal and the next library is not either. Calls do the same by themselves when they first need it.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
+    let prepared = prepare_first(tokenizer);
+    proof::set_prepared(tokenizer);
+    prepared
+}
+
+fn prepare_first(tokenizer: &Tokenizer) -> Result<(), Reason> {
     let own = proof::proven::<native::Native>(tokenizer).map(drop);
     // A tokenizer is of one kind.
     let own = own.or_else(|_| proof::proven::<words::Words<words::WordPiece>>(tokenizer).map(drop));

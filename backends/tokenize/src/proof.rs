@@ -1,5 +1,5 @@
 //! Whether a candidate is equal to a tokenizer's definition: compared by structure when it is built, tried on a corpus of
-//! probes before it is first used, and tried again on real texts ever after, the less often the longer it holds.
+//! probes (and on every code point, if it has Unicode tables of its own) before it is first used, and tried again on real texts ever after, the less often the longer it holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -8,11 +8,13 @@ use lz_core::{Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::coder::{Coder, Encoded, encode_by_definition};
-use crate::definition::model_kind;
+use crate::code_points;
+use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
+use crate::definition::{check_ids, model_kind};
 use crate::native::Native;
 use crate::peers::{ByDefinition, GithubBpe, Next, Tiktoken};
 use crate::probes;
+use crate::verdicts;
 use crate::words::{CharBpe, Unigram, WordPiece, Words};
 
 /// A candidate that was shown to be equal.
@@ -48,8 +50,23 @@ pub struct Prepared {
     tiktoken: Slot<Tiktoken>,
     github_bpe: Slot<GithubBpe>,
     probes: OnceLock<Vec<Probe>>,
+    answers: code_points::Answers,
+    /// Set once the preferred kernel was made ready.
+    ready: OnceLock<()>,
     /// The kind of its model, once somebody has read it.
     model: OnceLock<&'static str>,
+}
+
+/// Whether the preferred kernel of a tokenizer was made ready.
+pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
+    tokenizer.prepared(Prepared::default).is_none_or(|prepared| prepared.ready.get().is_some())
+}
+
+/// Records that it was.
+pub fn set_prepared(tokenizer: &Tokenizer) {
+    if let Some(prepared) = tokenizer.prepared(Prepared::default) {
+        prepared.ready.get_or_init(|| ());
+    }
 }
 
 /// A candidate that has its place.
@@ -108,17 +125,31 @@ fn prove<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Pro
         let reason = Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer");
         return Err(reason.required(required).found(*found));
     }
+    let verdict = (C::TRIAL == Trial::CodePoints).then(|| verdicts::of::<C>(tokenizer)).flatten();
+    if let Some(Err(reason)) = verdict {
+        return Err(reason);
+    }
     let definition: Value = serde_json::from_slice(tokenizer.json())
         .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))?;
     prepared.model.get_or_init(|| model_kind(&definition));
+    if C::TRIAL != Trial::None {
+        check_ids(&definition)?;
+    }
     let coder = C::build(tokenizer, &definition)?;
-    let probes = prepared.probes.get_or_init(|| probes_of(tokenizer, &definition));
     let mut decoding = None;
-    for probe in probes {
-        try_encoding(&coder, tokenizer, probe)?;
-        if C::DECODES && decoding.is_none() {
-            decoding = try_decoding(&coder, tokenizer, probe).err();
+    if C::TRIAL != Trial::None {
+        let probes = prepared.probes.get_or_init(|| probes_of(tokenizer, &definition));
+        for probe in probes {
+            try_encoding(&coder, tokenizer, probe)?;
+            if C::DECODES && decoding.is_none() {
+                decoding = try_decoding(&coder, tokenizer, probe).err();
+            }
         }
+    }
+    if C::TRIAL == Trial::CodePoints && verdict.is_none() {
+        let found = code_points::try_all(&coder, tokenizer, &prepared.answers);
+        verdicts::remember::<C>(tokenizer, &found);
+        found?;
     }
     Ok(Proven { coder, decoding, calls: AtomicU64::new(0), revoked: OnceLock::new() })
 }
@@ -180,7 +211,7 @@ fn compare(text: &str, found: &Encoded, wanted: &Encoded) -> Result<(), Reason> 
     Err(different(text, &shown(found), &shown(wanted)))
 }
 
-fn different(text: &str, found: &str, wanted: &str) -> Reason {
+pub fn different(text: &str, found: &str, wanted: &str) -> Reason {
     let start: String = text.chars().take(24).collect();
     Reason::new(ReasonCode::TokenizerNotEqual)
         .argument("tokenizer")

@@ -26,6 +26,9 @@ pub type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
 /// other threads in between; kernels touch this many elements in a microsecond or two.
 const WORTH_RELEASING: i64 = 8192;
 
+/// Elements that one byte of text or one token counts as: tokenizers take about 10 ns for it.
+const TOKENIZER_WEIGHT: i64 = 16;
+
 /// Python's own error, or that of torch for a device's memory, which is no kind of the former.
 fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
@@ -180,18 +183,21 @@ impl<'a, 'py> Frame<'a, 'py> {
     }
 
     /// Strings.
-    pub fn texts(&self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts<'py>> {
+    pub fn texts(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts<'py>> {
         let Some(object) = object else { return Err(self.refuse_nothing(name)) };
-        text::Texts::new(&self.operation.name, name, &object)
+        let texts = text::Texts::new(&self.operation.name, name, &object)?;
+        self.count(i64::try_from(texts.bytes()).unwrap_or(i64::MAX));
+        Ok(texts)
     }
 
-    /// A tokenizer.
+    /// A tokenizer. Each byte or token so far takes it as long as several elements of a tensor.
     pub fn tokenizer(
-        &self,
+        &mut self,
         name: &'static str,
         object: Given<'a, 'py>,
     ) -> PyResult<std::sync::Arc<lz_ops::tokenizer::Tokenizer>> {
         let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        self.elements = self.elements.saturating_mul(TOKENIZER_WEIGHT);
         text::tokenizer(&self.operation.name, name, &object)
     }
 

@@ -52,7 +52,9 @@ fn which<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
-    let plan = engine()?.which(info, &context).map_err(|error| raise(py, &error))?;
+    let engine = engine()?;
+    // Judging tokenizers takes long.
+    let plan = py.detach(|| engine.which(info, &context)).map_err(|error| raise(py, &error))?;
     let answer = PyDict::new(py);
     answer.set_item("kernel_id", plan.kernel)?;
     answer.set_item("score", plan.score)?;
@@ -72,7 +74,8 @@ fn explain<'py>(
 ) -> PyResult<PyExplanation> {
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
-    let explanation = engine()?.explain(info, &context);
+    let engine = engine()?;
+    let explanation = py.detach(|| engine.explain(info, &context));
     let json = serde_json::to_string(&explanation).map_err(|error| {
         PyValueError::new_err(format!("the explanation cannot be written as JSON: {error}"))
     })?;

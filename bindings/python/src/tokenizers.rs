@@ -5,12 +5,13 @@ use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::text::PyTokenizer;
+use crate::text::{PyTokenizer, interruptible};
 
 /// The tokenizer of an encoding of tiktoken, from ranks that are compiled in.
 #[pyfunction]
 fn tokenizer_of_encoding(py: Python<'_>, name: &str) -> PyResult<PyTokenizer> {
-    match py.detach(|| lz_tokenize::encoding(name)) {
+    let wanted = name.to_owned();
+    match interruptible(py, move || lz_tokenize::encoding(&wanted))? {
         None => Err(PyKeyError::new_err(name.to_owned())),
         Some(made) => made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string())),
     }
@@ -30,17 +31,19 @@ fn tokenizer_json<'py>(py: Python<'py>, tokenizer: &Bound<'py, PyTokenizer>) -> 
 
 /// The tokens that the definition itself gives for a text, whatever is locked or preferred: for proofs.
 #[pyfunction]
-fn defined_tokens(tokenizer: &Bound<'_, PyTokenizer>, text: &str) -> PyResult<Vec<u32>> {
-    let tokens = tokenizer.get().handle().encode(text, true);
+fn defined_tokens(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>, text: &str) -> PyResult<Vec<u32>> {
+    let handle = tokenizer.get().handle();
+    let tokens = py.detach(|| handle.encode(text, true));
     let tokens = tokens.map_err(|error| PyValueError::new_err(error.to_string()))?;
     Ok(tokens.into_iter().map(|token| token.id).collect())
 }
 
 /// Builds the preferred kernel and shows it equal; why it is not, if it is not.
 #[pyfunction]
-fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> Option<String> {
-    let handle: &Tokenizer = tokenizer.get().handle();
-    py.detach(|| lz_tokenize::prepare(handle)).err().map(|reason| reason.to_string())
+fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> PyResult<Option<String>> {
+    let handle: Tokenizer = tokenizer.get().handle().clone();
+    let prepared = interruptible(py, move || lz_tokenize::prepare(&handle))?;
+    Ok(prepared.err().map(|reason| reason.to_string()))
 }
 
 /// How many calls of a proven kernel are tried against the definition.

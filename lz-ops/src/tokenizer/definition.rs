@@ -9,14 +9,12 @@ use super::{Token, TokenizerError};
 pub struct Definition(tokenizers::Tokenizer);
 
 impl Definition {
-    /// Parses it. Truncation and padding are settings of a caller, not of the tokenizer: they are dropped.
+    /// Parses it. It states neither truncation nor padding.
     pub fn parse(json: &[u8]) -> Result<Definition, TokenizerError> {
         guarded(|| {
-            let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)
-                .map_err(|error| TokenizerError::Definition { message: error.to_string() })?;
-            tokenizer.with_padding(None);
-            tokenizer.with_truncation(None).map_err(failed)?;
-            Ok(Definition(tokenizer))
+            tokenizers::Tokenizer::from_bytes(json)
+                .map(Definition)
+                .map_err(|error| TokenizerError::Definition { message: error.to_string() })
         })
     }
 

@@ -1,5 +1,5 @@
 //! The digest of a definition: equal for files that give the same tokens by construction, whatever their spacing,
-//! their order of keys, and their settings of truncation and padding (which no call obeys).
+//! their order of keys, and their settings of truncation and padding (which are refused or ignored, never obeyed).
 
 use serde_json::Value;
 use sha2::{Digest, Sha256};

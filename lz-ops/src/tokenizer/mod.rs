@@ -5,6 +5,7 @@
 
 mod digest;
 mod known;
+mod limits;
 
 #[cfg(not(feature = "tokenizers"))]
 #[path = "absent.rs"]
@@ -66,6 +67,20 @@ pub enum TokenizerError {
         /// What is wrong.
         message: String,
     },
+    /// The definition is larger than any that is accepted.
+    Limit {
+        /// The part that exceeds a limit.
+        part: String,
+        /// The limit and what was found.
+        message: String,
+    },
+    /// The definition states truncation or padding, which no call does.
+    Setting {
+        /// `truncation` or `padding`.
+        name: &'static str,
+        /// What it states.
+        stated: String,
+    },
     /// The definition leaves out merges at random, so that it names no one sequence of tokens.
     Random {
         /// The probability of leaving out a merge.
@@ -86,6 +101,15 @@ impl fmt::Display for TokenizerError {
             TokenizerError::Unreadable { path, message } => write!(f, "cannot read `{path}`: {message}"),
             TokenizerError::Json { message } => write!(f, "the tokenizer is not JSON: {message}"),
             TokenizerError::Definition { message } => write!(f, "the JSON is not a tokenizer: {message}"),
+            TokenizerError::Limit { part, message } => {
+                write!(f, "`{part}` of the tokenizer exceeds a limit: {message}")
+            }
+            TokenizerError::Setting { name, stated } => write!(
+                f,
+                "the tokenizer states `{name}` ({stated}), but texts are encoded whole and without padding: set `{name}` to null, or \
+                 read the definition with `whole_texts` to ignore the setting and {} the rows yourself",
+                if *name == "padding" { "pad" } else { "cut" }
+            ),
             TokenizerError::Random { dropout } => {
                 write!(f, "a tokenizer with dropout {dropout} is random; set `dropout` to null")
             }
@@ -98,34 +122,48 @@ impl fmt::Display for TokenizerError {
 impl std::error::Error for TokenizerError {}
 
 impl Tokenizer {
-    /// Reads the content of a `tokenizer.json`.
+    /// Reads the content of a `tokenizer.json`. One that states truncation or padding is refused, because calls encode whole texts.
     pub fn from_json(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
-        let value: serde_json::Value = serde_json::from_slice(json)
+        Tokenizer::read(json, Settings::Refused)
+    }
+
+    /// The same, but truncation and padding are ignored: for callers that want whole texts.
+    pub fn whole_texts(json: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::read(json, Settings::Ignored)
+    }
+
+    fn read(json: &[u8], settings: Settings) -> Result<Tokenizer, TokenizerError> {
+        limits::check_size(json.len())?;
+        let mut value: serde_json::Value = serde_json::from_slice(json)
             .map_err(|error| TokenizerError::Json { message: error.to_string() })?;
+        limits::check(&value)?;
         let dropout =
             value.pointer("/model/dropout").filter(|dropout| dropout.as_f64().is_some_and(|p| p != 0.0));
         if let Some(dropout) = dropout {
             return Err(TokenizerError::Random { dropout: dropout.to_string() });
         }
+        let plain = settings.apply(&mut value)?;
         let digest = digest::of(&value);
         if let Some(same) = known::find(digest_bits(&digest)).filter(|known| known.shared.digest == digest) {
             return Ok(same);
         }
-        let definition = Definition::parse(json)?;
+        // Whoever reads the definition again, another process too, reads it without the settings.
+        let json = if plain { json.to_vec() } else { value.to_string().into_bytes() };
+        let definition = Definition::parse(&json)?;
         let shared = Shared { definition, json: json.into(), digest, prepared: OnceLock::new() };
         let tokenizer = Tokenizer { shared: Arc::new(shared) };
         known::remember(&tokenizer);
         Ok(tokenizer)
     }
 
-    /// Reads a `tokenizer.json`.
+    /// Reads a `tokenizer.json`, as [`Tokenizer::from_json`] does.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        let path = path.as_ref();
-        let json = std::fs::read(path).map_err(|error| TokenizerError::Unreadable {
-            path: path.display().to_string(),
-            message: error.to_string(),
-        })?;
-        Tokenizer::from_json(&json)
+        Tokenizer::from_json(&read_file(path.as_ref())?)
+    }
+
+    /// Reads a `tokenizer.json`, as [`Tokenizer::whole_texts`] does.
+    pub fn whole_texts_from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::whole_texts(&read_file(path.as_ref())?)
     }
 
     /// The living tokenizer with [these bits](lz_core::context::digest_bits) of a digest, for whoever judges by contexts.
@@ -169,6 +207,43 @@ impl Tokenizer {
     pub fn json(&self) -> &[u8] {
         &self.shared.json
     }
+}
+
+/// What becomes of truncation and padding that a definition states.
+#[derive(Clone, Copy)]
+enum Settings {
+    Refused,
+    Ignored,
+}
+
+impl Settings {
+    /// Whether the definition states neither; they are removed if they are ignored.
+    fn apply(self, definition: &mut serde_json::Value) -> Result<bool, TokenizerError> {
+        let mut plain = true;
+        for name in ["truncation", "padding"] {
+            let Some(stated) = definition.get_mut(name).filter(|stated| !stated.is_null()) else { continue };
+            match self {
+                Settings::Refused => {
+                    return Err(TokenizerError::Setting { name, stated: stated.to_string() });
+                }
+                Settings::Ignored => *stated = serde_json::Value::Null,
+            }
+            plain = false;
+        }
+        Ok(plain)
+    }
+}
+
+/// The bytes of a definition. Pipes and devices have no end, and are refused.
+fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
+    let unreadable =
+        |message: String| TokenizerError::Unreadable { path: path.display().to_string(), message };
+    let status = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
+    if !status.is_file() {
+        return Err(unreadable("it is not a regular file".to_owned()));
+    }
+    limits::check_size(usize::try_from(status.len()).unwrap_or(usize::MAX))?;
+    std::fs::read(path).map_err(|error| unreadable(error.to_string()))
 }
 
 impl Handle for Tokenizer {

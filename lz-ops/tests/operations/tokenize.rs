@@ -70,10 +70,46 @@ fn the_digest_tells_definitions_apart() {
     let other = JSON.replace("\"l d\"", "\"l e\"").replace("\"ld\"", "\"le\"").replace("Ġwor ld", "Ġwor le");
     let other = Tokenizer::from_json(other.replace("Ġworld", "Ġworle").as_bytes()).unwrap();
     assert_ne!(digest, other.digest());
-    let untruncated = JSON.replace("\"max_length\": 3", "\"max_length\": 4");
-    assert_ne!(untruncated, JSON);
-    assert_eq!(digest, Tokenizer::from_json(untruncated.as_bytes()).unwrap().digest());
     assert_eq!(tokenizer().json(), JSON.as_bytes());
+}
+
+const TRUNCATION: &str = r#"{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
+const PADDING: &str = r#"{"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 265,
+    "pad_type_id": 0, "pad_token": "<|end|>"}"#;
+
+#[test]
+fn truncation_and_padding_are_refused_or_ignored_on_request() {
+    for (name, stated) in [("truncation", TRUNCATION), ("padding", PADDING)] {
+        let json = JSON.replace(&format!("\"{name}\": null"), &format!("\"{name}\": {stated}"));
+        assert_ne!(json, JSON);
+        let refused = Tokenizer::from_json(json.as_bytes()).unwrap_err();
+        assert!(matches!(refused, TokenizerError::Setting { name: found, .. } if found == name));
+        for part in [name, "null", "whole_texts"] {
+            assert!(refused.to_string().contains(part), "{refused}");
+        }
+        let whole = Tokenizer::whole_texts(json.as_bytes()).unwrap();
+        assert_eq!(whole.digest(), tokenizer().digest());
+        assert_eq!(whole.encode("hello world hello", false), tokenizer().encode("hello world hello", false));
+        // What is passed on to other processes states nothing that they would refuse.
+        assert!(Tokenizer::from_json(whole.json()).is_ok());
+    }
+}
+
+#[test]
+fn a_file_that_is_no_regular_file_is_refused() {
+    let refused = Tokenizer::from_file("/dev/zero").unwrap_err();
+    assert!(refused.to_string().contains("not a regular file"), "{refused}");
+}
+
+#[test]
+fn definitions_beyond_the_limits_are_refused() {
+    let refused = |json: String| Tokenizer::from_json(json.as_bytes()).unwrap_err();
+    let large = refused(JSON.replace("\"id\": 267", "\"id\": 4294967294"));
+    assert!(matches!(&large, TokenizerError::Limit { part, .. } if part == "added_tokens"), "{large}");
+    let deep = "[".repeat(200_000);
+    assert!(matches!(refused(deep), TokenizerError::Json { .. }));
+    assert!(matches!(Tokenizer::from_json(b"{\"model\": \"\xff\"}"), Err(TokenizerError::Json { .. })));
+    assert!(matches!(Tokenizer::from_json(b"{\"model\": \"\0\"}"), Err(TokenizerError::Json { .. })));
 }
 
 #[test]

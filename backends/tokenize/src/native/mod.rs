@@ -17,7 +17,7 @@ use self::cache::Cache;
 use self::merge::{MOST_IDS, MOST_PAIRS, Merges, Pair};
 use self::split::Pattern;
 use self::vocabulary::Vocabulary;
-use crate::coder::{Coder, Encoded, encode_by_definition};
+use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
 use crate::definition::{self, ByteLevelBpe, TrimOffsets};
 use crate::frame::{Frame, Part};
 use crate::phrases::Phrases;
@@ -47,6 +47,7 @@ impl Coder for Native {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = Some(definition::BYTE_BPE);
+    const TRIAL: Trial = Trial::Texts;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Native, Reason> {
         Native::new(definition::byte_level_bpe(definition)?)
@@ -258,6 +259,16 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
     };
     let pairs: Vec<(u32, u32, u32)> = definition.merges.iter().map(pair).collect::<Result<_, Reason>>()?;
     Ok(Merges::new(bytes, &pairs))
+}
+
+/// The first token, if any, that merging its own bytes does not arrive at; `tokens` are those of the definition that are not added.
+pub fn unreachable(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Option<usize>, Reason> {
+    let merges = merges_of(definition, &definition.token_bytes())?;
+    let pairs = last_pairs(tokens, &merges);
+    let arrives = |id: usize, pair: &Option<Pair>| {
+        tokens[id].len() < 2 || pair.is_some_and(|pair| merges.token(pair.rank) as usize == id)
+    };
+    Ok(pairs.iter().enumerate().position(|(id, pair)| !arrives(id, pair)))
 }
 
 /// For each token, the pair that it comes from when its bytes are merged; `None` where they do not become one token.

@@ -4,7 +4,7 @@ use lz_core::{KernelError, Reason};
 use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
-use crate::coder::{Coder, Encoded, encode_by_definition};
+use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
 
 /// The definition, which needs no proof.
 pub struct ByDefinition;
@@ -13,6 +13,7 @@ impl Coder for ByDefinition {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = None;
+    const TRIAL: Trial = Trial::None;
 
     fn build(_: &Tokenizer, _: &Value) -> Result<ByDefinition, Reason> {
         Ok(ByDefinition)

@@ -10,7 +10,7 @@ use tokenizers_next::pipeline::{EncodeOptions, PipelineToken, PipelineTokenizer}
 use tokenizers_next::{canonicalize_value, from_json};
 
 use super::{guarded, panic_text, refused};
-use crate::coder::{Coder, Encoded};
+use crate::coder::{Coder, Encoded, Trial};
 
 /// Room for more tokens than this is given back.
 const MOST_KEPT: usize = 1 << 22;
@@ -26,6 +26,7 @@ impl Coder for Next {
     const OFFSETS: bool = false;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = None;
+    const TRIAL: Trial = Trial::CodePoints;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Next, Reason> {
         guarded(|| {

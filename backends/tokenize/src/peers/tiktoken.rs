@@ -6,7 +6,7 @@ use serde_json::Value;
 use tiktoken_rs::CoreBPE;
 
 use super::{guarded, ranked_tokens, refused};
-use crate::coder::{Coder, Encoded};
+use crate::coder::{Coder, Encoded, Trial};
 use crate::definition::{BYTE_BPE, byte_level_bpe};
 use crate::frame::Frame;
 
@@ -20,6 +20,8 @@ impl Coder for Tiktoken {
     const OFFSETS: bool = false;
     const DECODES: bool = false;
     const MODEL: Option<&'static str> = Some(BYTE_BPE);
+    // Its regular expressions have the tables of `regex-syntax`, as those of the definition have.
+    const TRIAL: Trial = Trial::Texts;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Tiktoken, Reason> {
         let definition = byte_level_bpe(definition)?;

@@ -24,7 +24,7 @@ use self::split::Split;
 pub use self::unigram::Unigram;
 pub use self::word_piece::WordPiece;
 use crate::added::{Cutter, Segment};
-use crate::coder::{Coder, Encoded, encode_by_definition};
+use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
 use crate::definition::{self, Post, declined};
 use crate::native::cache::{self, Cache};
 use crate::phrases::Phrases;
@@ -61,6 +61,7 @@ impl<M: Model> Coder for Words<M> {
     const OFFSETS: bool = true;
     const DECODES: bool = true;
     const MODEL: Option<&'static str> = Some(M::KIND);
+    const TRIAL: Trial = Trial::Texts;
 
     fn build(_: &Tokenizer, definition: &Value) -> Result<Words<M>, Reason> {
         let (model, vocabulary) = M::read(&definition["model"])?;

@@ -1,0 +1,184 @@
+//! Limits of tokenizer definitions. Definitions come from outside: none may take more memory or time than its size justifies.
+//!
+//! What real definitions have is far below each limit; the largest known file has 33 MB, 262 144 tokens and 514 906 merges.
+
+use serde_json::Value;
+
+use super::TokenizerError;
+
+/// Bytes of a definition.
+pub const MAX_BYTES: usize = 1 << 28;
+/// Objects and arrays inside each other.
+const MAX_DEPTH: usize = 24;
+/// Entries of one object or array.
+const MAX_ENTRIES: usize = 1 << 22;
+/// Bytes of a string inside the vocabulary, the merges and the added tokens.
+const MAX_TOKEN_BYTES: usize = 1 << 16;
+/// Bytes of all added tokens: they become an automaton whose size is a multiple of theirs.
+const MAX_ADDED_BYTES: usize = 1 << 22;
+/// Steps of the normalizer, the pre-tokenizer, the post-processor and the decoder together.
+const MAX_STEPS: usize = 64;
+/// Regular expressions: each may compile to several megabytes, whatever its length.
+const MAX_EXPRESSIONS: usize = 16;
+/// Bytes of a regular expression or of a string that is replaced.
+const MAX_EXPRESSION_BYTES: usize = 1 << 13;
+/// Ids are 32-bit signed integers in every result.
+const MAX_ID: u64 = i32::MAX as u64;
+
+/// The parts that are lists of steps.
+const STEPS: [&str; 4] = ["normalizer", "pre_tokenizer", "post_processor", "decoder"];
+
+/// Refuses text that is too large to be read.
+pub fn check_size(bytes: usize) -> Result<(), TokenizerError> {
+    if bytes > MAX_BYTES {
+        return exceeded("the file", "bytes", MAX_BYTES, bytes);
+    }
+    Ok(())
+}
+
+/// Refuses a definition beyond the limits.
+pub fn check(definition: &Value) -> Result<(), TokenizerError> {
+    let model = &definition["model"];
+    let added = &definition["added_tokens"];
+    check_tree("model", model, 1)?;
+    check_tree("added_tokens", added, 1)?;
+    let mut steps = Steps::default();
+    for part in STEPS {
+        check_tree(part, &definition[part], 1)?;
+        steps.count(part, &definition[part])?;
+    }
+    if let Some(vocabulary) = model["vocab"].as_object() {
+        vocabulary.iter().try_for_each(|(token, id)| check_id("model.vocab", token, id))?;
+    }
+    let mut bytes = 0;
+    for token in added.as_array().map(Vec::as_slice).unwrap_or_default() {
+        let content = token["content"].as_str().unwrap_or_default();
+        check_id("added_tokens", content, &token["id"])?;
+        bytes += content.len();
+    }
+    if bytes > MAX_ADDED_BYTES {
+        return exceeded("added_tokens", "bytes of text", MAX_ADDED_BYTES, bytes);
+    }
+    Ok(())
+}
+
+fn exceeded<T>(part: &str, what: &str, limit: usize, found: usize) -> Result<T, TokenizerError> {
+    Err(TokenizerError::Limit { part: part.to_owned(), message: format!("at most {limit} {what}, found {found}") })
+}
+
+/// Ids of other types are for the definition's own parser.
+fn check_id(part: &str, token: &str, id: &Value) -> Result<(), TokenizerError> {
+    match id.as_u64() {
+        Some(id) if id > MAX_ID => Err(TokenizerError::Limit {
+            part: part.to_owned(),
+            message: format!("ids are at most {MAX_ID}, found {id} for {:?}", shortened(token)),
+        }),
+        _ => Ok(()),
+    }
+}
+
+fn shortened(text: &str) -> &str {
+    &text[..text.floor_char_boundary(40.min(text.len()))]
+}
+
+/// Depth, entries and strings of one part.
+fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerError> {
+    let entries = match value {
+        Value::Array(items) => items.len(),
+        Value::Object(entries) => entries.len(),
+        Value::String(text) if matches!(part, "model" | "added_tokens") && text.len() > MAX_TOKEN_BYTES => {
+            return exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, text.len());
+        }
+        _ => return Ok(()),
+    };
+    if depth > MAX_DEPTH {
+        return exceeded(part, "nested lists and objects", MAX_DEPTH, depth);
+    }
+    if entries > MAX_ENTRIES {
+        return exceeded(part, "entries in a list or object", MAX_ENTRIES, entries);
+    }
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|item| check_tree(part, item, depth + 1)),
+        Value::Object(entries) => entries.iter().try_for_each(|(key, item)| {
+            if part == "model" && key.len() > MAX_TOKEN_BYTES {
+                return exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, key.len());
+            }
+            check_tree(part, item, depth + 1)
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// Steps and regular expressions so far.
+#[derive(Default)]
+struct Steps {
+    steps: usize,
+    expressions: usize,
+}
+
+impl Steps {
+    fn count(&mut self, part: &str, value: &Value) -> Result<(), TokenizerError> {
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| self.count(part, item)),
+            Value::Object(entries) => {
+                self.steps += usize::from(entries.contains_key("type"));
+                if self.steps > MAX_STEPS {
+                    return exceeded(part, "steps in all parts together", MAX_STEPS, self.steps);
+                }
+                self.expression(part, entries.get("pattern"))?;
+                entries.values().try_for_each(|item| self.count(part, item))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Plain strings are compiled as well.
+    fn expression(&mut self, part: &str, pattern: Option<&Value>) -> Result<(), TokenizerError> {
+        let text = pattern.and_then(|pattern| pattern["Regex"].as_str().or_else(|| pattern["String"].as_str()));
+        let Some(text) = text else { return Ok(()) };
+        self.expressions += usize::from(pattern.is_some_and(|pattern| pattern["Regex"].is_string()));
+        if self.expressions > MAX_EXPRESSIONS {
+            return exceeded(part, "regular expressions in all parts together", MAX_EXPRESSIONS, self.expressions);
+        }
+        if text.len() > MAX_EXPRESSION_BYTES {
+            return exceeded(part, "bytes in a pattern", MAX_EXPRESSION_BYTES, text.len());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn message(definition: &Value) -> String {
+        check(definition).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn each_limit_names_its_part_and_what_was_found() {
+        let mut nested = json!({"type": "Lowercase"});
+        for _ in 0..MAX_DEPTH {
+            nested = json!({"type": "Sequence", "normalizers": [nested]});
+        }
+        let step = json!({"type": "Split", "pattern": {"Regex": "a"}});
+        let cases = [
+            (json!({"model": {"vocab": {"a": 2_147_483_648u32}}}), ["model.vocab", "found 2147483648 for \"a\""]),
+            (json!({"added_tokens": [{"id": u32::MAX - 1, "content": "x"}]}), ["added_tokens", "found 4294967294"]),
+            (json!({"normalizer": nested}), ["normalizer", "nested"]),
+            (json!({"model": {"vocab": {"a".repeat(70_000): 1}}}), ["model", "found 70000"]),
+            (json!({"model": {"merges": ["a".repeat(70_000)]}}), ["model", "found 70000"]),
+            (json!({"pre_tokenizer": vec![json!({"type": "Digits"}); 65]}), ["pre_tokenizer", "found 65"]),
+            (json!({"decoder": vec![step; 17]}), ["decoder", "found 17"]),
+            (json!({"normalizer": {"pattern": {"String": "x".repeat(9000)}}}), ["normalizer", "found 9000"]),
+        ];
+        for (definition, wanted) in cases {
+            let found = message(&definition);
+            assert!(wanted.iter().all(|part| found.contains(part)), "{found}");
+        }
+        assert!(check(&json!({"model": {"vocab": {"a": 2_147_483_647u32, "b": -1, "c": null}}})).is_ok());
+        assert!(check_size(MAX_BYTES + 1).is_err() && check_size(MAX_BYTES).is_ok());
+    }
+}
