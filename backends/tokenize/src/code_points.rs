@@ -14,11 +14,24 @@ use crate::native::vocabulary::hash;
 use crate::proof::different;
 
 /// Code points of a text. A text is encoded at once; a text that differs is tried again by single code points.
-const PER_TEXT: u32 = 128;
+const PER_TEXT: usize = 128;
 
-/// Large blocks of characters of one kind: ideographs, Hangul, and scripts with thousands of letters. They are tried in two contexts,
-/// which tell letters, numbers, marks, spaces and punctuation apart.
-const UNIFORM: [(u32, u32); 10] = [
+/// Blocks of characters of many kinds. They come first, because that is where libraries differ.
+const VARIED: [(u32, u32); 9] = [
+    (0, 0x33ff),
+    (0x4dc0, 0x4dff),
+    (0xa490, 0xabff),
+    (0xd7a4, 0xdfff),
+    (0xf900, 0x11fff),
+    (0x14400, 0x167ff),
+    (0x16a40, 0x16fff),
+    (0x18e00, 0x1ffff),
+    (0xe0000, 0xe0fff),
+];
+
+/// Large blocks of characters of one kind: ideographs, Hangul, private characters, and scripts with thousands of letters. They are
+/// tried in two contexts, which tell letters, numbers, marks, spaces and punctuation apart.
+const UNIFORM: [(u32, u32); 9] = [
     (0x3400, 0x4dbf),
     (0x4e00, 0x9fff),
     (0xa000, 0xa48f),
@@ -28,54 +41,68 @@ const UNIFORM: [(u32, u32); 10] = [
     (0x16800, 0x16a3f),
     (0x17000, 0x18dff),
     (0x20000, 0x3ffff),
-    (0xe1000, 0x10_ffff),
 ];
 
-/// Blocks in the order in which they are tried. The last one is tried in steps of 256: nothing in it is assigned, or all is private.
-const BLOCKS: [(u32, u32, u32); 3] = [(0, 0x3ffff, 1), (0xe0000, 0xe0fff, 1), (0xe1000, 0x10_ffff, 256)];
+/// Nothing of this is assigned, or all is private; one of 256 is tried.
+const SAMPLED: (u32, u32) = (0xe1000, 0x10_ffff);
+
+/// The code points of one text.
+#[derive(Clone, Copy)]
+struct Run {
+    first: u32,
+    last: u32,
+    step: usize,
+    varied: bool,
+}
+
+impl Run {
+    /// All texts, in the order in which they are tried.
+    fn all() -> impl Iterator<Item = Run> {
+        let block = |(first, last), step, varied| {
+            (first..=last).step_by(PER_TEXT * step).map(move |first| Run { first, last, step, varied })
+        };
+        let varied = VARIED.into_iter().flat_map(move |range| block(range, 1, true));
+        let uniform = UNIFORM.into_iter().flat_map(move |range| block(range, 1, false));
+        varied.chain(uniform).chain(block(SAMPLED, 256, false))
+    }
+
+    fn points(self) -> impl Iterator<Item = char> {
+        (self.first..=self.last).step_by(self.step).take(PER_TEXT).filter_map(char::from_u32)
+    }
+
+    fn text(self) -> String {
+        let mut text = String::new();
+        self.points().for_each(|point| self.add(point, &mut text));
+        text
+    }
+
+    /// Adds a code point in its contexts: alone, between letters of each case, digits, punctuation and spaces, at the start and the
+    /// end of words and lines, after an apostrophe, repeated, and with a combining mark.
+    fn add(self, c: char, text: &mut String) {
+        let written = if self.varied {
+            write!(text, " {c} a{c}b A{c}b a{c}B 1{c}2 .{c}! '{c} x'{c}s {c}{c}{c}{c}  {c}\u{301}b\n{c}\n\n{c}  ")
+        } else {
+            write!(text, "a{c}1{c} ")
+        };
+        // Writing to a string cannot fail.
+        debug_assert!(written.is_ok());
+    }
+}
 
 /// The definition's answers for one tokenizer, as hashes of ids.
 #[derive(Default)]
 pub struct Answers(OnceLock<Vec<OnceLock<Option<u64>>>>);
 
-/// The texts, in order.
-fn starts() -> impl Iterator<Item = (u32, u32, u32)> {
-    BLOCKS.into_iter().flat_map(|(first, last, step)| {
-        (first..=last).step_by((PER_TEXT * step) as usize).map(move |start| (start, last, step))
-    })
-}
-
-/// One text, from its first code point.
-fn text((start, last, step): (u32, u32, u32)) -> String {
-    let mut text = String::new();
-    let points = (start..=last).step_by(step as usize).take(PER_TEXT as usize);
-    points.filter_map(char::from_u32).for_each(|point| contexts(point, &mut text));
-    text
-}
-
-/// Adds a code point in its contexts: alone, between letters of each case, digits, punctuation and spaces, at the start and the end of
-/// words and lines, after an apostrophe, repeated, and with a combining mark.
-fn contexts(c: char, text: &mut String) {
-    let uniform = UNIFORM.iter().any(|(first, last)| (*first..=*last).contains(&(c as u32)));
-    let written = if uniform {
-        write!(text, "a{c}1{c} ")
-    } else {
-        write!(text, " {c} a{c}b A{c}b a{c}B 1{c}2 .{c}! '{c} x'{c}s {c}{c}{c}{c}  {c}\u{301}b\n{c}\n\n{c}  ")
-    };
-    // Writing to a string cannot fail.
-    debug_assert!(written.is_ok());
-}
-
 /// Tries a candidate on all texts; the reason if it differs from the definition on any. The work is shared by all cores.
 pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) -> Result<(), Reason> {
-    let texts: Vec<(u32, u32, u32)> = starts().collect();
-    let answers = answers.0.get_or_init(|| texts.iter().map(|_| OnceLock::new()).collect());
+    let runs: Vec<Run> = Run::all().collect();
+    let answers = answers.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
     let first: OnceLock<Reason> = OnceLock::new();
-    lz_pool::for_each(texts.len(), &|number: usize| {
+    lz_pool::for_each(runs.len(), &|number: usize| {
         if first.get().is_some() {
             return;
         }
-        let text = text(texts[number]);
+        let text = runs[number].text();
         let wanted = *answers[number].get_or_init(|| {
             let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out)).ok()?;
             Some(digest(&wanted))
@@ -85,7 +112,7 @@ pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) ->
         let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
         let reason = match found {
             Ok(found) if digest(&found) == wanted => return,
-            Ok(_) => culprit(coder, tokenizer, texts[number]),
+            Ok(_) => culprit(coder, tokenizer, runs[number]),
             Err(error) => error.reason,
         };
         // Another thread may have found a difference at the same time.
@@ -95,11 +122,10 @@ pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) ->
 }
 
 /// Names the first code point of a text on which a candidate differs.
-fn culprit<C: Coder>(coder: &C, tokenizer: &Tokenizer, (start, last, step): (u32, u32, u32)) -> Reason {
-    let points = (start..=last).step_by(step as usize).take(PER_TEXT as usize);
-    for point in points.filter_map(char::from_u32) {
+fn culprit<C: Coder>(coder: &C, tokenizer: &Tokenizer, run: Run) -> Reason {
+    for point in run.points() {
         let mut text = String::new();
-        contexts(point, &mut text);
+        run.add(point, &mut text);
         let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out));
         let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
         if let (Ok(wanted), Ok(found)) = (wanted, found)
@@ -121,4 +147,21 @@ fn ids(encode: impl FnOnce(&mut Encoded) -> Result<(), KernelError>) -> Result<V
 fn digest(ids: &[i32]) -> u64 {
     let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
     hash(&bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_point_of_the_assigned_planes_is_tried_once() {
+        let mut tried: Vec<u32> = Run::all().flat_map(Run::points).map(u32::from).collect();
+        tried.sort_unstable();
+        let wanted: Vec<u32> = (0..=0x3ffff)
+            .chain(0xe0000..=0xe0fff)
+            .chain((0xe1000..=0x10_ffff).step_by(256))
+            .filter(|point| char::from_u32(*point).is_some())
+            .collect();
+        assert!(tried == wanted);
+    }
 }

@@ -1,9 +1,6 @@
 //! The one file that names the `tokenizers` crate. It must not know tensors.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
-use super::{Token, TokenizerError};
+use super::{Token, TokenizerError, contained};
 
 /// A parsed `tokenizer.json`.
 pub struct Definition(tokenizers::Tokenizer);
@@ -51,17 +48,11 @@ fn failed(error: tokenizers::Error) -> TokenizerError {
     TokenizerError::Failed { message: error.to_string() }
 }
 
-/// Definitions come from outside, and the crate panics on some of those that contradict themselves. Nothing that a panic
-/// could leave half done is used again: parsing makes a new value, encoding and decoding change only caches.
+/// The crate panics on some definitions that contradict themselves. Nothing that a panic could leave half done is used again: parsing
+/// makes a new value, encoding and decoding change only caches.
 fn guarded<T>(work: impl FnOnce() -> Result<T, TokenizerError>) -> Result<T, TokenizerError> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(TokenizerError::Failed { message: panic_text(&*panic).to_owned() }))
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    panic
-        .downcast_ref::<String>()
-        .map(String::as_str)
-        .or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("a panic without a message")
+    contained(work).unwrap_or_else(|message| {
+        let message = format!("the `tokenizers` library cannot use this definition: {message}");
+        Err(TokenizerError::Failed { message })
+    })
 }

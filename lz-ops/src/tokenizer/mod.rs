@@ -3,6 +3,7 @@
 //! What a definition means is the business of the `tokenizers` crate, behind the feature of that name. Without the feature
 //! no handle can be made, and everything else of this crate works as before.
 
+mod contained;
 mod digest;
 mod known;
 mod limits;
@@ -19,6 +20,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, OnceLock, Weak};
 
+pub use contained::contained;
 use definition::Definition;
 use lz_core::context::digest_bits;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};

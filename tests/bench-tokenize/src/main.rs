@@ -119,7 +119,7 @@ fn tokenizer(name: &str) -> Tokenizer {
 }
 
 fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/oracles/tokenizers-2")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/oracles/tokenizers-3")
 }
 
 fn read(name: &str) -> String {

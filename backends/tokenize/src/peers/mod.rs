@@ -5,12 +5,10 @@ mod github_bpe;
 mod next;
 mod tiktoken;
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 pub use definition::ByDefinition;
 pub use github_bpe::GithubBpe;
 use lz_core::{Reason, ReasonCode};
+use lz_ops::tokenizer::contained;
 pub use next::Next;
 pub use tiktoken::Tiktoken;
 
@@ -18,16 +16,12 @@ use crate::definition::ByteLevelBpe;
 
 /// Libraries check what they are given by asserting; a definition that they refuse so is one that they cannot be like.
 fn guarded<T>(work: impl FnOnce() -> Result<T, Reason>) -> Result<T, Reason> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(refused(panic_text(&*panic))))
+    contained(work).unwrap_or_else(|message| Err(refused(message)))
 }
 
-fn refused(message: impl Into<String>) -> Reason {
+fn refused(message: impl std::fmt::Display) -> Reason {
+    let message = format!("the library cannot use this definition: {message}");
     Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer").message(message)
-}
-
-fn panic_text(panic: &(dyn Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message")
 }
 
 /// The tokens of a model whose ids are its ranks, as those libraries take them: what is merged is known by its id alone. Added

@@ -1,15 +1,14 @@
 //! Hugging Face `tokenizers` 1.0, which was written anew: another library that reads the same files.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, PoisonError};
 
 use lz_core::{KernelError, Reason};
-use lz_ops::tokenizer::Tokenizer;
+use lz_ops::tokenizer::{Tokenizer, contained};
 use serde_json::Value;
 use tokenizers_next::pipeline::{EncodeOptions, PipelineToken, PipelineTokenizer};
 use tokenizers_next::{canonicalize_value, from_json};
 
-use super::{guarded, panic_text, refused};
+use super::{guarded, refused};
 use crate::coder::{Coder, Encoded, Trial};
 
 /// Room for more tokens than this is given back.
@@ -31,10 +30,6 @@ impl Coder for Next {
     fn build(_: &Tokenizer, definition: &Value) -> Result<Next, Reason> {
         guarded(|| {
             let mut definition = definition.clone();
-            // Settings of a caller, which no call obeys.
-            for setting in ["truncation", "padding"] {
-                definition[setting] = Value::Null;
-            }
             canonicalize_value(&mut definition).map_err(|error| refused(error.to_string()))?;
             let built = from_json(&definition.to_string()).map_err(|error| refused(error.to_string()))?;
             Ok(Next { built, rooms: Mutex::default() })
@@ -69,8 +64,8 @@ impl Coder for Next {
 }
 
 fn attempt<T>(work: impl FnOnce() -> tokenizers_next::Result<T>) -> Result<T, KernelError> {
-    match catch_unwind(AssertUnwindSafe(work)) {
+    match contained(work) {
         Ok(result) => result.map_err(|error| KernelError::failed(error.to_string())),
-        Err(panic) => Err(KernelError::failed(panic_text(&*panic))),
+        Err(message) => Err(KernelError::failed(message)),
     }
 }
