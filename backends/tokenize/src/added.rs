@@ -1,6 +1,6 @@
 //! Added tokens, cut out of a text before anything else is done to it.
 
-use aho_corasick::{AhoCorasick, MatchKind};
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
 use lz_core::{Reason, ReasonCode};
 
 use crate::definition::Added;
@@ -11,6 +11,9 @@ pub struct Cutter {
     automaton: AhoCorasick,
     tokens: Vec<Added>,
 }
+
+/// Tokens of more bytes than this become no DFA, whose states take up to a kilobyte for each of them.
+const MAX_DFA_BYTES: usize = 1 << 14;
 
 /// A part of a text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +42,9 @@ impl Cutter {
         if tokens.is_empty() {
             return Ok(None);
         }
+        let bytes: usize = tokens.iter().map(|token| token.content.len()).sum();
         let built = AhoCorasick::builder()
+            .kind((bytes > MAX_DFA_BYTES).then_some(AhoCorasickKind::ContiguousNFA))
             .match_kind(MatchKind::LeftmostLongest)
             .build(tokens.iter().map(|token| token.content.as_bytes()));
         let automaton =

@@ -54,9 +54,10 @@ pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
 /// Builds the kernel that calls for a tokenizer prefer and shows it equal, so that no call has to wait for it. Says why not if none of
 /// ours is equal and the next library is not either. Calls do the same by themselves when they first need it.
 pub fn prepare(tokenizer: &Tokenizer) -> Result<(), Reason> {
-    let prepared = prepare_first(tokenizer);
-    proof::set_prepared(tokenizer);
-    prepared
+    if proof::is_prepared(tokenizer) {
+        return prepare_first(tokenizer);
+    }
+    proof::sharing_definition(tokenizer, || prepare_first(tokenizer))
 }
 
 fn prepare_first(tokenizer: &Tokenizer) -> Result<(), Reason> {

@@ -2,7 +2,7 @@
 //! probes (and on every code point, if it has Unicode tables of its own) before it is first used, and tried again on real texts ever after, the less often the longer it holds.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use lz_core::{Reason, ReasonCode};
 use lz_ops::tokenizer::Tokenizer;
@@ -51,22 +51,42 @@ pub struct Prepared {
     github_bpe: Slot<GithubBpe>,
     probes: OnceLock<Vec<Probe>>,
     answers: code_points::Answers,
+    /// The parsed definition while several candidates are built.
+    parsed: Mutex<Option<Arc<Value>>>,
     /// Set once the preferred kernel was made ready.
     ready: OnceLock<()>,
     /// The kind of its model, once somebody has read it.
     model: OnceLock<&'static str>,
 }
 
+impl Prepared {
+    /// The parsed definition.
+    fn definition(&self, tokenizer: &Tokenizer) -> Result<Arc<Value>, Reason> {
+        let shared = self.parsed.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(shared) = shared {
+            return Ok(shared);
+        }
+        let parsed = tokenizer.parsed();
+        parsed
+            .map(Arc::new)
+            .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))
+    }
+}
+
+/// Parses the definition once for all candidates that `work` builds.
+pub fn sharing_definition<T>(tokenizer: &Tokenizer, work: impl FnOnce() -> T) -> T {
+    let Some(prepared) = tokenizer.prepared(Prepared::default) else { return work() };
+    let set = |parsed| *prepared.parsed.lock().unwrap_or_else(PoisonError::into_inner) = parsed;
+    set(prepared.definition(tokenizer).ok());
+    let done = work();
+    set(None);
+    prepared.ready.get_or_init(|| ());
+    done
+}
+
 /// Whether the preferred kernel of a tokenizer was made ready.
 pub fn is_prepared(tokenizer: &Tokenizer) -> bool {
     tokenizer.prepared(Prepared::default).is_none_or(|prepared| prepared.ready.get().is_some())
-}
-
-/// Records that it was.
-pub fn set_prepared(tokenizer: &Tokenizer) {
-    if let Some(prepared) = tokenizer.prepared(Prepared::default) {
-        prepared.ready.get_or_init(|| ());
-    }
 }
 
 /// A candidate that has its place.
@@ -132,8 +152,7 @@ fn prove<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Pro
     if C::TRIAL == Trial::None {
         return Ok(Proven::new(C::build(tokenizer, &Value::Null)?, None));
     }
-    let definition: Value = serde_json::from_slice(tokenizer.json())
-        .map_err(|error| Reason::new(ReasonCode::TokenizerInvalid).message(error.to_string()))?;
+    let definition = prepared.definition(tokenizer)?;
     prepared.model.get_or_init(|| model_kind(&definition));
     check_ids(&definition)?;
     let coder = C::build(tokenizer, &definition)?;

@@ -265,8 +265,10 @@ fn ids_that_are_far_apart_take_no_tables() {
 #[test]
 fn many_long_added_tokens_take_no_large_automaton() {
     let token = |number: usize| {
-        json!({"id": number, "content": format!("{number}{}", "\u{7f}x".repeat(2000)), "single_word": false, "lstrip": false,
-            "rstrip": false, "normalized": false, "special": false})
+        // Characters of all kinds, so that the states of an automaton have many different successors.
+        let content: String = ('!'..'\u{7ff}').cycle().skip(number).step_by(7).take(3000).collect();
+        json!({"id": number, "content": content, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+            "special": false})
     };
     let added: Vec<Value> = (0..90).map(token).collect();
     let mut definition: Value = serde_json::from_str(DEFINITIONS[0]).unwrap();

@@ -9,49 +9,72 @@ const WITHOUT_EFFECT: [&str; 3] = ["version", "truncation", "padding"];
 
 /// SHA-256 of the canonical text of everything that can change tokens.
 pub fn of(definition: &Value) -> [u8; 32] {
-    let mut text = String::new();
+    let mut text = Canonical { bytes: Vec::with_capacity(FLUSH + 4096), hash: Sha256::new() };
     match definition {
         Value::Object(parts) => {
             // A part that is null is as good as absent.
             let parts = parts
                 .iter()
                 .filter(|(key, value)| !WITHOUT_EFFECT.contains(&key.as_str()) && !value.is_null());
-            write_object(parts.collect(), &mut text);
+            text.object(parts.collect());
         }
-        other => write(other, &mut text),
+        other => text.value(other),
     }
-    Sha256::digest(text.as_bytes()).into()
+    text.hash.update(&text.bytes);
+    text.hash.finalize().into()
 }
 
-fn write(value: &Value, text: &mut String) {
-    match value {
-        Value::Object(entries) => write_object(entries.iter().collect(), text),
-        Value::Array(items) => {
-            text.push('[');
-            for (position, item) in items.iter().enumerate() {
-                if position > 0 {
-                    text.push(',');
+/// Bytes that are hashed at once.
+const FLUSH: usize = 1 << 16;
+
+/// The canonical text, hashed as it is written: definitions are large.
+struct Canonical {
+    bytes: Vec<u8>,
+    hash: Sha256,
+}
+
+impl Canonical {
+    fn value(&mut self, value: &Value) {
+        match value {
+            Value::Object(entries) => self.object(entries.iter().collect()),
+            Value::Array(items) => {
+                self.bytes.push(b'[');
+                for (position, item) in items.iter().enumerate() {
+                    if position > 0 {
+                        self.bytes.push(b',');
+                    }
+                    self.value(item);
                 }
-                write(item, text);
+                self.bytes.push(b']');
             }
-            text.push(']');
+            Value::String(text) => self.string(text),
+            scalar => self.bytes.extend_from_slice(scalar.to_string().as_bytes()),
         }
-        scalar => text.push_str(&scalar.to_string()),
+        if self.bytes.len() >= FLUSH {
+            self.hash.update(&self.bytes);
+            self.bytes.clear();
+        }
     }
-}
 
-fn write_object(mut entries: Vec<(&String, &Value)>, text: &mut String) {
-    entries.sort_by_key(|(key, _)| *key);
-    text.push('{');
-    for (position, (key, value)) in entries.into_iter().enumerate() {
-        if position > 0 {
-            text.push(',');
+    fn object(&mut self, mut entries: Vec<(&String, &Value)>) {
+        entries.sort_unstable_by_key(|(key, _)| *key);
+        self.bytes.push(b'{');
+        for (position, (key, value)) in entries.into_iter().enumerate() {
+            if position > 0 {
+                self.bytes.push(b',');
+            }
+            self.string(key);
+            self.bytes.push(b':');
+            self.value(value);
         }
-        text.push_str(&Value::from(key.as_str()).to_string());
-        text.push(':');
-        write(value, text);
+        self.bytes.push(b'}');
     }
-    text.push('}');
+
+    fn string(&mut self, text: &str) {
+        // Writing a string to memory cannot fail.
+        let written = serde_json::to_writer(&mut self.bytes, text);
+        debug_assert!(written.is_ok());
+    }
 }
 
 #[cfg(test)]

@@ -42,6 +42,9 @@ pub fn check(definition: &Value) -> Result<(), TokenizerError> {
     let added = &definition["added_tokens"];
     check_tree("model", model, 1)?;
     check_tree("added_tokens", added, 1)?;
+    check_tokens("model.vocab", &model["vocab"])?;
+    check_tokens("model.merges", &model["merges"])?;
+    check_tokens("added_tokens", added)?;
     let mut steps = Steps::default();
     for part in STEPS {
         check_tree(part, &definition[part], 1)?;
@@ -81,14 +84,11 @@ fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(40.min(text.len()))]
 }
 
-/// Depth, entries and strings of one part.
+/// Depth and entries of one part.
 fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerError> {
     let entries = match value {
         Value::Array(items) => items.len(),
         Value::Object(entries) => entries.len(),
-        Value::String(text) if matches!(part, "model" | "added_tokens") && text.len() > MAX_TOKEN_BYTES => {
-            return exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, text.len());
-        }
         _ => return Ok(()),
     };
     if depth > MAX_DEPTH {
@@ -99,12 +99,23 @@ fn check_tree(part: &str, value: &Value, depth: usize) -> Result<(), TokenizerEr
     }
     match value {
         Value::Array(items) => items.iter().try_for_each(|item| check_tree(part, item, depth + 1)),
-        Value::Object(entries) => entries.iter().try_for_each(|(key, item)| {
-            if part == "model" && key.len() > MAX_TOKEN_BYTES {
-                return exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, key.len());
-            }
-            check_tree(part, item, depth + 1)
-        }),
+        Value::Object(entries) => entries.values().try_for_each(|item| check_tree(part, item, depth + 1)),
+        _ => Ok(()),
+    }
+}
+
+/// Strings of a list or of the keys of an object; the nesting was checked before.
+fn check_tokens(part: &str, value: &Value) -> Result<(), TokenizerError> {
+    let check = |text: &str| match text.len() > MAX_TOKEN_BYTES {
+        true => exceeded(part, "bytes in a token", MAX_TOKEN_BYTES, text.len()),
+        false => Ok(()),
+    };
+    match value {
+        Value::String(text) => check(text),
+        Value::Array(items) => items.iter().try_for_each(|item| check_tokens(part, item)),
+        Value::Object(entries) => {
+            entries.iter().try_for_each(|(key, item)| check(key).and_then(|()| check_tokens(part, item)))
+        }
         _ => Ok(()),
     }
 }

@@ -18,7 +18,7 @@ use std::any::Any;
 use std::fmt;
 use std::ops::Range;
 use std::path::Path;
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use contained::contained;
 use definition::Definition;
@@ -36,6 +36,8 @@ struct Shared {
     definition: Definition,
     json: Box<[u8]>,
     digest: [u8; 32],
+    /// The parsed JSON, for the first who reads it: parsing takes as long as the rest of loading.
+    parsed: Mutex<Option<serde_json::Value>>,
     /// What a backend has made of it.
     prepared: OnceLock<Box<dyn Any + Send + Sync>>,
 }
@@ -136,8 +138,7 @@ impl Tokenizer {
 
     fn read(json: &[u8], settings: Settings) -> Result<Tokenizer, TokenizerError> {
         limits::check_size(json.len())?;
-        let mut value: serde_json::Value = serde_json::from_slice(json)
-            .map_err(|error| TokenizerError::Json { message: error.to_string() })?;
+        let mut value = parse(json)?;
         limits::check(&value)?;
         let dropout =
             value.pointer("/model/dropout").filter(|dropout| dropout.as_f64().is_some_and(|p| p != 0.0));
@@ -152,7 +153,8 @@ impl Tokenizer {
         // Whoever reads the definition again, another process too, reads it without the settings.
         let json = if plain { json.to_vec() } else { value.to_string().into_bytes() };
         let definition = Definition::parse(&json)?;
-        let shared = Shared { definition, json: json.into(), digest, prepared: OnceLock::new() };
+        let parsed = Mutex::new(Some(value));
+        let shared = Shared { definition, json: json.into(), digest, parsed, prepared: OnceLock::new() };
         let tokenizer = Tokenizer { shared: Arc::new(shared) };
         known::remember(&tokenizer);
         Ok(tokenizer)
@@ -205,6 +207,13 @@ impl Tokenizer {
         self.shared.definition.decode(ids, skip_special_tokens)
     }
 
+    /// The parsed definition. It is kept for the first who asks and parsed again for others, because it takes several times the
+    /// memory of its text.
+    pub fn parsed(&self) -> Result<serde_json::Value, TokenizerError> {
+        let kept = self.shared.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
+        kept.map_or_else(|| parse(self.json()), Ok)
+    }
+
     /// What it was made from, for kernels that read definitions themselves.
     pub fn json(&self) -> &[u8] {
         &self.shared.json
@@ -234,6 +243,10 @@ impl Settings {
         }
         Ok(plain)
     }
+}
+
+fn parse(json: &[u8]) -> Result<serde_json::Value, TokenizerError> {
+    serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })
 }
 
 /// The bytes of a definition. Pipes and devices have no end, and are refused.

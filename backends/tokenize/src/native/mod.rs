@@ -251,8 +251,11 @@ fn merges_of(definition: &ByteLevelBpe, tokens: &[Vec<u8>]) -> Result<Merges, Re
     if let Some(byte) = bytes.iter().position(|id| *id == u32::MAX) {
         return Err(incomplete(format!("none for byte {byte}")));
     }
+    let mut joined = String::new();
     let pair = |(left, right): &(String, String)| {
-        let joined = format!("{left}{right}");
+        joined.clear();
+        joined.push_str(left);
+        joined.push_str(right);
         let id =
             |token: &str| ids.get(token).copied().ok_or_else(|| incomplete(format!("none for {token:?}")));
         Ok((id(left)?, id(right)?, id(&joined)?))

@@ -89,7 +89,8 @@ def sentencepiece_model(tokenizer: _native.Tokenizer) -> bytes | None:
 def _from_object(tokenizer: Any) -> _native.Tokenizer:
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if callable(getattr(inner, "to_str", None)):
-        return _native.Tokenizer.from_json(inner.to_str())
+        # Transformers sets truncation and padding for each call, and leaves there what the last one asked for.
+        return _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
     if callable(getattr(tokenizer, "serialized_model_proto", None)):
         return _from_sentencepiece(tokenizer.serialized_model_proto())
     name = getattr(tokenizer, "name", None)

@@ -98,7 +98,8 @@ def _state(fast: Any) -> _State:
         with state.lock:
             definition = inner.to_str()
             state.plain_types = '"type_id":1' not in json.dumps(_single(definition), separators=(",", ":"))
-            state.tokenizer = _native.Tokenizer.from_json(definition)
+            # Truncation and padding are those of the last call; this one's are applied to the rows.
+            state.tokenizer = _native.Tokenizer.from_json(definition, whole_texts=True)
             state.key = key
     return state
 

@@ -1,0 +1,152 @@
+"""What tokenizer files may hold, and that loading and encoding leave the interpreter to others."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import layerzero as lz
+
+
+@pytest.fixture
+def definition(tokenizer_path):
+    with open(tokenizer_path, encoding="utf-8") as file:
+        return json.load(file)
+
+
+TRUNCATION = {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}
+PADDING = {"strategy": "BatchLongest", "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
+
+
+@pytest.mark.parametrize(("name", "stated"), [("truncation", TRUNCATION), ("padding", PADDING)])
+def test_truncation_and_padding_are_refused_or_ignored_on_request(tmp_path, definition, name, stated):
+    text = "hello world hello world"
+    wanted = lz.tokenize(text, lz.Tokenizer.from_json(json.dumps(definition)))
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps({**definition, name: stated}), encoding="utf-8")
+    for load in (lambda: lz.tokenize(text, path), lambda: lz.Tokenizer.from_file(path)):
+        with pytest.raises(ValueError, match=f"states `{name}`.*whole_texts"):
+            load()
+    assert lz.tokenize(text, lz.Tokenizer.from_file(path, whole_texts=True)) == wanted
+    assert lz.tokenize(text, lz.Tokenizer.from_json(path.read_text(encoding="utf-8"), whole_texts=True)) == wanted
+
+
+def test_an_id_that_does_not_fit_is_refused(definition):
+    definition["added_tokens"][0]["id"] = 4294967294
+    with pytest.raises(ValueError, match="`added_tokens` of the tokenizer exceeds a limit.*4294967294"):
+        lz.Tokenizer.from_json(json.dumps(definition))
+
+
+def test_nesting_and_pipes_are_refused(tmp_path, definition):
+    with pytest.raises(ValueError, match="recursion limit"):
+        lz.Tokenizer.from_json("[" * 100_000)
+    nested = {"type": "Lowercase"}
+    for _ in range(40):
+        nested = {"type": "Sequence", "normalizers": [nested]}
+    with pytest.raises(ValueError, match="`normalizer`.*nested"):
+        lz.Tokenizer.from_json(json.dumps({**definition, "normalizer": nested}))
+    pipe = tmp_path / "pipe.json"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="not a regular file"):
+        lz.Tokenizer.from_file(pipe)
+
+
+def large(definition, size=60_000):
+    """A byte-level BPE with many more tokens, each made of two that come before it."""
+    vocabulary = dict(definition["model"]["vocab"])
+    merges = list(definition["model"]["merges"])
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    level = [one for one in letters if one in vocabulary]
+    number = 1 + max(max(vocabulary.values()), max(token["id"] for token in definition["added_tokens"]))
+    known = set(vocabulary)
+    while len(vocabulary) < size:
+        following = []
+        for left in level:
+            for right in letters:
+                made = left + right
+                if right in known and made not in known and len(vocabulary) < size:
+                    known.add(made)
+                    vocabulary[made] = number
+                    merges.append(f"{left} {right}" if isinstance(merges[0], str) else [left, right])
+                    following.append(made)
+                    number += 1
+        level = following
+    return json.dumps({**definition, "model": {**definition["model"], "vocab": vocabulary, "merges": merges}})
+
+
+def runs_meanwhile(work):
+    """Whether another thread runs while `work` does, though nobody takes the interpreter lock from a thread that holds it."""
+    gate, seen = threading.Lock(), threading.Event()
+    before = sys.getswitchinterval()
+
+    def other():
+        with gate:
+            seen.set()
+
+    gate.acquire()
+    thread = threading.Thread(target=other)
+    thread.start()
+    sys.setswitchinterval(1000.0)
+    try:
+        gate.release()
+        work()
+        return seen.is_set()
+    finally:
+        sys.setswitchinterval(before)
+        thread.join()
+
+
+def test_others_run_while_a_tokenizer_is_loaded_and_made_ready(definition):
+    text = large(definition)
+    assert runs_meanwhile(lambda: lz.Tokenizer.from_json(text))
+    tokenizer = lz.Tokenizer.from_json(large(definition, 61_000))
+    assert runs_meanwhile(lambda: lz.ops.tokenize_encode(["a"], tokenizer))
+
+
+def test_others_run_while_few_long_texts_are_encoded_and_decoded(tokenizer_path):
+    tokenizer = lz.Tokenizer.from_file(tokenizer_path)
+    tokens, indptr = lz.ops.tokenize_encode(["ready"], tokenizer)[:2]
+    texts = ["hello wonderful world " * 20_000] * 3
+    assert runs_meanwhile(lambda: lz.ops.tokenize_encode(texts, tokenizer))
+    assert len(tokens) and len(indptr) == 2
+
+
+PROGRAM = """
+import json, os, signal, sys, threading, time
+import layerzero as lz
+text = open(sys.argv[1], encoding="utf-8").read()
+threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+try:
+    for number in range(10_000):
+        tokenizer = lz.Tokenizer.from_json(text.replace('"version": "1.0"', f'"version": "1.{number}"'))
+        del tokenizer
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+def test_ctrl_c_ends_loading(tmp_path, definition):
+    path = tmp_path / "large.json"
+    path.write_text(large(definition), encoding="utf-8")
+    done = subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=False, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "interrupted", done.stderr
+    assert done.returncode != -signal.SIGSEGV
+
+
+def test_explain_prints_no_panic(tmp_path, definition):
+    """A token that no merges lead to, which one of the libraries asserts not to exist."""
+    definition["model"]["vocab"] = {**definition["model"]["vocab"], "zq": 1 + max(definition["model"]["vocab"].values())}
+    definition["added_tokens"] = []
+    definition["post_processor"] = None
+    definition["model"]["ignore_merges"] = True
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(definition), encoding="utf-8")
+    program = "import sys, layerzero as lz; print(lz.explain('tokenize.encode', ['a'], lz.Tokenizer.from_file(sys.argv[1])))"
+    done = subprocess.run([sys.executable, "-c", program, str(path)], check=False, capture_output=True, text=True, timeout=300)
+    assert "tokenize.github_bpe.encode" in done.stdout
+    assert "panicked" not in done.stderr + done.stdout
+    assert "no merges lead to" in done.stdout
