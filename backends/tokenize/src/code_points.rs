@@ -46,6 +46,12 @@ const UNIFORM: [(u32, u32); 9] = [
 /// Nothing of this is assigned, or all is private; one of 256 is tried.
 const SAMPLED: (u32, u32) = (0xe1000, 0x10_ffff);
 
+/// Characters that the latest versions of Unicode added, of every class. Their neighborhoods are tried before all else, because a
+/// library with other tables differs there: it is declined after a hundredth of the work.
+const RECENT: [u32; 14] = [
+    0x0897, 0x1acf, 0x1aeb, 0x1b4e, 0x1c89, 0xa7cb, 0x10d40, 0x10ed0, 0x11b60, 0x11bc0, 0x11de0, 0x16ea0, 0x1e6c0, 0x1fae9,
+];
+
 /// The code points of one text.
 #[derive(Clone, Copy)]
 struct Run {
@@ -64,6 +70,12 @@ impl Run {
         let varied = VARIED.into_iter().flat_map(move |range| block(range, 1, true));
         let uniform = UNIFORM.into_iter().flat_map(move |range| block(range, 1, false));
         varied.chain(uniform).chain(block(SAMPLED, 256, false))
+    }
+
+    /// The texts that are tried first.
+    fn recent() -> impl Iterator<Item = Run> {
+        let around = |point: u32| Run { first: point - 16, last: point + 31, step: 1, varied: true };
+        RECENT.into_iter().map(around)
     }
 
     fn points(self) -> impl Iterator<Item = char> {
@@ -95,6 +107,16 @@ pub struct Answers(OnceLock<Vec<OnceLock<Option<u64>>>>);
 
 /// Tries a candidate on all texts; the reason if it differs from the definition on any. The work is shared by all cores.
 pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) -> Result<(), Reason> {
+    for run in Run::recent() {
+        let text = run.text();
+        let wanted = ids(|out| encode_by_definition(tokenizer, &text, false, out));
+        let found = ids(|out| coder.encode(tokenizer, &[&text], false, out));
+        if let (Ok(wanted), Ok(found)) = (wanted, found)
+            && wanted != found
+        {
+            return Err(culprit(coder, tokenizer, run));
+        }
+    }
     let runs: Vec<Run> = Run::all().collect();
     let answers = answers.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
     let first: OnceLock<Reason> = OnceLock::new();
