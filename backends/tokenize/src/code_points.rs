@@ -49,7 +49,8 @@ const SAMPLED: (u32, u32) = (0xe1000, 0x10_ffff);
 /// Characters that the latest versions of Unicode added, of every class. Their neighborhoods are tried before all else, because a
 /// library with other tables differs there: it is declined after a hundredth of the work.
 const RECENT: [u32; 14] = [
-    0x0897, 0x1acf, 0x1aeb, 0x1b4e, 0x1c89, 0xa7cb, 0x10d40, 0x10ed0, 0x11b60, 0x11bc0, 0x11de0, 0x16ea0, 0x1e6c0, 0x1fae9,
+    0x0897, 0x1acf, 0x1aeb, 0x1b4e, 0x1c89, 0xa7cb, 0x10d40, 0x10ed0, 0x11b60, 0x11bc0, 0x11de0, 0x16ea0,
+    0x1e6c0, 0x1fae9,
 ];
 
 /// The code points of one text.
@@ -92,7 +93,10 @@ impl Run {
     /// end of words and lines, after an apostrophe, repeated, and with a combining mark.
     fn add(self, c: char, text: &mut String) {
         let written = if self.varied {
-            write!(text, " {c} a{c}b A{c}b a{c}B 1{c}2 .{c}! '{c} x'{c}s {c}{c}{c}{c}  {c}\u{301}b\n{c}\n\n{c}  ")
+            write!(
+                text,
+                " {c} a{c}b A{c}b a{c}B 1{c}2 .{c}! '{c} x'{c}s {c}{c}{c}{c}  {c}\u{301}b\n{c}\n\n{c}  "
+            )
         } else {
             write!(text, "a{c}1{c} ")
         };

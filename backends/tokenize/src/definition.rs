@@ -144,7 +144,10 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
 pub fn check_ids(definition: &Value) -> Result<(), Reason> {
     let vocabulary = definition["model"]["vocab"].as_object();
     let added = definition["added_tokens"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let ids = vocabulary.into_iter().flat_map(|tokens| tokens.values()).chain(added.iter().map(|token| &token["id"]));
+    let ids = vocabulary
+        .into_iter()
+        .flat_map(|tokens| tokens.values())
+        .chain(added.iter().map(|token| &token["id"]));
     let (mut count, mut largest) = (0, 0);
     for id in ids.filter_map(Value::as_u64) {
         count += 1;

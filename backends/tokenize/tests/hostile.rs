@@ -60,7 +60,8 @@ const DEFINITIONS: [&str; 4] = [
     include_str!("../../../lz-ops/tests/data/word_piece.json"),
 ];
 
-const TEXTS: [&str; 4] = ["", "hello world <tool> aaaaaaaaaaaaaaaaaaaaaaaaaaaa", "Straße 東京\u{0} e\u{301} 12345", "  \n\t x'll"];
+const TEXTS: [&str; 4] =
+    ["", "hello world <tool> aaaaaaaaaaaaaaaaaaaaaaaaaaaa", "Straße 東京\u{0} e\u{301} 12345", "  \n\t x'll"];
 
 /// Memory is counted for the process: one definition at a time.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -122,9 +123,32 @@ fn odd() -> impl Strategy<Value = Value> {
             json!([["a", 1.5], ["b", null]]),
         ]),
         prop::sample::select(vec![
-            "BPE", "WordPiece", "Unigram", "WordLevel", "ByteLevel", "Metaspace", "Sequence", "Split", "Digits", "Punctuation",
-            "BertPreTokenizer", "Whitespace", "FixedLength", "UnicodeScripts", "Precompiled", "NFKC", "Strip", "Replace", "Prepend",
-            "TemplateProcessing", "BertProcessing", "RobertaProcessing", "ByteFallback", "Fuse", "CTC", "BPEDecoder",
+            "BPE",
+            "WordPiece",
+            "Unigram",
+            "WordLevel",
+            "ByteLevel",
+            "Metaspace",
+            "Sequence",
+            "Split",
+            "Digits",
+            "Punctuation",
+            "BertPreTokenizer",
+            "Whitespace",
+            "FixedLength",
+            "UnicodeScripts",
+            "Precompiled",
+            "NFKC",
+            "Strip",
+            "Replace",
+            "Prepend",
+            "TemplateProcessing",
+            "BertProcessing",
+            "RobertaProcessing",
+            "ByteFallback",
+            "Fuse",
+            "CTC",
+            "BPEDecoder",
         ])
         .prop_map(|name| json!(name)),
     ]
@@ -134,7 +158,9 @@ fn odd() -> impl Strategy<Value = Value> {
 fn paths(value: &Value, path: &mut Vec<String>, all: &mut Vec<Vec<String>>) {
     all.push(path.clone());
     let entries: Vec<(String, &Value)> = match value {
-        Value::Array(items) => items.iter().enumerate().map(|(place, item)| (place.to_string(), item)).collect(),
+        Value::Array(items) => {
+            items.iter().enumerate().map(|(place, item)| (place.to_string(), item)).collect()
+        }
         Value::Object(entries) => entries.iter().map(|(key, item)| (key.clone(), item)).collect(),
         _ => return,
     };
@@ -253,9 +279,14 @@ fn an_id_beyond_32_bits_is_refused() {
 fn ids_that_are_far_apart_take_no_tables() {
     let token = json!([{"id": 2_000_000_000, "content": "<x>", "single_word": false, "lstrip": false, "rstrip": false,
         "normalized": false, "special": true}]);
-    let every: Vec<KernelEntry> =
-        lz_tokenize::kernels().into_iter().filter(|entry| entry.spec.operation == "tokenize.encode").collect();
-    for json in [tiny(&json!({"a": 0, "h": 2_000_000_000}), &json!([])), tiny(&json!({"a": 0, "<x>": 2_000_000_000}), &token)] {
+    let every: Vec<KernelEntry> = lz_tokenize::kernels()
+        .into_iter()
+        .filter(|entry| entry.spec.operation == "tokenize.encode")
+        .collect();
+    for json in [
+        tiny(&json!({"a": 0, "h": 2_000_000_000}), &json!([])),
+        tiny(&json!({"a": 0, "<x>": 2_000_000_000}), &token),
+    ] {
         run(json.as_bytes(), every.clone()).unwrap();
         let tokenizer = Tokenizer::from_json(json.as_bytes()).unwrap();
         assert_eq!(tokenizer.encode("a", false).unwrap()[0].id, 0);

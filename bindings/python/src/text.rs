@@ -161,7 +161,9 @@ pub fn interruptible<T: Send + 'static>(
             Ok(done) => return Ok(done),
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
-                return Err(PyRuntimeError::new_err("loading the tokenizer panicked; please report the definition"));
+                return Err(PyRuntimeError::new_err(
+                    "loading the tokenizer panicked; please report the definition",
+                ));
             }
         }
     }

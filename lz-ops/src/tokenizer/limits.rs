@@ -66,7 +66,10 @@ pub fn check(definition: &Value) -> Result<(), TokenizerError> {
 }
 
 fn exceeded<T>(part: &str, what: &str, limit: usize, found: usize) -> Result<T, TokenizerError> {
-    Err(TokenizerError::Limit { part: part.to_owned(), message: format!("at most {limit} {what}, found {found}") })
+    Err(TokenizerError::Limit {
+        part: part.to_owned(),
+        message: format!("at most {limit} {what}, found {found}"),
+    })
 }
 
 /// Ids of other types are for the definition's own parser.
@@ -145,11 +148,17 @@ impl Steps {
 
     /// Plain strings are compiled as well.
     fn expression(&mut self, part: &str, pattern: Option<&Value>) -> Result<(), TokenizerError> {
-        let text = pattern.and_then(|pattern| pattern["Regex"].as_str().or_else(|| pattern["String"].as_str()));
+        let text =
+            pattern.and_then(|pattern| pattern["Regex"].as_str().or_else(|| pattern["String"].as_str()));
         let Some(text) = text else { return Ok(()) };
         self.expressions += usize::from(pattern.is_some_and(|pattern| pattern["Regex"].is_string()));
         if self.expressions > MAX_EXPRESSIONS {
-            return exceeded(part, "regular expressions in all parts together", MAX_EXPRESSIONS, self.expressions);
+            return exceeded(
+                part,
+                "regular expressions in all parts together",
+                MAX_EXPRESSIONS,
+                self.expressions,
+            );
         }
         if text.len() > MAX_EXPRESSION_BYTES {
             return exceeded(part, "bytes in a pattern", MAX_EXPRESSION_BYTES, text.len());
@@ -176,8 +185,14 @@ mod tests {
         }
         let step = json!({"type": "Split", "pattern": {"Regex": "a"}});
         let cases = [
-            (json!({"model": {"vocab": {"a": 2_147_483_648u32}}}), ["model.vocab", "found 2147483648 for \"a\""]),
-            (json!({"added_tokens": [{"id": u32::MAX - 1, "content": "x"}]}), ["added_tokens", "found 4294967294"]),
+            (
+                json!({"model": {"vocab": {"a": 2_147_483_648u32}}}),
+                ["model.vocab", "found 2147483648 for \"a\""],
+            ),
+            (
+                json!({"added_tokens": [{"id": u32::MAX - 1, "content": "x"}]}),
+                ["added_tokens", "found 4294967294"],
+            ),
             (json!({"normalizer": nested}), ["normalizer", "nested"]),
             (json!({"model": {"vocab": {"a".repeat(70_000): 1}}}), ["model", "found 70000"]),
             (json!({"model": {"merges": ["a".repeat(70_000)]}}), ["model", "found 70000"]),

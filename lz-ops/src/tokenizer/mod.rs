@@ -23,6 +23,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 pub use contained::contained;
 use definition::Definition;
 use lz_core::context::digest_bits;
+use lz_core::files::RegularFile;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
 
 /// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it. A clone is the same tokenizer.
@@ -249,16 +250,13 @@ fn parse(json: &[u8]) -> Result<serde_json::Value, TokenizerError> {
     serde_json::from_slice(json).map_err(|error| TokenizerError::Json { message: error.to_string() })
 }
 
-/// The bytes of a definition. Pipes and devices have no end, and are refused.
+/// The bytes of a definition.
 fn read_file(path: &Path) -> Result<Vec<u8>, TokenizerError> {
-    let unreadable =
-        |message: String| TokenizerError::Unreadable { path: path.display().to_string(), message };
-    let status = std::fs::metadata(path).map_err(|error| unreadable(error.to_string()))?;
-    if !status.is_file() {
-        return Err(unreadable("it is not a regular file".to_owned()));
-    }
-    limits::check_size(usize::try_from(status.len()).unwrap_or(usize::MAX))?;
-    std::fs::read(path).map_err(|error| unreadable(error.to_string()))
+    let read = RegularFile::open(path).and_then(|mut file| file.bytes(limits::MAX_BYTES as u64));
+    read.map_err(|error| TokenizerError::Unreadable {
+        path: path.display().to_string(),
+        message: error.to_string(),
+    })
 }
 
 impl Handle for Tokenizer {

@@ -73,7 +73,8 @@ fn the_digest_tells_definitions_apart() {
     assert_eq!(tokenizer().json(), JSON.as_bytes());
 }
 
-const TRUNCATION: &str = r#"{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
+const TRUNCATION: &str =
+    r#"{"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0}"#;
 const PADDING: &str = r#"{"strategy": {"Fixed": 8}, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 265,
     "pad_type_id": 0, "pad_token": "<|end|>"}"#;
 
