@@ -11,8 +11,8 @@
 /// `sampling.speculative` as the engine sees it.
 pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.speculative",
-    1u32,
-    "bb3eed48c364790ee4b57e9060d599a0f309808497df88f3f56b29114aa75f46",
+    2u32,
+    "0cd510f9bb84dedfa3825248b7542e9aa02d6cf627a8ca852c19c4a24190c5da",
     "schemas/ops/sampling/speculative.yaml",
     include_str!("../../../schemas/ops/sampling/speculative.yaml"),
     &FIELDS,
@@ -37,13 +37,17 @@ pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::Operation
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i
+///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 ///
 /// ```
 /// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
 /// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
 /// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
 /// none, the last one of positive weight.
+///
+/// The 3 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 ///
 /// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 #[derive(Clone, Copy)]

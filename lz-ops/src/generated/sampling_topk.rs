@@ -11,8 +11,8 @@
 /// `sampling.topk` as the engine sees it.
 pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topk",
-    1u32,
-    "dded170bb16b84f25a0e432820c5bb056bd2985fbef3b3c4932becd2e452d179",
+    2u32,
+    "e3da90b7b6ea79c9625fb75490584691a6d1a8ba0f4fa2f30e2b9da4dd7d4460",
     "schemas/ops/sampling/topk.yaml",
     include_str!("../../../schemas/ops/sampling/topk.yaml"),
     &FIELDS,
@@ -35,12 +35,16 @@ pub static SAMPLING_TOPK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 1 * 2⁵⁶
 ///
 /// ```
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
 /// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
 /// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+///
+/// The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 ///
 /// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 #[derive(Clone, Copy)]

@@ -11,8 +11,8 @@
 /// `sampling.topp` as the engine sees it.
 pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.topp",
-    1u32,
-    "d54e11c5414bc99a76ec36f5dc85684dd96473b78172245472213a1646ccc8de",
+    2u32,
+    "f98590aa017d56bb262defb048188e15e5bfc1fee21f031721428d76afb09d96",
     "schemas/ops/sampling/topp.yaml",
     include_str!("../../../schemas/ops/sampling/topp.yaml"),
     &FIELDS,
@@ -37,12 +37,16 @@ pub static SAMPLING_TOPP: ::lz_core::OperationInfo = ::lz_core::OperationInfo::n
 ///
 /// ```text
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 2 * 2⁵⁶
 ///
 /// ```
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
 /// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
 /// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+///
+/// The 2 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 ///
 /// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 #[derive(Clone, Copy)]

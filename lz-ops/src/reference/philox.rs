@@ -19,10 +19,26 @@ pub fn block(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The block that sampling takes for one row or place: the seed is the key, offset and number are the counter.
-pub fn block_at(seed: i64, offset: i64, number: u64) -> [u32; 4] {
+/// The operation that draws. Each has blocks of its own, so that operations composed at the same seed and offset, as a draft by
+/// top-k and its verification, draw independently. The schemas state the constants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Stream {
+    /// `sampling.topk`.
+    TopK = 1,
+    /// `sampling.topp`.
+    TopP = 2,
+    /// `sampling.speculative`.
+    Speculative = 3,
+}
+
+/// Rows and positions are numbered below 2⁵⁶: the byte above holds the stream.
+const NUMBER_BITS: u32 = 56;
+
+/// The block that sampling takes for one row or position: the seed is the key; offset, stream and number are the counter.
+pub fn block_at(stream: Stream, seed: i64, offset: i64, number: u64) -> [u32; 4] {
     let (seed, offset) = (words(seed as u64), words(offset as u64));
-    let number = words(number);
+    let number = words(number | (stream as u64) << NUMBER_BITS);
     block(seed, [offset[0], offset[1], number[0], number[1]])
 }
 
@@ -61,9 +77,25 @@ mod tests {
     fn seed_offset_and_number_are_64_bits_with_the_low_word_first() {
         let seed = 0x299f_31d0_a409_3822;
         let offset = 0x85a3_08d3_243f_6a88u64 as i64;
-        let found = block_at(seed, offset, 0x0370_7344_1319_8a2e);
-        assert_eq!(found, [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]);
-        assert_eq!(block_at(-1, -1, u64::MAX), block([!0; 2], [!0; 4]));
+        let found = block_at(Stream::Speculative, seed, offset, 0x0070_7344_1319_8a2e);
+        assert_eq!(
+            found,
+            block([0xa409_3822, 0x299f_31d0], [0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344])
+        );
+        let last = block([!0; 2], [!0, !0, !0, 0x01ff_ffff]);
+        assert_eq!(block_at(Stream::TopK, -1, -1, (1 << NUMBER_BITS) - 1), last);
+    }
+
+    #[test]
+    fn no_two_draws_of_streams_offsets_and_numbers_share_a_block() {
+        let mut seen = std::collections::HashSet::new();
+        for stream in [Stream::TopK, Stream::TopP, Stream::Speculative] {
+            for offset in [0, 1, 2, 1 << 32, -1] {
+                for number in (0..100).chain([1 << 32, (1 << NUMBER_BITS) - 1]) {
+                    assert!(seen.insert(block_at(stream, 7, offset, number)), "{stream:?} {offset} {number}");
+                }
+            }
+        }
     }
 
     #[test]

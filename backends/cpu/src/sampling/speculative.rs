@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run};
-use lz_ops::reference::philox::{block_at, uniform};
+use lz_ops::reference::philox::{Stream, block_at, uniform};
 use lz_ops::{SamplingSpeculativeCall, SamplingSpeculativeKernel, SamplingSpeculativeOut};
 
 use super::{choose, for_each_slot, scalar};
@@ -38,7 +38,8 @@ impl<S: Simd> SamplingSpeculativeKernel for Speculative<S> {
         let (length, vocab) = (call.axes.draft_len as usize, call.axes.vocab as usize);
         let request = |b: usize| {
             let place = |i: usize| {
-                let [w0, w1, w2, w3] = block_at(seed, offset, (b * (length + 1) + i) as u64);
+                let [w0, w1, w2, w3] =
+                    block_at(Stream::Speculative, seed, offset, (b * (length + 1) + i) as u64);
                 (uniform(w0, w1), uniform(w2, w3))
             };
             let write = |i: usize, token: i32| {

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run};
-use lz_ops::reference::philox::{block_at, uniform};
+use lz_ops::reference::philox::{Stream, block_at, uniform};
 use lz_ops::{SamplingTopkCall, SamplingTopkKernel, SamplingTopkOut};
 
 use super::keep::{Memory, draw, first};
@@ -71,7 +71,7 @@ impl<S: Simd> SamplingTopkKernel for TopK<S> {
                     let k = numbers.map_or(call.k, |numbers| i64::from(numbers.row(row)[0]));
                     let kept = first(&scan, usize::try_from(k).unwrap_or(0), keys, sorted);
                     let last = keys[..kept].iter().max().copied();
-                    let [w0, w1, ..] = block_at(seed, offset, row as u64);
+                    let [w0, w1, ..] = block_at(Stream::TopK, seed, offset, row as u64);
                     let token = match last {
                         Some(last) if scan.largest > f32::NEG_INFINITY => {
                             draw(&scan, last, temperature, uniform(w0, w1), keys, weights)

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run};
-use lz_ops::reference::philox::{block_at, uniform};
+use lz_ops::reference::philox::{Stream, block_at, uniform};
 use lz_ops::{SamplingToppCall, SamplingToppKernel, SamplingToppOut};
 
 use super::flat::Weighed;
@@ -53,7 +53,7 @@ impl<S: Simd> SamplingToppKernel for TopP<S> {
                     let scan = Scan::new(s, logits.row(row), maxima);
                     let p = f64::from(shares.map_or(call.p, |shares| shares.row(row)[0]));
                     let how = How { p, top_k: call.top_k, temperature: call.temperature };
-                    let [w0, w1, ..] = block_at(seed, offset, row as u64);
+                    let [w0, w1, ..] = block_at(Stream::TopP, seed, offset, row as u64);
                     let u = uniform(w0, w1);
                     let bound = how.bound(&scan);
                     let token = match how.flat(&scan, bound, u, keys, weights) {

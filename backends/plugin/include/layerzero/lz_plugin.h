@@ -1406,7 +1406,7 @@ typedef struct lz_quantize_kernel {
 
 /* sampling.speculative: Verifies a chain of draft tokens so that the result is distributed as the target model's own tokens. */
 
-#define LZ_SAMPLING_SPECULATIVE_VERSION 1u
+#define LZ_SAMPLING_SPECULATIVE_VERSION 2u
 
 typedef struct lz_sampling_speculative_args {
     size_t size;
@@ -1436,7 +1436,7 @@ typedef struct lz_sampling_speculative_kernel {
 
 /* sampling.topk: Draws one token a row among the k most likely. */
 
-#define LZ_SAMPLING_TOPK_VERSION 1u
+#define LZ_SAMPLING_TOPK_VERSION 2u
 
 typedef struct lz_sampling_topk_args {
     size_t size;
@@ -1466,7 +1466,7 @@ typedef struct lz_sampling_topk_kernel {
 
 /* sampling.topp: Draws one token a row among the most likely ones that together reach probability p. */
 
-#define LZ_SAMPLING_TOPP_VERSION 1u
+#define LZ_SAMPLING_TOPP_VERSION 2u
 
 typedef struct lz_sampling_topp_args {
     size_t size;

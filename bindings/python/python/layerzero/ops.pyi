@@ -3119,12 +3119,16 @@ class _SamplingSpeculative:
         **The draws.** Place i of request b, i in 0 … D, takes one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-            counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 
         Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at place i, each
         as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
         last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
         none, the last one of positive weight.
+
+        The 3 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 
         Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 
@@ -3207,11 +3211,15 @@ class _SamplingTopk:
         **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-            counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 1 * 2⁵⁶
 
         whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
         their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
         whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+
+        The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 
         Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 
@@ -3297,11 +3305,15 @@ class _SamplingTopp:
         **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
 
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-            counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+            counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 2 * 2⁵⁶
 
         whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
         their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
         whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+
+        The 2 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+        sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+        of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 
         Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 

@@ -279,3 +279,13 @@ def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):
     # Other queries over the same tables need no other plan.
     function(inputs[0] * 2, *inputs[1:], None, **params)
     assert Wrapper.plans == 2
+
+
+def test_every_sampling_operation_draws_with_a_key_of_its_own(adapters):
+    """The library takes the same numbers for all of its samplers, so that a draft and its verification would share them."""
+    rest = sys.modules["layerzero.backends.flashinfer._rest"]
+    streams = (rest._TOPK, rest._TOPP, rest._SPECULATIVE)
+    params = [rest._draws(stream, 5, 9, None, None, "cpu") for stream in streams]
+    assert len({one["seed"] for one in params}) == 3 and {one["offset"] for one in params} == {9}
+    tensors = [rest._draws(stream, 0, 9, torch.tensor(5), None, "cpu") for stream in streams]
+    assert [int(one["seed"]) for one in tensors] == [one["seed"] for one in params]

@@ -4,7 +4,7 @@ use lz_core::KernelError;
 use lz_core::tensor::TensorView;
 
 use crate::reference::draw::{Candidate, choose, scalar};
-use crate::reference::philox::{block_at, uniform};
+use crate::reference::philox::{Stream, block_at, uniform};
 use crate::{SamplingSpeculativeCall, SamplingSpeculativeOut};
 
 /// Runs it.
@@ -19,7 +19,7 @@ pub fn run(
         // The two uniforms of a place: whether its draft is accepted, and which token is emitted there.
         let uniforms = |i: i64| {
             let number = (b as u64).wrapping_mul(draft_len as u64 + 1).wrapping_add(i as u64);
-            let [w0, w1, w2, w3] = block_at(seed, offset, number);
+            let [w0, w1, w2, w3] = block_at(Stream::Speculative, seed, offset, number);
             (uniform(w0, w1), uniform(w2, w3))
         };
         let mut accepted = 0;

@@ -4,7 +4,7 @@ use lz_core::KernelError;
 use lz_core::tensor::Indices;
 
 use crate::reference::draw::{Candidate, candidates, choose, scalar};
-use crate::reference::philox::{block_at, uniform};
+use crate::reference::philox::{Stream, block_at, uniform};
 use crate::{SamplingToppCall, SamplingToppOut};
 
 /// Runs it.
@@ -18,7 +18,7 @@ pub fn run(call: &SamplingToppCall<'_>, mut out: SamplingToppOut<'_>) -> Result<
         }
         let p = call.p_tensor.map_or(f64::from(call.p), |tensor| tensor.at(&row));
         kept.truncate(prefix(&kept, p));
-        let [w0, w1, ..] = block_at(seed, offset, number);
+        let [w0, w1, ..] = block_at(Stream::TopP, seed, offset, number);
         out.tokens.set_int(&row, choose(kept, uniform(w0, w1)));
     }
     Ok(())

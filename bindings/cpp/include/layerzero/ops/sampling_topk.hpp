@@ -21,11 +21,15 @@ namespace lz::ops {
 /// **The draw.** Row r (counted in row-major order from 0) takes one block of Philox4x32-10 with
 ///
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
-///     counter = (offset mod 2³², ⌊offset / 2³²⌋, r mod 2³², ⌊r / 2³²⌋)
+///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = r + 1 * 2⁵⁶
 ///
 /// whose first two words w0 and w1 give u = ⌊(w0 + 2³² w1) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With the kept tokens in order of
 /// their index, running f64 sums of their weights and the last such sum `total`, the chosen token is the first one
 /// whose running sum is > u * total; if rounding leaves none, the last kept one of positive weight.
+///
+/// The 1 is this operation's constant: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
+/// sampling.speculative 3), so that a draft and its verification at the same seed and offset draw independently. Calls
+/// of one operation at the same seed draw independently when their offsets differ: add 1 for every call.
 ///
 /// Kernels of ours agree token for token; those of other libraries are judged by the distribution.
 struct SamplingTopk {
@@ -49,7 +53,7 @@ struct SamplingTopk {
     /// The operation's name.
     static constexpr const char *operation = "sampling.topk";
     /// The version of its contract.
-    static constexpr std::uint32_t version = 1;
+    static constexpr std::uint32_t version = 2;
 };
 
 /// What a call gives.

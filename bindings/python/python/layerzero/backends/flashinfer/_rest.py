@@ -88,11 +88,15 @@ def _probabilities(logits: Any, temperature: float) -> Any:
     return probabilities.nan_to_num_(nan=1.0 / rows.shape[1]), nothing
 
 
-def _draws(seed: int, offset: int, seed_tensor: Any, offset_tensor: Any, device: Any) -> dict[str, Any]:
+#: The library draws from the same numbers for every operation, so that each gets a key of its own; as the schemas number them.
+_TOPK, _TOPP, _SPECULATIVE = 1 << 56, 2 << 56, 3 << 56
+
+
+def _draws(stream: int, seed: int, offset: int, seed_tensor: Any, offset_tensor: Any, device: Any) -> dict[str, Any]:
     if seed_tensor is None and offset_tensor is None:
-        return {"seed": seed & (2**63 - 1), "offset": offset & (2**63 - 1)}
+        return {"seed": (seed ^ stream) & (2**63 - 1), "offset": offset & (2**63 - 1)}
     whole = {"dtype": torch.int64, "device": device}
-    seeds = torch.full((1,), seed, **whole) if seed_tensor is None else seed_tensor.view(1)
+    seeds = torch.full((1,), seed ^ stream, **whole) if seed_tensor is None else seed_tensor.view(1) ^ stream
     offsets = torch.full((1,), offset, **whole) if offset_tensor is None else offset_tensor.view(1)
     return {"seed": seeds, "offset": offsets}
 
@@ -108,7 +112,7 @@ def sample_topk(
     probabilities, nothing = _probabilities(logits, temperature)
     most = logits.shape[-1]
     keep = min(k, most) if k_tensor is None else k_tensor.reshape(-1).clamp(max=most)
-    draws = _draws(seed, offset, seed_tensor, offset_tensor, logits.device)
+    draws = _draws(_TOPK, seed, offset, seed_tensor, offset_tensor, logits.device)
     return _chosen(flashinfer.sampling.top_k_sampling_from_probs(probabilities, keep, **draws), nothing, logits.shape[:-1])
 
 
@@ -121,7 +125,7 @@ def sample_topp(
     if 0 < top_k < logits.shape[-1]:
         probabilities = flashinfer.sampling.top_k_renorm_probs(probabilities, top_k)
     keep = p if p_tensor is None else p_tensor.reshape(-1)
-    draws = _draws(seed, offset, seed_tensor, offset_tensor, logits.device)
+    draws = _draws(_TOPP, seed, offset, seed_tensor, offset_tensor, logits.device)
     return _chosen(flashinfer.sampling.top_p_sampling_from_probs(probabilities, keep, **draws), nothing, logits.shape[:-1])
 
 
@@ -129,6 +133,6 @@ def sample_speculative(
     draft_probs: Any, draft_tokens: Any, target_probs: Any, seed_tensor: Any, offset_tensor: Any, *, seed: int, offset: int
 ) -> Any:
     """A chain of drafts."""
-    draws = _draws(seed, offset, seed_tensor, offset_tensor, draft_probs.device)
+    draws = _draws(_SPECULATIVE, seed, offset, seed_tensor, offset_tensor, draft_probs.device)
     tokens, _, accepted = flashinfer.chain_speculative_sampling(draft_probs, draft_tokens, target_probs, **draws)
     return tokens, accepted
