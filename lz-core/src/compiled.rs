@@ -42,9 +42,9 @@ impl CompiledKernel {
         &self.entry.spec
     }
 
-    /// Whether it is its operation's reference.
+    /// Whether it is its operation's reference on its platform.
     pub fn is_reference(&self) -> bool {
-        self.spec().backend == REFERENCE_BACKEND
+        self.spec().reference
     }
 }
 
@@ -86,9 +86,6 @@ impl Facts {
         }
     }
 }
-
-/// The backend whose kernels are the truth of values.
-pub(crate) const REFERENCE_BACKEND: &str = "reference";
 
 /// A small field that must have one of some values.
 #[derive(Debug)]

@@ -23,6 +23,10 @@ pub struct KernelSpec {
     pub version: String,
     /// Where it runs.
     pub platform: Platform,
+    /// Whether it is the reference of its operation on its platform: what runs where optimization is disabled or the engine is
+    /// degraded. It takes every valid call of the platform and is deterministic. Whoever registers a kernel says so; a descriptor
+    /// cannot, so that no plugin declares itself the reference.
+    pub reference: bool,
     /// Dtypes by variable of the schema; a variable that is not listed takes whatever the schema allows.
     pub dtypes: Vec<(String, Vec<DType>)>,
     /// Conditions over axes, params and `given(…)`.
@@ -132,6 +136,7 @@ impl KernelSpec {
             backend: backend.to_owned(),
             version: version.to_owned(),
             platform,
+            reference: false,
             dtypes: Vec::new(),
             limits: Vec::new(),
             device: DeviceNeeds::default(),

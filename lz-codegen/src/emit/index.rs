@@ -62,6 +62,7 @@ pub fn references(operations: &[Operation]) -> TokenStream {
             let mut spec = ::lz_core::KernelSpec::new(
                 id, operation, "reference", env!("CARGO_PKG_VERSION"), ::lz_core::device::Platform::Cpu,
             );
+            spec.reference = true;
             spec.deterministic = true;
             spec.tp_invariant = true;
             spec

@@ -135,7 +135,7 @@ pub struct Candidate {
     pub version: String,
     /// Whether it would be run.
     pub chosen: bool,
-    /// Whether it is the operation's reference.
+    /// Whether it is the operation's reference on its platform.
     pub reference: bool,
     /// The addends of its score, also when it cannot run.
     pub score: Score,

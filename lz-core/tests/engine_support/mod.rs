@@ -131,7 +131,9 @@ impl Kernel for Does {
 
 pub fn spec(id: &str) -> KernelSpec {
     let backend = id.split('.').next().unwrap_or(id).to_owned();
-    KernelSpec::new(id, "demo.attend", &backend, "1", Platform::Cpu)
+    let mut spec = KernelSpec::new(id, "demo.attend", &backend, "1", Platform::Cpu);
+    spec.reference = backend == "reference";
+    spec
 }
 
 pub fn entry(spec: KernelSpec) -> KernelEntry {

@@ -43,8 +43,10 @@ pub fn quiet(spec: KernelSpec, operation: &'static OperationInfo) -> KernelEntry
     doing(spec, operation, || Ok(()))
 }
 
-/// A spec whose backend is the first word of its id.
+/// A spec whose backend is the first word of its id; that of `reference.x` is the reference.
 pub fn spec(id: &str, operation: &OperationInfo, version: &str, platform: Platform) -> KernelSpec {
     let backend = id.split('.').next().unwrap_or(id);
-    KernelSpec::new(id, &operation.name, backend, version, platform)
+    let mut spec = KernelSpec::new(id, &operation.name, backend, version, platform);
+    spec.reference = backend == "reference";
+    spec
 }
