@@ -5,10 +5,11 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, OnceLock};
 
-use lz_schema::model::Constant;
+use lz_schema::model::{Constant, DeviceRule, Input, Kind};
 
 use crate::compiled::{self, CompiledKernel};
 use crate::context::Store;
+use crate::device::Platform;
 use crate::error::Error;
 use crate::kernel::KernelEntry;
 use crate::operation::OperationInfo;
@@ -94,6 +95,24 @@ impl Registry {
     /// Backends, by name.
     pub fn backends(&self) -> impl Iterator<Item = (&str, &Backend)> {
         self.backends.iter().map(|(name, backend)| (name.as_str(), backend))
+    }
+
+    /// Operations whose calls can have their tensors on this platform, but that no usable kernel of it serves. Operations without
+    /// tensors of a device are the host's.
+    pub fn operations_without_kernel(&self, platform: Platform) -> Vec<&'static str> {
+        let reaches = |operation: &OperationInfo| {
+            let on_device = |input: &Input| input.kind == Kind::Tensor && input.device != DeviceRule::Host;
+            platform == Platform::Cpu || operation.schema().inputs.iter().any(on_device)
+        };
+        let usable = |entry: &KernelEntry| {
+            let backend = self.backend(&entry.spec.backend);
+            entry.spec.platform == platform
+                && backend.is_some_and(|backend| backend.state == BackendState::Available)
+        };
+        let unserved = self
+            .operations()
+            .filter(|operation| reaches(operation) && !self.kernels_of(operation).any(usable));
+        unserved.map(|operation| operation.name.as_ref()).collect()
     }
 
     /// The backend of that name.

@@ -16,9 +16,10 @@ use crate::worker;
 
 /// Registers the kernels of a backend, all or none: `functions` has one a kernel id, and a descriptor that names another
 /// kernel is wrong. `compile` compiles those that say `jit`, outside of calls. A backend that is not LayerZero's own comes with
-/// its entry point. Gives id and operation of each.
+/// its entry point. With `reference` the kernels are the references of their operations on their platform. Gives id and operation
+/// of each.
 #[pyfunction]
-#[pyo3(signature = (path, text, functions, compile = None, entry_point = None))]
+#[pyo3(signature = (path, text, functions, compile = None, entry_point = None, reference = false))]
 fn register_descriptor(
     py: Python<'_>,
     path: &str,
@@ -26,6 +27,7 @@ fn register_descriptor(
     functions: &Bound<'_, PyDict>,
     compile: Option<&Bound<'_, PyAny>>,
     entry_point: Option<&str>,
+    reference: bool,
 ) -> PyResult<Vec<(String, String)>> {
     let registry = engine()?.registry();
     let catalogue = Catalogue::new(registry.operations().map(OperationInfo::schema));
@@ -36,7 +38,8 @@ fn register_descriptor(
     let origin = entry_point.map_or(Origin::BuiltIn, Origin::EntryPoint);
     let mut entries = Vec::new();
     let mut registered = Vec::new();
-    for spec in read.kernels {
+    for mut spec in read.kernels {
+        spec.reference = reference;
         let Some(function) = functions.get_item(&spec.id)? else {
             let reason = Reason::new(ReasonCode::CapabilitiesMissing)
                 .message(format!("the descriptor names {}, which the backend does not have", spec.id));

@@ -113,6 +113,14 @@ fn list_operations() -> PyResult<Vec<&'static str>> {
     Ok(engine()?.registry().operations().map(|operation| operation.name.as_ref()).collect())
 }
 
+/// Operations whose tensors can be on a platform and that no usable kernel of it serves.
+#[pyfunction]
+fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
+    let platform: lz_core::device::Platform =
+        platform.parse().map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{error}")))?;
+    Ok(engine().registry().operations_without_kernel(platform))
+}
+
 /// The devices of this machine and the health of the engine, as JSON.
 #[pyfunction]
 fn state() -> PyResult<String> {
@@ -146,5 +154,6 @@ fn state() -> PyResult<String> {
 /// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(list_operations, module)?)?;
+    module.add_function(wrap_pyfunction!(operations_without_kernel, module)?)?;
     module.add_function(wrap_pyfunction!(state, module)?)
 }

@@ -150,6 +150,7 @@ fn kernels<'py>(
         }
         one.set_item("dtypes", dtypes)?;
         one.set_item("limits", spec.limits.iter().map(|limit| limit.check.as_str()).collect::<Vec<_>>())?;
+        one.set_item("reference", spec.reference)?;
         one.set_item("deterministic", spec.deterministic)?;
         one.set_item("cuda_graph_safe", spec.cuda_graph_safe)?;
         one.set_item("jit", spec.jit)?;

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from layerzero import _native
@@ -210,17 +212,36 @@ def doctor(*, probe: bool = False) -> Report:
     return Report(tuple(tables), data)
 
 
-def readiness_check() -> Report:
-    """Whether calls can be served: every operation has a kernel, the engine is healthy, no backend is broken."""
+#: Libraries whose tensors can be on a device other than the host.
+_DEVICE_LIBRARIES = ("torch", "cupy", "jax")
+
+
+def _platforms_in_use(state: dict[str, Any]) -> list[str]:
+    """The host, and every platform of this machine whose tensors the program can have, because it imported a library that makes them."""
+    found = {next(iter(device["detail"])) for device in state["devices"]} - {"cpu"}
+    return ["cpu", *(sorted(found) if any(name in sys.modules for name in _DEVICE_LIBRARIES) else ())]
+
+
+def readiness_check(platforms: Iterable[str] | None = None) -> Report:
+    """Whether calls can be served: every operation has a kernel on every platform in use, the engine is healthy, no backend is broken.
+
+    In use are the host and the platforms of this machine's other devices, once a library is imported whose tensors can be on them;
+    `platforms` (`cpu`, `cuda`, …) judges others instead. Operations of text are the host's.
+    """
     import json
 
     state = json.loads(_native.state())
-    covered = {kernel["operation"] for kernel in _native.kernels()}
-    without = [name for name in _native.list_operations() if name not in covered]
+    judged = _platforms_in_use(state) if platforms is None else list(platforms)
+    without = {platform: names for platform in judged if (names := _native.operations_without_kernel(platform))}
     broken = [backend for backend in _native.backends() if not backend["available"]]
     level = state["health"]["level"]
     checks = [
-        ("kernels", not without, f"no kernel: {', '.join(without)}" if without else "every operation has one"),
+        (
+            "kernels",
+            not without,
+            "; ".join(f"no kernel on {platform}: {', '.join(names)}" for platform, names in without.items())
+            or f"every operation has one on {' and '.join(judged)}",
+        ),
         ("health", level == "Full", level),
         (
             "backends",
@@ -238,6 +259,7 @@ def readiness_check() -> Report:
     ready = all(good for _, good, _ in checks)
     data = {
         "ready": ready,
+        "platforms": judged,
         "checks": [{"name": name, "ok": good, "detail": detail} for name, good, detail in checks],
     }
     rows = [(name, "ok" if good else "problem", detail) for name, good, detail in checks]

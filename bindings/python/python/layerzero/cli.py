@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import sys
@@ -63,7 +64,8 @@ def _parser() -> argparse.ArgumentParser:
         "what this machine has, and what to do about what it lacks",
     )
     one.add_argument("--probe", action="store_true", help="try again which libraries can be imported")
-    one = add("ready", lambda options: lz.readiness_check(), "whether calls can be served; fails if not")
+    one = add("ready", _ready, "whether calls can be served; fails if not")
+    one.add_argument("--platform", action="append", help="judge this platform (cpu, cuda, …) instead of the host; may be repeated")
     one = add("ops", _ops, "the operations, or one of them in full")
     one.add_argument("operation", nargs="?")
     one = add("kernels", _kernels, "the kernels")
@@ -112,6 +114,14 @@ def _parser() -> argparse.ArgumentParser:
     one = add("completion", lambda options: _completion(parser, options.shell), "a script that completes commands")
     one.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
+
+
+def _ready(options: argparse.Namespace) -> Report:
+    if set(options.platform or ()) - {"cpu"}:
+        # Kernels for other devices come with the library whose tensors they take.
+        with contextlib.suppress(ImportError):
+            import torch  # noqa: F401
+    return lz.readiness_check(options.platform)
 
 
 def _ops(options: argparse.Namespace) -> Report:

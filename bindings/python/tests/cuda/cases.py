@@ -75,7 +75,9 @@ def attention_params(draw, causal=True, window=True):
 
 
 def small(operation, dtype, seed):
-    """One call drawn at random."""
+    """One call drawn at random; None for an operation that few kernels serve, which `reference_cases` draws."""
+    if ".cross." in operation:
+        return None
     draw = Draw(seed)
     kv_heads, head_dim = draw.one(1, 2), draw.one(64, 128, 128, 256)
     heads = kv_heads * group_of(operation, draw)

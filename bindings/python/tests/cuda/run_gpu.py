@@ -153,7 +153,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default="out")
     parser.add_argument("--site", default="/tmp/layerzero-gpu-site")
-    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "scenarios", "views", "bench", "step"])
+    parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "references", "scenarios", "views", "bench", "step"])
     parser.add_argument("--reserve", type=float, default=300, help="seconds that are not spent on compiling")
     parser.add_argument("--modules", type=int, help="how many of FlashInfer's modules are compiled")
     parser.add_argument("--compilers", type=int, default=8, help="modules that are compiled at a time")
@@ -161,7 +161,7 @@ def main():
     parser.add_argument("--conform-seconds", type=float, default=1e6)
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--seeds", default="12")
-    parser.add_argument("--backends", nargs="*", default=["torch", "triton", "liger", "flashinfer"], help="for conform")
+    parser.add_argument("--backends", nargs="*", default=["torch", "torch_reference", "triton", "liger", "flashinfer"], help="for conform")
     parser.add_argument("--only", nargs="*", default=[], help="for scenarios and short")
     options = parser.parse_args()
     site, output = Path(options.site), Path(options.output)
@@ -197,6 +197,8 @@ def main():
             codes.append(part(name, command, frozen, left()))
         elif name == "step":
             codes.append(part(name, [*python, str(tests / "scenarios.py"), "--output", str(output), "--name", "step", "--only", "decode_step"], environment, left()))
+        elif name == "references":
+            codes.append(part(name, [*python, str(tests / "references.py")], environment, left()))
         elif name == "views":
             codes.append(part(name, [*python, str(tests / "views.py"), "--output", str(output)], environment, left()))
         elif name == "scenarios":

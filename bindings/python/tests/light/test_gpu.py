@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from samples import samples
 
 import layerzero as lz
 from layerzero import _native, backends
@@ -24,7 +25,7 @@ def ids(name):
 @pytest.fixture(autouse=True)
 def none_of_the_real_ones():
     """Where the libraries are installed, other tests have loaded their backends; these tests are about machines without."""
-    for backend in {kernel["backend"] for kernel in lz.list_kernels()} & (OURS.keys() - {"torch"}):
+    for backend in {kernel["backend"] for kernel in lz.list_kernels()} & (OURS.keys() - {"torch", "torch_reference"}):
         lz.unregister_backend(backend)
 
 
@@ -35,7 +36,11 @@ def registered():
 
     def one(name):
         text = (FOLDER / f"{name}.cuda.json").read_text()
-        _native.register_descriptor(name, text, dict.fromkeys(ids(name), print), lambda kernel, operation, call: [kernel])
+        if any(kernel["backend"] == name for kernel in lz.list_kernels()):
+            return
+        _native.register_descriptor(
+            name, text, dict.fromkeys(ids(name), print), lambda kernel, operation, call: [kernel], OURS[name].reference
+        )
         names.append(name)
 
     yield one
@@ -59,17 +64,79 @@ def test_a_descriptor_is_right_and_names_what_the_backend_has(registered, name):
     assert all(kernel["platform"] == "cuda" for kernel in lz.list_kernels(backend=name))
 
 
-def test_every_operation_of_tensors_has_a_kernel_for_gpus(registered):
-    for name in ("flashinfer", "triton", "liger"):
+def of_tensors():
+    """Other tests register operations of their own, and those of text live on the host."""
+    return {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
+
+
+def test_every_operation_of_tensors_has_a_reference_for_gpus():
+    described = json.loads((FOLDER / "torch_reference.cuda.json").read_text())["ops"]
+    assert set(described) == of_tensors()
+    assert all(kernel["deterministic"] and "limits" not in kernel for (kernel,) in described.values())
+
+
+def flat_samples():
+    for name, (arguments, keywords) in samples().items():
+        operation = next(known for known in lz.list_operations() if known.replace(".", "_") == name)
+        yield operation, arguments, keywords
+
+
+def chosen_on_h200(operation, arguments, keywords):
+    answer = json.loads(_native.explain_on("h200", operation, arguments, keywords))
+    chosen = [one for one in answer["candidates"] if one["chosen"]]
+    assert chosen, f"{operation}: {answer['candidates']}"
+    return chosen[0]
+
+
+def test_disabled_chooses_the_reference_of_the_gpu_for_every_operation(registered):
+    for name in ("flash_attn", "apex", "torch_reference"):
         registered(name)
-    descriptors = [json.loads(path.read_text()) for path in FOLDER.glob("*.cuda.json")]
-    covered = {operation for descriptor in descriptors for operation in descriptor["ops"]}
-    # Other tests register operations of their own.
-    ours = {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
-    # What nothing serves on a GPU yet, by name, so that a new hole is seen.
-    holes = {"attention.cross.decode", "attention.cross.prefill", "posenc.alibi", "kv.compact"}
-    integers = {"mlp.linear.weight_only", "mlp.linear.int8", "mlp.linear.pack"}
-    assert ours - covered <= holes | integers
+    with lz.disabled():
+        for operation, arguments, keywords in flat_samples():
+            one = chosen_on_h200(operation, arguments, keywords)
+            assert one["kernel"] == f"torch.reference.{operation}" and one["reference"], operation
+            on_host = lz.which(operation, *arguments, **keywords)
+            assert on_host.kernel_id == f"reference.{operation}"
+
+
+def test_deterministic_calls_have_a_kernel_on_the_gpu_for_every_operation(registered):
+    for name in ("flash_attn", "apex", "torch_reference"):
+        registered(name)
+    known = {kernel["id"]: kernel for kernel in lz.list_kernels()}
+    lz.configure(deterministic=True)
+    try:
+        for operation, arguments, keywords in flat_samples():
+            assert known[chosen_on_h200(operation, arguments, keywords)["kernel"]]["deterministic"], operation
+    finally:
+        lz.configure(deterministic=False)
+
+
+def test_readiness_names_what_a_platform_lacks(registered):
+    registered("torch_reference")
+    report = lz.readiness_check(["cpu", "cuda"]).to_dict()
+    check = next(one for one in report["checks"] if one["name"] == "kernels")
+    # Operations that other tests registered have kernels for the host at most.
+    assert report["platforms"] == ["cpu", "cuda"] and not any(name in check["detail"] for name in of_tensors())
+    assert "tokenize." not in check["detail"]
+    lz.unregister_backend("torch_reference")
+    try:
+        check = next(one for one in lz.readiness_check(["cuda"]).to_dict()["checks"] if one["name"] == "kernels")
+        assert not check["ok"] and "no kernel on cuda: " in check["detail"] and "attention.cross.prefill" in check["detail"]
+        assert "tokenize." not in check["detail"]
+    finally:
+        backends._STATES.pop("torch_reference", None)
+        backends.load_imported()
+    with pytest.raises(ValueError, match="gpu"):
+        lz.readiness_check(["gpu"])
+
+
+def test_a_descriptor_cannot_declare_itself_a_reference():
+    text = (FOLDER / "torch_reference.cuda.json").read_text()
+    description = json.loads(text)
+    description["backend"] = "pretender"
+    description["ops"] = {"norm.rms": [{**description["ops"]["norm.rms"][0], "reference": True}]}
+    with pytest.raises(lz.LayerZeroError, match="reference"):
+        _native.register_descriptor("pretender", json.dumps(description), {"torch.reference.norm.rms": print})
 
 
 def test_cold_kernels_wait_for_their_compiler_and_limits_decline(registered):
@@ -237,7 +304,8 @@ def test_priorities_alone_choose_well_among_what_was_measured():
     }
     over = {}
     for row in table["results"]:
-        took = row["kernels_us"]
+        # Kernels that have been replaced since are left out.
+        took = {kernel: time for kernel, time in row["kernels_us"].items() if kernel in priorities}
         chosen = max(took, key=lambda kernel: (priorities[kernel], kernel))
         over.setdefault(row["family"], []).append(took[chosen] / min(took.values()))
     everything = [one for several in over.values() for one in several]

@@ -44,6 +44,8 @@ class Backend(NamedTuple):
     after: str | None = None
     # Code that raises where the library can be imported and cannot work all the same.
     check: str = ""
+    # Its kernels are the references of their platform: what `disabled` and degradation use there.
+    reference: bool = False
 
 
 # It swallows that its extension was built for another torch, and only fails once it is called.
@@ -51,6 +53,7 @@ _XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exce
 
 BACKENDS: tuple[Backend, ...] = (
     Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
+    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), (), waits=True, reference=True),
     Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),
@@ -149,7 +152,8 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
             ids = [kernel["kernel_id"] for kernels in description["ops"].values() for kernel in kernels]
             functions = _functions(backend, ids)
             compiler = None if backend.compiler is None else _compiler(backend.compiler)
-            registered += _native.register_descriptor(name, json.dumps(description, indent=1), functions, compiler)
+            text = json.dumps(description, indent=1)
+            registered += _native.register_descriptor(name, text, functions, compiler, reference=backend.reference)
     except Exception as error:
         _native.unregister_backend(backend.name)
         _disable(backend, version, _first_lines(error), _repair(backend.distribution))

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from layerzero import _native
-from layerzero.backends import _composed
 
 _flash_is_enabled = torch.backends.cuda.flash_sdp_enabled
 _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
@@ -444,24 +443,6 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "attention.state.merge": _merge,
 }
 
-#: Compositions, for devices where nothing else may be installed.
-_COMPOSED: dict[str, Callable[..., Any]] = {
-    "attention.standard.decode.paged": _composed.paged_decode,
-    "attention.gqa.decode.paged": _composed.paged_decode,
-    "attention.standard.prefill.paged": _composed.paged_prefill,
-    "attention.gqa.prefill.paged": _composed.paged_prefill,
-    "attention.standard.prefill.ragged": _composed.ragged_prefill,
-    "attention.gqa.prefill.ragged": _composed.ragged_prefill,
-    "attention.mla.decode.paged": _composed.paged_latent,
-    "attention.mla.decode": _composed.latent,
-    "attention.mla.prefill": _composed.latent,
-    "sampling.topk": _composed.sample_topk,
-    "sampling.topp": _composed.sample_topp,
-    "kv.append": _composed.append,
-    "quantize": _composed.quantize,
-    "dequantize": _composed.dequantize,
-}
-
 #: Kernels by id; those of the host and those of a GPU are the same functions, but for attention by one of torch's inner backends.
 KERNELS: dict[str, Callable[..., Any]] = {f"torch.{name}": _takes_arrays(function) for name, function in _PLAIN.items()}
 for _name in ("flash", "math"):
@@ -470,7 +451,7 @@ for _name in ("flash", "math"):
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 KERNELS["torch.mlp.linear.weight_only"] = _takes_arrays(_weight_only)
 # No array of numpy's is on a GPU.
-KERNELS.update({f"torch.cuda.{name}": function for name, function in (_PLAIN | _COMPOSED).items()})
+KERNELS.update({f"torch.cuda.{name}": function for name, function in _PLAIN.items()})
 # These, and those of attention below, call what has the same name here where torch's C interface does not answer.
 KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
 for _family in ("standard", "gqa"):

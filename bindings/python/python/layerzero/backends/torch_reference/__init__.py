@@ -1,0 +1,61 @@
+"""Every operation as a plain composition of torch's functions: the reference on devices that the host's reference cannot reach.
+
+`lz.disabled`, degradation and fallback use it where the tensors are. It takes every valid call of any strides, gives the same bits for
+the same call, and needs nothing but torch. Operations of text live on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+
+from layerzero.backends.torch_reference import _attention, _layers, _quantization, _requests, _sampling
+
+_BY_OPERATION: dict[str, Callable[..., Any]] = {
+    "activation.gelu": _layers.gelu,
+    "activation.gelu_mul": _layers.gelu_mul,
+    "activation.relu": F.relu,
+    "activation.relu_squared": _layers.relu_squared,
+    "activation.silu": _layers.silu,
+    "activation.silu_mul": _layers.silu_mul,
+    "attention.cross.decode": _attention.cross,
+    "attention.cross.prefill": _attention.cross,
+    "attention.gqa.decode": _attention.decode,
+    "attention.gqa.decode.paged": _requests.paged_decode,
+    "attention.gqa.prefill": _attention.prefill,
+    "attention.gqa.prefill.paged": _requests.paged_prefill,
+    "attention.gqa.prefill.ragged": _requests.ragged_prefill,
+    "attention.mla.decode": _requests.latent,
+    "attention.mla.decode.paged": _requests.paged_latent,
+    "attention.mla.prefill": _requests.latent,
+    "attention.sparse.block": _attention.sparse_block,
+    "attention.sparse.variable_block": _attention.sparse_variable_block,
+    "attention.standard.decode": _attention.decode,
+    "attention.standard.decode.paged": _requests.paged_decode,
+    "attention.standard.prefill": _attention.prefill,
+    "attention.standard.prefill.paged": _requests.paged_prefill,
+    "attention.standard.prefill.ragged": _requests.ragged_prefill,
+    "attention.state.merge": _attention.merge,
+    "dequantize": _quantization.dequantize,
+    "embedding.lookup": _layers.embedding,
+    "kv.append": _layers.append,
+    "kv.compact": _layers.compact,
+    "mlp.fused": _layers.fused,
+    "mlp.linear": _layers.linear,
+    "mlp.linear.int8": _layers.linear_int8,
+    "mlp.linear.pack": _layers.pack,
+    "mlp.linear.weight_only": _layers.weight_only,
+    "norm.layer": _layers.norm_layer,
+    "norm.rms": _layers.norm_rms,
+    "norm.rms.add": _layers.norm_rms_add,
+    "posenc.alibi": _layers.alibi,
+    "posenc.rope": _layers.rope,
+    "quantize": _quantization.quantize,
+    "sampling.speculative": _sampling.speculative,
+    "sampling.topk": _sampling.topk,
+    "sampling.topp": _sampling.topp,
+}
+
+KERNELS: dict[str, Callable[..., Any]] = {f"torch.reference.{operation}": function for operation, function in _BY_OPERATION.items()}

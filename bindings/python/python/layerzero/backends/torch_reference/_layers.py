@@ -1,0 +1,230 @@
+"""Norms, activations, linear layers, positions, embeddings and caches: the expressions that one writes with torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from layerzero.backends.torch_reference._quantization import DTYPES
+
+_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "none": lambda x: x,
+    "relu": F.relu,
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": partial(F.gelu, approximate="tanh"),
+}
+
+
+def norm_rms(x: Any, weight: Any = None, *, eps: float, weight_offset: float) -> Any:
+    """In f32 where x and weight are not of one dtype."""
+    if weight is None:
+        return torch.rms_norm(x, x.shape[-1:], None, eps)
+    if weight_offset:
+        weight = weight.float() + weight_offset
+    if weight.dtype is x.dtype:
+        return torch.rms_norm(x, weight.shape, weight, eps)
+    return torch.rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
+
+
+def norm_rms_add(x: Any, residual: Any, weight: Any = None, *, eps: float, weight_offset: float) -> Any:
+    """The norm of the rounded sum, which stays in the residual."""
+    residual.add_(x)
+    return norm_rms(residual, weight, eps=eps, weight_offset=weight_offset)
+
+
+def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, return_stats: bool) -> Any:
+    """In f32 where the dtypes differ or the statistics are wanted."""
+    if not return_stats and all(one is None or one.dtype is x.dtype for one in (weight, bias)):
+        return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
+    weight, bias = (None if one is None else one.float() for one in (weight, bias))
+    output, mean, inverse = torch.native_layer_norm(x.float(), x.shape[-1:], weight, bias, eps)
+    output = output.to(x.dtype)
+    return (output, mean[..., 0], inverse[..., 0]) if return_stats else output
+
+
+def _finite_below(x: Any) -> Any:
+    """torch's activations are NaN at -inf, where the operations have their limit."""
+    return x.clamp_min(torch.finfo(x.dtype).min)
+
+
+def gelu(x: Any, *, approximate: str) -> Any:
+    """Either formula."""
+    return F.gelu(_finite_below(x), approximate=approximate)
+
+
+def gelu_mul(gate: Any, up: Any, *, approximate: str) -> Any:
+    """The gate of GeGLU."""
+    return F.gelu(gate, approximate=approximate).mul_(up)
+
+
+def silu(x: Any, *, alpha: float) -> Any:
+    """Of any steepness."""
+    if alpha == 1.0:
+        return F.silu(_finite_below(x), inplace=True)
+    if alpha == 0.0:
+        return x * 0.5
+    # An infinity meets a sigmoid of 0 where the limit is 0.
+    share = torch.sigmoid(alpha * x.float())
+    return (x.float() * share).masked_fill(share == 0, 0).to(x.dtype)
+
+
+def silu_mul(gate: Any, up: Any) -> Any:
+    """The gate of SwiGLU."""
+    return F.silu(gate).mul_(up)
+
+
+def relu_squared(x: Any) -> Any:
+    """Nemotron's activation."""
+    return F.relu(x).square_()
+
+
+def linear(x: Any, weight: Any, bias: Any = None, *, activation: str) -> Any:
+    """A product, and an activation where one is wanted."""
+    return _ACTIVATIONS[activation](F.linear(x, weight, bias))
+
+
+def fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
+    """A gated block."""
+    gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
+    return F.linear(gated, down_weight)
+
+
+def pack(weight: Any) -> Any:
+    """Panels of 16 rows, words of 4 bytes."""
+    rows, stored = weight.shape
+    padded = F.pad(weight, (0, -stored % 4, 0, -rows % 16))
+    return padded.view(padded.shape[0] // 16, 16, padded.shape[1] // 4, 4).transpose(1, 2).contiguous()
+
+
+def _in_rows(weight: Any, layout: str, rows: int, stored: int) -> Any:
+    """The weight as it was before it was packed."""
+    if layout == "plain":
+        return weight
+    return weight.transpose(1, 2).flatten(2, 3).flatten(0, 1)[:rows, :stored]
+
+
+def weight_only(
+    x: Any, weight: Any, scale: Any, zero_point: Any = None, bias: Any = None, *,
+    format: str, granularity: str, block_size: int, weight_layout: str, stored: int, activation: str,
+) -> Any:  # fmt: skip
+    """The weight as floats, then a product in f32."""
+    inner = x.shape[-1]
+    values = _in_rows(weight, weight_layout, scale.shape[0], stored)
+    if format == "int4":
+        nibbles = torch.stack((values & 15, values >> 4), -1).flatten(-2)[..., :inner]
+        values = (nibbles ^ 8).to(torch.int8) - 8
+    if granularity == "block":
+        # One scale for each input, so that the last block may be shorter.
+        group = torch.arange(inner, device=x.device) // block_size
+        scale = scale[:, group]
+        zero_point = None if zero_point is None else zero_point[:, group]
+    else:
+        scale = scale[:, None]
+        zero_point = None if zero_point is None else zero_point[:, None]
+    if zero_point is not None:
+        values = values.long() - zero_point
+    output = F.linear(x.float(), values.float() * scale, None if bias is None else bias.float())
+    return _ACTIVATIONS[activation](output).to(x.dtype)
+
+
+def linear_int8(
+    x: Any, weight: Any, x_scale: Any, weight_scale: Any, x_zero_point: Any = None, bias: Any = None, *,
+    x_granularity: str, weight_layout: str, activation: str, output_dtype: str,
+) -> Any:  # fmt: skip
+    """In f64, which holds every sum of such products exactly."""
+    rows = x.double()
+    if x_granularity == "row":
+        x_scale = x_scale[..., None]
+        x_zero_point = None if x_zero_point is None else x_zero_point[..., None]
+    if x_zero_point is not None:
+        rows = rows - x_zero_point
+    weight = _in_rows(weight, weight_layout, weight_scale.shape[0], x.shape[-1])
+    output = F.linear(rows, weight.double()) * (x_scale.double() * weight_scale.double())
+    if bias is not None:
+        output += bias
+    return _ACTIVATIONS[activation](output).to(DTYPES[output_dtype])
+
+
+def embedding(table: Any, ids: Any) -> Any:
+    """Rows of the table."""
+    return F.embedding(ids, table)
+
+
+def alibi(scores: Any, slopes: Any, *, causal_offset: int) -> Any:
+    """A bias by distance, in f32."""
+    queries, keys = scores.shape[-2:]
+    stands = torch.arange(causal_offset, causal_offset + queries, device=scores.device)
+    distance = torch.arange(keys, device=scores.device) - stands[:, None]
+    return (scores + slopes[:, None, None] * distance).to(scores.dtype)
+
+
+def rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved: bool, layout: str) -> Any:
+    """Pairs of features turned in f32."""
+    heads_first = layout == "BHSD"
+    length = x.shape[2 if heads_first else 1]
+    if positions is None:
+        cos, sin = cos[None, :length], sin[None, :length]
+    else:
+        cos, sin = cos[positions], sin[positions]
+    # One angle for all heads of a token.
+    cos, sin = (table.unsqueeze(1 if heads_first else 2).float() for table in (cos, sin))
+    rotary = 2 * cos.shape[-1]
+    turned, rest = x[..., :rotary].float(), x[..., rotary:]
+    if interleaved:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+        result = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
+    else:
+        first, second = turned.chunk(2, -1)
+        result = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    return torch.cat((result.to(x.dtype), rest), -1)
+
+
+_SATURATES_AT = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
+
+
+def _last_writer(places: Any) -> Any:
+    """For each write the last one to the same place: torch does not say which of two writes wins, so both write the same."""
+    ordered, order = torch.sort(places, stable=True)
+    end = torch.searchsorted(ordered, places.contiguous(), right=True)
+    return order[end - 1]
+
+
+def append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
+    """New tokens into pages. Tokens to be skipped write what slot 0 holds afterwards, so that nothing waits to know how many there are."""
+    if slots.shape[0] == 0 or k_cache.shape[0] == 0:
+        return
+    size = k_cache.shape[1 if layout == "NHD" else 2]
+    skipped, first = slots < 0, slots == 0
+    writer = torch.where(skipped, _last_of(first), _last_writer(slots))
+    unchanged = (skipped & ~first.any())[:, None, None]
+    page, place = slots.clamp_min(0) // size, slots.clamp_min(0) % size
+    where = (page, place) if layout == "NHD" else (page, slice(None), place)
+    for cache, values in ((k_cache, k), (v_cache, v)):
+        largest = _SATURATES_AT.get(cache.dtype)
+        if largest is None:
+            values = values.to(cache.dtype)
+        else:
+            # Not every torch can write to places of an eight-bit float.
+            values = values.float().clamp(-largest, largest).to(cache.dtype).view(torch.uint8)
+            cache = cache.view(torch.uint8)
+        cache[where] = torch.where(unchanged, cache[where], values[writer])
+
+
+def _last_of(condition: Any) -> Any:
+    """Index of the last element that holds; 0 if none does."""
+    return torch.where(condition, torch.arange(condition.shape[0], device=condition.device), 0).amax(-1)
+
+
+def compact(k_cache: Any, v_cache: Any, source: Any, target: Any, *, layout: str) -> None:
+    """Every source page is read before any target page is written."""
+    if source.shape[0] == 0:
+        return
+    page = source.long()[_last_writer(target)]
+    for cache in (k_cache, v_cache):
+        cache = cache.view(torch.uint8) if cache.dtype in _SATURATES_AT else cache
+        cache[target.long()] = cache[page]

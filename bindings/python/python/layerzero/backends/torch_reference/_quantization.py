@@ -1,0 +1,154 @@
+"""Small integers and floats with scales, bit for bit what the operations define: each step is rounded to f32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_LARGEST = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
+_BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
+_FLOATS = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
+_NIBBLES = ("int4", "mxfp4", "nvfp4")
+#: Between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6 of e2m1; a tie goes to the even mantissa, so that every second bound is the
+#: float before.
+_E2M1 = (0.25, 0.75 - 2**-24, 1.25, 1.75 - 2**-23, 2.5, 3.5 - 2**-22, 5.0)
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def _scale_shape(shape: Any, granularity: str, block: int) -> Any:
+    if granularity == "block":
+        return (*shape[:-1], -(-shape[-1] // block))
+    return () if granularity == "tensor" else shape[-2:-1]
+
+
+def _in_groups(x: Any, granularity: str, block: int) -> Any:
+    """The elements in blocks where scales have blocks."""
+    if granularity != "block":
+        return x
+    return torch.nn.functional.pad(x, (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
+
+
+def _over(scale: Any, granularity: str) -> Any:
+    """A scale as it meets its elements. One dimension at least, so that its dtype counts."""
+    return scale.reshape(1) if granularity == "tensor" else scale[..., None]
+
+
+def _of_exponent(exponent: Any) -> Any:
+    """Two to the power of it, exactly."""
+    return ((exponent.long() + 1023) << 52).view(torch.float64).float()
+
+
+def _as_float(scale: Any, format: str) -> Any:
+    if format != "mxfp4":
+        return scale.float()
+    stored = scale.view(torch.uint8)
+    return _of_exponent(stored.int() - 127).masked_fill(stored == 255, torch.nan)
+
+
+def _computed_scale(top: Any, format: str, global_scale: Any) -> Any:
+    """The scale of groups whose largest absolute values are given, as it is stored."""
+    if format == "mxfp4":
+        # Every f32 is a normal f64, whose exponent field is the floor of the logarithm.
+        floor = ((top.double().view(torch.int64) >> 52) & 0x7FF) - 1023
+        stored = (floor - 2).clamp(-127, 127) + 127
+        stored = torch.where(top == 0, 127, torch.where(top.isnan(), 255, stored))
+        return stored.to(torch.uint8).view(torch.float8_e8m0fnu)
+    if format == "nvfp4":
+        scale = top / torch.full((), 6.0, device=top.device)
+        if global_scale is not None:
+            scale = scale * global_scale
+        stored = scale.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8)
+        # The codes of 2⁻⁹, the smallest positive number, and of 1.
+        stored = torch.where((stored & 0x7F) == 0, 1, stored)
+        return torch.where(top == 0, 0x38, stored).to(torch.uint8).view(torch.float8_e4m3fn)
+    # A division by a number of the host would become a product with its reciprocal, which rounds otherwise.
+    scale = top / torch.full((), _LARGEST[format], device=top.device)
+    return torch.where(top == 0, 1.0, torch.where(scale == 0, 2.0**-149, scale))
+
+
+def _packed(codes: Any) -> Any:
+    """Four bits an element as bytes, low nibble first."""
+    pairs = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2)).unflatten(-1, (-1, 2))
+    return pairs[..., 0] | (pairs[..., 1] << 4)
+
+
+def _unpacked(stored: Any, inner: int) -> Any:
+    stored = stored.view(torch.uint8)
+    return torch.stack((stored & 15, stored >> 4), -1).flatten(-2)[..., :inner]
+
+
+def _e2m1_code(ratio: Any) -> Any:
+    size = ratio.abs()
+    code = sum((size > bound).to(torch.uint8) for bound in _E2M1)
+    return torch.where(ratio.isnan(), 0, code | (torch.signbit(ratio).to(torch.uint8) << 3)).to(torch.uint8)
+
+
+def _e2m1_value(code: Any) -> Any:
+    code = code.int()
+    size = code & 7
+    large = ((2 + (size & 1)) << ((size >> 1) - 1).clamp_min(0)).float() * 0.5
+    value = torch.where(size < 2, size * 0.5, large)
+    return torch.where(code > 7, -value, value)
+
+
+def quantize(
+    x: Any, scale: Any = None, zero_point: Any = None, global_scale: Any = None, *,
+    format: str, granularity: str, block_size: int,
+) -> Any:  # fmt: skip
+    """Rounded to nearest even and saturated."""
+    inner = x.shape[-1]
+    block = min(block_size, max(inner, 1))
+    values = _in_groups(x, granularity, block)
+    made = None
+    if scale is None:
+        dims = {"tensor": tuple(range(values.dim())), "block": (-1,)}.get(granularity, (*range(values.dim() - 2), values.dim() - 1))
+        shape = _scale_shape(x.shape, granularity, block)
+        top = values.abs().amax(dims).float() if values.numel() else x.new_zeros(shape, dtype=torch.float32)
+        made = scale = _computed_scale(top, format, global_scale)
+    divisor = _as_float(scale, format)
+    if global_scale is not None:
+        divisor = divisor / global_scale
+    # In single precision, in one kernel.
+    ratio = values / _over(divisor, granularity)
+    if format in _BOUNDS:
+        rounded = ratio.round_().nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
+        if zero_point is not None:
+            rounded = rounded.double() + _over(zero_point, granularity)
+        quantized = rounded.clamp(*_BOUNDS[format]).to(torch.int8)
+        if format == "int4":
+            quantized = quantized.view(torch.uint8) & 15
+    elif format in _FLOATS:
+        largest = _LARGEST[format]
+        quantized = ratio.clamp_(-largest, largest).to(_FLOATS[format])
+    else:
+        quantized = _e2m1_code(ratio)
+    if granularity == "block":
+        quantized = quantized.view(torch.uint8).flatten(-2)[..., :inner].contiguous().view(quantized.dtype)
+    if format in _NIBBLES:
+        quantized = _packed(quantized)
+        quantized = quantized if format == "int4" else quantized.view(torch.float4_e2m1fn_x2)
+    return quantized if made is None else (quantized, made)
+
+
+def dequantize(
+    quantized: Any, scale: Any, zero_point: Any = None, global_scale: Any = None, *,
+    format: str, granularity: str, block_size: int, inner: int, output_dtype: str,
+) -> Any:  # fmt: skip
+    """Every stored value by its scale."""
+    if format in _NIBBLES:
+        code = _unpacked(quantized, inner)
+        values = _e2m1_value(code) if format != "int4" else ((code ^ 8).to(torch.int8) - 8)
+    else:
+        values = quantized.float() if format in _FLOATS else quantized
+    values = _in_groups(values, granularity, min(block_size, max(inner, 1)))
+    if zero_point is not None:
+        # The difference is exact before it becomes a float.
+        values = values.long() - _over(zero_point.long(), granularity)
+    factor = _as_float(scale, format)
+    if global_scale is not None:
+        factor = factor / global_scale
+    values = values.float() * _over(factor, granularity)
+    if granularity == "block":
+        values = values.flatten(-2)[..., :inner]
+    return values.to(DTYPES[output_dtype])

@@ -1,0 +1,148 @@
+"""Attention of requests of different lengths: one after the other without padding, or over pages.
+
+Lengths are on the device. They are read once a call, except while a CUDA graph is captured: there, queries of all requests meet keys
+of all requests and see their own. Decoding over pages always reads the longest length, so that it cannot be captured.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from layerzero.backends.torch_reference._attention import attend, attend_in_sequence, decode_rows, is_capturing
+
+
+def _each(
+    q: Any, requests: Any, qo_indptr: Any, slopes: Any, features: int, *,
+    causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+) -> Any:  # fmt: skip
+    """Request after request; `requests` gives keys and values ``[L, G, D]`` of each."""
+    output = q.new_empty((*q.shape[:2], features))
+    lse = q.new_empty(q.shape[:2], dtype=torch.float32)
+    bounds = qo_indptr.tolist()
+    for request, (k, v) in enumerate(requests):
+        first, end = bounds[request : request + 2]
+        if first == end:
+            continue
+        slope = None if slopes is None else slopes.expand(len(bounds) - 1, q.shape[1])[request]
+        offset = k.shape[0] - (end - first)
+        own_q, k, v = (tensor.transpose(0, 1)[None] for tensor in (q[first:end], k, v))
+        found, sums = attend_in_sequence(own_q, k, v, None, slope, offset, causal, window_left, window_right, sm_scale, soft_cap)
+        output[first:end], lse[first:end] = found[0].transpose(0, 1), sums[0].T
+    return (output, lse) if return_lse else output
+
+
+def _all(
+    q: Any, k: Any, v: Any, starts: Any, lengths: Any, qo_indptr: Any, slopes: Any, *,
+    causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
+) -> Any:  # fmt: skip
+    """All requests at once: each sees its own keys, those from `starts`, as many as `lengths`."""
+    total, heads = q.shape[:2]
+    rows = torch.arange(total, device=q.device)
+    request = torch.searchsorted(qo_indptr[1:].contiguous(), rows.to(qo_indptr.dtype), right=True)
+    stands = rows - qo_indptr[request] + lengths[request] - qo_indptr.diff()[request]
+    columns = torch.arange(k.shape[0], device=q.device) - starts[request][:, None]
+    distance = columns - stands[:, None]
+    visible = (columns >= 0) & (columns < lengths[request][:, None])
+    if causal:
+        visible &= distance <= 0
+    if window_left >= 0:
+        visible &= distance >= -window_left
+    if window_right >= 0:
+        visible &= distance <= window_right
+    bias = None
+    if slopes is not None:
+        bias = (slopes.expand(lengths.shape[0], heads)[request].T[:, :, None] * distance).unflatten(0, (k.shape[1], -1))
+    q4, k4, v4 = (tensor.transpose(0, 1)[None] for tensor in (q, k, v))
+    output, lse = attend(q4, k4, v4, visible, bias, sm_scale, soft_cap)
+    output = output[0].transpose(0, 1).to(q.dtype)
+    return (output, lse[0].T) if return_lse else output
+
+
+def ragged_prefill(q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, **params: Any) -> Any:
+    """Requests one after the other."""
+    if is_capturing(q):
+        return _all(q, k, v, kv_indptr[:-1], kv_indptr.diff(), qo_indptr, alibi_slopes, **params)
+    bounds = kv_indptr.tolist()
+    requests = ((k[first:end], v[first:end]) for first, end in zip(bounds[:-1], bounds[1:], strict=True))
+    return _each(q, requests, qo_indptr, alibi_slopes, v.shape[-1], **params)
+
+
+def paged_prefill(
+    q: Any, k_cache: Any, v_cache: Any, qo_indptr: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any,
+    alibi_slopes: Any = None, *, layout: str, **params: Any,
+) -> Any:  # fmt: skip
+    """Requests over pages."""
+    if layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    page_size = k_cache.shape[1]
+    indices = kv_indices.long()
+    if is_capturing(q):
+        counts = kv_indptr.diff()
+        lengths = torch.where(counts > 0, (counts - 1) * page_size + kv_last_page_len, 0)
+        k, v = (cache[indices].flatten(0, 1) for cache in (k_cache, v_cache))
+        return _all(q, k, v, kv_indptr[:-1] * page_size, lengths, qo_indptr, alibi_slopes, **params)
+    bounds, last = kv_indptr.tolist(), kv_last_page_len.tolist()
+
+    def of(request: int) -> Any:
+        first, end = bounds[request : request + 2]
+        length = (end - first - 1) * page_size + last[request] if end > first else 0
+        return tuple(cache[indices[first:end]].flatten(0, 1)[:length] for cache in (k_cache, v_cache))
+
+    return _each(q, map(of, range(len(last))), qo_indptr, alibi_slopes, q.shape[-1], **params)
+
+
+def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> Any:
+    """Pages of each request as a table ``[batch, most]``, and the lengths ``[batch, 1]``."""
+    counts = indptr.diff()
+    most = int(counts.max()) if counts.shape[0] else 0
+    columns = torch.arange(most, device=indices.device)
+    inside = columns < counts[:, None]
+    if most == 0:
+        table = indices.new_zeros((last.shape[0], 0), dtype=torch.int64)
+    else:
+        table = indices[torch.where(inside, indptr[:-1, None] + columns, 0)].long()
+    return table, torch.where(counts > 0, (counts - 1) * page_size + last, 0)[:, None]
+
+
+def _gather(cache: Any, table: Any, lengths: Any) -> Any:
+    """A cache ``[pages, places, …]`` by request; beyond its length whatever lies there, made 0."""
+    found = cache[table].flatten(1, 2)
+    inside = torch.arange(found.shape[1], device=found.device) < lengths
+    return found.masked_fill_(~inside[(...,) + (None,) * (found.dim() - 2)], 0)
+
+
+def paged_decode(
+    q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None, *,
+    window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
+) -> Any:  # fmt: skip
+    """One query a request."""
+    if layout == "HND":
+        k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
+    table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, k_cache.shape[1])
+    k, v = (_gather(cache, table, lengths).transpose(1, 2) for cache in (k_cache, v_cache))
+    return decode_rows(q, k, v, lengths, alibi_slopes, window_left, soft_cap, sm_scale, return_lse)
+
+
+def latent(
+    q_nope: Any, q_pe: Any, ckv: Any, kpe: Any, *,
+    sm_scale: float, return_lse: bool, causal: bool = False, causal_offset: int = 0,
+) -> Any:  # fmt: skip
+    """Queries over contiguous latents, which all heads share."""
+    q = torch.cat((q_nope, q_pe), -1).transpose(0, 1)[None]
+    k, v = torch.cat((ckv, kpe), -1).transpose(0, 1)[None], ckv.transpose(0, 1)[None]
+    output, lse = attend_in_sequence(q, k, v, None, None, causal_offset, causal, -1, -1, sm_scale, 0.0)
+    output = output[0].transpose(0, 1).to(q_nope.dtype)
+    return (output, lse[0].T) if return_lse else output
+
+
+def paged_latent(
+    q_nope: Any, q_pe: Any, ckv_cache: Any, kpe_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, *,
+    sm_scale: float, return_lse: bool,
+) -> Any:  # fmt: skip
+    """One query a request over pages of latents."""
+    table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, ckv_cache.shape[1])
+    ckv, kpe = (_gather(cache, table, lengths) for cache in (ckv_cache, kpe_cache))
+    q, k = torch.cat((q_nope, q_pe), -1), torch.cat((ckv, kpe), -1)
+    return decode_rows(q, k[:, None], ckv[:, None], lengths, None, -1, 0.0, sm_scale, return_lse)

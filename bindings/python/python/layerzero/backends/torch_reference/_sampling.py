@@ -1,0 +1,166 @@
+"""Sampling with the operations' own random numbers: the tokens are those of the reference on the host.
+
+Running sums are taken by doubling distances instead of `cumsum`, whose result on a GPU may differ from run to run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+_NONE = float("-inf")
+_LOW = 0xFFFFFFFF
+#: The constants by which the schemas keep the draws of operations apart.
+TOPK, TOPP, SPECULATIVE = 1, 2, 3
+
+
+def uniforms(stream: int, count: int, seed: int, offset: int, seed_tensor: Any, offset_tensor: Any, device: Any) -> Any:
+    """The two numbers in [0, 1) of each block of Philox4x32-10 that `count` rows or positions take.
+
+    Seed and offset stay on the device where they are tensors, so that a captured graph draws anew when those change.
+    """
+
+    def words(value: int, tensor: Any) -> Any:
+        if tensor is not None:
+            return tensor & _LOW, (tensor >> 32) & _LOW
+        return value & _LOW, (value >> 32) & _LOW
+
+    keys = list(words(seed, seed_tensor))
+    numbers = torch.arange(count, dtype=torch.int64, device=device) + (stream << 56)
+    zero = torch.zeros_like(numbers)
+    low, high = words(offset, offset_tensor)
+    counter = [zero + low, zero + high, numbers & _LOW, numbers >> 32]
+    for _ in range(10):
+        high0, low0 = _product(counter[0], 0xD2511F53)
+        high1, low1 = _product(counter[2], 0xCD9E8D57)
+        counter = [high1 ^ counter[1] ^ keys[0], low1, high0 ^ counter[3] ^ keys[1], low0]
+        keys = [(keys[0] + 0x9E3779B9) & _LOW, (keys[1] + 0xBB67AE85) & _LOW]
+    return _fraction(*counter[:2]), _fraction(*counter[2:])
+
+
+def _product(a: Any, b: int) -> Any:
+    """Upper and lower half of the product of two numbers of 32 bits, in halves so that nothing overflows 64 signed bits."""
+    a0, a1 = a & 0xFFFF, a >> 16
+    small, large = a0 * b, a1 * b
+    lower = small + ((large & 0xFFFF) << 16)
+    return (large >> 16) + (lower >> 32), lower & _LOW
+
+
+def _fraction(first: Any, second: Any) -> Any:
+    """The upper 53 of 64 bits, without a sign in the way."""
+    return ((second << 21) | (first >> 11)).double() * 2.0**-53
+
+
+def _running_sums(values: Any) -> Any:
+    """Sums of all elements up to each along the last dimension, always added in the same order."""
+    distance = 1
+    while distance < values.shape[-1]:
+        values = torch.cat((values[..., :distance], values[..., distance:] + values[..., :-distance]), -1)
+        distance *= 2
+    return values
+
+
+def _first(condition: Any) -> Any:
+    """Index of the first element that holds, and whether there is one."""
+    return condition.to(torch.int8).argmax(-1), condition.any(-1)
+
+
+def _choose(weights: Any, draws: Any) -> Any:
+    """The first token whose running sum of weights is beyond its draw times their total; -1 where no weight is positive."""
+    sums = _running_sums(weights)
+    positive = weights > 0
+    token, found = _first((sums > (draws * sums[:, -1])[:, None]) & positive)
+    # Rounding may leave none: then the last one of positive weight.
+    index = torch.arange(weights.shape[1], device=weights.device)
+    last = torch.where(positive, index, -1).amax(-1)
+    return torch.where(found, token, last).to(torch.int32)
+
+
+def _candidates(logits: Any, temperature: float) -> Any:
+    """Rows of logits as numbers, their weights, and tokens by falling logit, lower index first among equals."""
+    # A sum with 0 makes -0 and 0 the same, and NaN is never chosen.
+    rows = (logits.reshape(-1, logits.shape[-1]).double() + 0.0).nan_to_num(nan=_NONE, posinf=torch.inf, neginf=_NONE)
+    top = rows.amax(-1, keepdim=True)
+    # A division by a number of the host would become a product with its reciprocal, which rounds otherwise.
+    heat = torch.full((), temperature, dtype=torch.float64, device=rows.device)
+    weights = torch.where(top == torch.inf, (rows == top).double(), torch.exp((rows - top) / heat))
+    return rows, weights.masked_fill(rows == _NONE, 0), torch.argsort(rows, dim=-1, descending=True, stable=True)
+
+
+def _draw(rows: Any, weights: Any, order: Any, count: Any, draws: Any, shape: Any) -> Any:
+    """One token a row among the first `count [rows, 1]` in order."""
+    last = order.gather(1, count - 1)
+    bound = rows.gather(1, last)
+    index = torch.arange(rows.shape[1], device=rows.device)
+    kept = (rows > bound) | ((rows == bound) & (index <= last))
+    return _choose(weights * kept, draws).view(shape)
+
+
+def topk(
+    logits: Any, k_tensor: Any = None, seed_tensor: Any = None, offset_tensor: Any = None, *,
+    k: int, temperature: float, seed: int, offset: int,
+) -> Any:  # fmt: skip
+    """Among the k most likely."""
+    shape, vocab = logits.shape[:-1], logits.shape[-1]
+    if shape.numel() == 0:
+        return logits.new_empty(shape, dtype=torch.int32)
+    rows, weights, order = _candidates(logits, temperature)
+    if k_tensor is None:
+        count = torch.full((rows.shape[0], 1), min(k, vocab), device=rows.device)
+    else:
+        count = k_tensor.reshape(-1, 1).long().clamp(1, vocab)
+    draws, _ = uniforms(TOPK, rows.shape[0], seed, offset, seed_tensor, offset_tensor, rows.device)
+    return _draw(rows, weights, order, count, draws, shape)
+
+
+def topp(
+    logits: Any, p_tensor: Any = None, seed_tensor: Any = None, offset_tensor: Any = None, *,
+    p: float, top_k: int, temperature: float, seed: int, offset: int,
+) -> Any:  # fmt: skip
+    """Among the most likely that reach p together, of the top_k most likely."""
+    shape = logits.shape[:-1]
+    if shape.numel() == 0:
+        return logits.new_empty(shape, dtype=torch.int32)
+    rows, weights, order = _candidates(logits, temperature)
+    most = min(top_k, rows.shape[1]) if top_k else rows.shape[1]
+    sums = _running_sums(weights.gather(1, order[:, :most]))
+    wanted = p if p_tensor is None else p_tensor.reshape(-1, 1).double()
+    place, reached = _first(sums >= wanted * sums[:, -1:])
+    count = torch.where(reached, place + 1, most)[:, None]
+    draws, _ = uniforms(TOPP, rows.shape[0], seed, offset, seed_tensor, offset_tensor, rows.device)
+    return _draw(rows, weights, order, count, draws, shape)
+
+
+def speculative(
+    draft_probs: Any, draft_tokens: Any, target_probs: Any, seed_tensor: Any = None, offset_tensor: Any = None, *,
+    seed: int, offset: int,
+) -> Any:  # fmt: skip
+    """Drafts are accepted in order until one is refused, then one token is drawn."""
+    batch, length = draft_tokens.shape
+    if batch == 0:
+        return draft_tokens.new_empty((0, length + 1)), draft_tokens.new_empty((0,))
+
+    def clean(probabilities: Any) -> Any:
+        return probabilities.double().nan_to_num(nan=0.0, posinf=torch.inf, neginf=0.0).clamp_min(0)
+
+    accept, emit = uniforms(SPECULATIVE, batch * (length + 1), seed, offset, seed_tensor, offset_tensor, draft_probs.device)
+    accept, emit = accept.view(batch, -1), emit.view(batch, -1)
+    token = draft_tokens.long()[..., None]
+    q, p = (clean(probs.gather(2, token)[..., 0]) for probs in (draft_probs, target_probs[:, :length]))
+    refused = torch.nn.functional.pad(~(accept[:, :length] * q < p), (0, 1), value=True)
+    accepted, _ = _first(refused)
+    row = torch.arange(batch, device=accepted.device)
+    target = clean(target_probs[row, accepted])
+    weights = target
+    if length:
+        draft = clean(draft_probs[row, accepted.clamp(max=length - 1)])
+        rest = (target - draft).nan_to_num(nan=0.0, posinf=torch.inf).clamp_min(0)
+        use = (accepted < length) & (rest > 0).any(-1)
+        weights = torch.where(use[:, None], rest, target)
+    emitted = _choose(weights, emit[row, accepted])
+    place = torch.arange(length + 1, device=accepted.device)
+    drafted = torch.nn.functional.pad(draft_tokens, (0, 1), value=-1)
+    tokens = torch.where(place < accepted[:, None], drafted, -1)
+    tokens = torch.where(place == accepted[:, None], emitted[:, None], tokens)
+    return tokens.to(torch.int32), accepted.to(torch.int32)

@@ -1,0 +1,251 @@
+"""Calls that a reference must take and few other kernels do: every operation, every optional input, odd strides, empty tensors and values
+that are not finite. Tensors are made on the host."""
+
+import torch
+from cases import DTYPES, Draw, small
+
+INF, NAN = float("inf"), float("nan")
+FLOATS = ("f32", "f16", "bf16")
+
+
+def strided(draw, tensor):
+    """The same values, sometimes not dense."""
+    if tensor.dim() == 0 or draw.number(0, 2):
+        return tensor
+    wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), dtype=tensor.dtype)
+    view = wide[..., 1::2]
+    bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
+    view.view(bits).copy_(tensor.view(bits)) if tensor.dtype != torch.bool else view.copy_(tensor)
+    return view
+
+
+def odd(draw, tensor, *values):
+    """Some elements replaced."""
+    if tensor.numel() and draw.number(0, 3) == 0:
+        places = torch.randint(0, tensor.numel(), (2,), generator=draw.generator)
+        tensor.view(-1)[places] = torch.tensor(draw.one(*values), dtype=torch.float32).to(tensor.dtype)
+    return tensor
+
+
+def _mask(draw, *shape):
+    shape = [draw.one(size, size, 1) for size in shape]
+    if draw.one(True, False):
+        return torch.rand(shape, generator=draw.generator) > 0.3
+    return odd(draw, draw.normal(*shape, dtype=draw.one(*FLOATS)), -INF, -INF, NAN)
+
+
+def _attention(draw, operation, dtype):
+    """Prefill, decode and cross attention of any feature."""
+    kv_heads = draw.one(1, 2)
+    heads = kv_heads if ".standard." in operation else kv_heads * draw.one(1, 2, 3)
+    batch, seq_k, head_dim, head_dim_v = draw.number(0, 3), draw.number(0, 9), draw.one(1, 4, 16), draw.one(1, 3, 16)
+    seq_q = draw.number(0, 7)
+    k = odd(draw, draw.normal(batch, seq_k, kv_heads, head_dim, dtype=dtype), INF, NAN)
+    v = odd(draw, draw.normal(batch, seq_k, kv_heads, head_dim_v, dtype=dtype), INF, -INF, NAN)
+    single, crossing = operation.endswith(".decode"), ".cross." in operation
+    q = draw.normal(batch, heads, head_dim, dtype=dtype) if single else draw.normal(batch, seq_q, heads, head_dim, dtype=dtype)
+    call = {"return_lse": draw.one(True, False)}
+    if draw.one(True, False):
+        call["sm_scale"] = 0.7
+    if (single or crossing) and draw.one(True, False):
+        call["kv_lens"] = torch.tensor([draw.number(0, seq_k) for _ in range(batch)], dtype=torch.int32)
+    if (crossing or not single) and draw.one(True, False):
+        call["mask"] = _mask(draw, batch, heads, *(() if single else (seq_q,)), seq_k)
+    if not crossing:
+        call["soft_cap"] = draw.one(0.0, 0.0, 3.0)
+        call["window_left"] = draw.one(-1, -1, 0, 2)
+        if draw.one(True, False):
+            call["alibi_slopes"] = draw.normal(*draw.one((heads,), (batch, heads), (1, heads)))
+        if not single:
+            call["causal"], call["window_right"] = draw.one(True, False), draw.one(-1, -1, 0, 2)
+            if draw.one(True, False):
+                call["causal_offset"] = draw.number(-3, 4)
+    if draw.one(True, False):
+        k, v, q = k.transpose(1, 2), v.transpose(1, 2), q if single else q.transpose(1, 2)
+        call["layout"] = "BHSD"
+    return {"q": q, "k": k, "v": v, **call}
+
+
+def _extras(draw, operation, call):
+    """What `small` leaves out, for requests of different lengths and pages."""
+    if "alibi_slopes" not in call and draw.one(True, False) and ".mla." not in operation:
+        batch = call["kv_indptr"].shape[0] - 1
+        call["alibi_slopes"] = draw.normal(*draw.one((call["q"].shape[1],), (batch, call["q"].shape[1])))
+    if "causal" in call and ".mla." not in operation:
+        call["window_right"] = draw.one(-1, 3)
+    for name in ("v_cache", "ckv_cache", "v"):
+        if name in call:
+            call[name] = odd(draw, call[name], INF, NAN)
+    return call
+
+
+def _with_few_features(call):
+    """Heads of real sizes take the host's reference long. What is left is not dense."""
+    few = {"q_nope": 24, "ckv": 24, "ckv_cache": 24, "q_pe": 8, "kpe": 8, "kpe_cache": 8, "q": 16, "k": 16, "v": 16, "k_cache": 16, "v_cache": 16}
+    call = {name: value[..., : few[name]] if name in few else value for name, value in call.items()}
+    if "q_nope" in call:
+        call["q_nope"], call["q_pe"] = call["q_nope"][:, :5], call["q_pe"][:, :5]
+    return call
+
+
+def _quantization(draw, operation, dtype):
+    format = draw.one("int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4")
+    fixed = {"mxfp4": 32, "nvfp4": 16}.get(format)
+    granularity = "block" if fixed else draw.one("tensor", "channel", "head", "block")
+    block_size = fixed or draw.one(1, 16, 32, 2**31 - 1)
+    outer, channels, inner = draw.one((), (2,), (0,)), draw.number(0, 4), draw.one(1, 2, 7, 33, 64)
+    x = draw.normal(*outer, channels, inner, dtype=dtype) * draw.one(1, 300, 1e-3, 1e-38)
+    x = odd(draw, odd(draw, x, 0.0, -0.0), INF, -INF, NAN)
+    if draw.number(0, 3) == 0:
+        # Halves between two values of every format.
+        x = (torch.randint(-20, 20, x.shape, generator=draw.generator) / 4).to(x.dtype)
+    call = {"format": format, "granularity": granularity, "block_size": block_size}
+    if format == "nvfp4" and draw.one(True, False):
+        call["global_scale"] = torch.tensor(draw.one(0.5, 17.0, 1e4))
+    shape = {"tensor": (), "block": (*outer, channels, -(-inner // min(block_size, inner)))}.get(granularity, (channels,))
+    scale = draw.normal(*shape).abs() + draw.one(0.01, 1.0)
+    if format == "mxfp4":
+        scale = torch.randint(110, 140, shape, generator=draw.generator, dtype=torch.uint8).view(torch.float8_e8m0fnu)
+    elif format == "nvfp4":
+        scale = scale.to(torch.float8_e4m3fn)
+    given = operation == "dequantize" or draw.one(True, False)
+    if given:
+        call["scale"] = scale
+    if given and format.startswith("int") and draw.one(True, False):
+        call["zero_point"] = torch.randint(-140, 140, shape, generator=draw.generator, dtype=torch.int32)
+    if operation == "quantize":
+        return {"x": x, **call}
+    stored = inner if format in ("int8", "fp8_e4m3", "fp8_e5m2") else -(-inner // 2)
+    values = torch.randint(0, 256, (*outer, channels, stored), generator=draw.generator, dtype=torch.uint8)
+    if inner % 2 and stored != inner:
+        values[..., -1] &= 15
+    names = {"int8": "int8", "fp8_e4m3": "float8_e4m3fn", "fp8_e5m2": "float8_e5m2", "int4": "uint8"}
+    view = getattr(torch, names.get(format, "float4_e2m1fn_x2"))
+    return {"quantized": values.view(view), "inner": inner, **call, "output_dtype": dtype}
+
+
+def _linear(draw, operation, dtype):
+    rows, inner, outer = draw.one((3,), (2, 2), (0,), ()), draw.one(1, 3, 33, 70), draw.one(1, 4, 17)
+    layout = draw.one("plain", "panels")
+    activation = draw.one("none", "relu", "silu", "gelu", "gelu_tanh")
+    weights = torch.randint(-128, 128, (outer, inner), generator=draw.generator, dtype=torch.int8)
+
+    def laid_out(weight):
+        import layerzero as lz
+
+        return weight if layout == "plain" else lz.ops.mlp_linear_pack(weight)
+
+    bias = draw.normal(outer, dtype=dtype) if draw.one(True, False) else None
+    if operation == "mlp.linear.pack":
+        return {"weight": weights.view(draw.one(torch.int8, torch.uint8))}
+    if operation == "mlp.linear.int8":
+        groups = draw.one("row", "tensor")
+        shape = rows if groups == "row" else ()
+        x = torch.randint(-128, 128, (*rows, inner), generator=draw.generator, dtype=torch.int8)
+        zero = torch.randint(-9, 9, shape, generator=draw.generator, dtype=torch.int32) if draw.one(True, False) else None
+        return {
+            "x": x, "weight": laid_out(weights), "x_scale": draw.normal(*shape).abs() / 100, "weight_scale": draw.normal(outer).abs() / 100,
+            "x_zero_point": zero, "bias": bias, "x_granularity": groups, "weight_layout": layout, "activation": activation,
+            "output_dtype": dtype,
+        }  # fmt: skip
+    format, granularity, block_size = draw.one("int8", "int4"), draw.one("channel", "block"), draw.one(16, 32, 2**31 - 1)
+    if format == "int4":
+        weights = torch.randint(0, 256, (outer, -(-inner // 2)), generator=draw.generator, dtype=torch.uint8)
+    shape = (outer,) if granularity == "channel" else (outer, -(-inner // min(block_size, inner)))
+    zero = torch.randint(-9, 9, shape, generator=draw.generator, dtype=torch.int32) if draw.one(True, False) else None
+    return {
+        "x": draw.normal(*rows, inner, dtype=dtype), "weight": laid_out(weights), "scale": draw.normal(*shape).abs() / 100,
+        "zero_point": zero, "bias": bias, "format": format, "granularity": granularity, "block_size": block_size,
+        "weight_layout": layout, "activation": activation,
+    }  # fmt: skip
+
+
+def _sampling(draw, operation, dtype):
+    rows, vocab = draw.one((4,), (2, 3), (0,), ()), draw.one(1, 2, 17, 100)
+    common = {"seed": draw.number(-(2**40), 2**40), "offset": draw.number(0, 2**40)}
+    if draw.one(True, False):
+        common["seed_tensor"] = torch.tensor(draw.number(-(2**62), 2**62))
+    if draw.one(True, False):
+        common["offset_tensor"] = torch.tensor(draw.number(-(2**62), 2**62))
+    if operation == "sampling.speculative":
+        batch, length = draw.number(0, 4), draw.number(0, 5)
+        draft = torch.softmax(draw.normal(batch, length, vocab), -1)
+        # Half of the targets are near their drafts, so that chains are accepted.
+        target = torch.cat((draft, torch.softmax(draw.normal(batch, 1, vocab), -1)), 1)
+        target = draw.one(target, torch.softmax(draw.normal(batch, length + 1, vocab), -1))
+        tokens = torch.randint(0, vocab, (batch, length), generator=draw.generator, dtype=torch.int32)
+        target = odd(draw, target.contiguous(), 0.0, -1.0, NAN)
+        return {"draft_probs": odd(draw, draft, 0.0, NAN), "draft_tokens": tokens, "target_probs": target, **common}
+    logits = draw.normal(*rows, vocab, dtype=dtype) * draw.one(1, 4)
+    logits = odd(draw, odd(draw, logits, -INF, NAN), INF, 0.0)
+    if draw.number(0, 4) == 0:
+        logits = logits.round()
+    call = {"logits": logits, "temperature": draw.one(1.0, 0.6, 3.0), **common}
+    if operation == "sampling.topk":
+        call["k"] = draw.one(1, 3, 50, 2**40)
+        if draw.one(True, False):
+            call["k_tensor"] = torch.randint(1, vocab + 3, rows, generator=draw.generator, dtype=torch.int32)
+    else:
+        call["p"], call["top_k"] = draw.one(0.1, 0.5, 0.9, 1.0), draw.one(0, 0, 3, 1000)
+        if draw.one(True, False):
+            call["p_tensor"] = torch.rand(rows, generator=draw.generator)
+    return call
+
+
+def _cache(draw, operation, dtype):
+    if operation == "kv.append":
+        call = small(operation, dtype, draw.number(0, 10**6))
+        if draw.number(0, 3) == 0:
+            call["slots"][:] = -1
+        return call
+    pages, page_size, heads, features, moves = draw.number(1, 6), draw.one(1, 4), draw.one(1, 3), draw.one(1, 8), draw.number(0, 8)
+    cache = draw.one(*FLOATS, "f8_e4m3", "f8_e5m2")
+    layout = draw.one("NHD", "HND")
+    shape = (pages, page_size, heads, features) if layout == "NHD" else (pages, heads, page_size, features)
+    source, target = (torch.randint(0, pages, (moves,), generator=draw.generator, dtype=torch.int32) for _ in range(2))
+    return {
+        "k_cache": draw.normal(*shape, dtype=cache), "v_cache": draw.normal(*shape, dtype=cache), "source": source, "target": target,
+        "layout": layout,
+    }  # fmt: skip
+
+
+def _elementwise(draw, operation, dtype):
+    call = small(operation, dtype, draw.number(0, 10**6))
+    if "x" in call:
+        # torch's gelu is NaN at +inf on a host.
+        values = (-INF, NAN) if operation == "activation.gelu" else (INF, -INF, NAN)
+        call["x"] = odd(draw, call["x"], *values)
+    if operation == "activation.silu":
+        call["alpha"] = draw.one(1.0, 0.0, 1.7, -1.0)
+    return call
+
+
+def wide(operation, dtype, seed):
+    """One call of an operation of tensors, drawn at random."""
+    draw = Draw(seed)
+    if operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
+        call = _attention(draw, operation, dtype)
+    elif operation in ("quantize", "dequantize"):
+        call = _quantization(draw, operation, dtype)
+    elif operation in ("mlp.linear.int8", "mlp.linear.weight_only", "mlp.linear.pack"):
+        call = _linear(draw, operation, dtype)
+    elif operation.startswith("sampling."):
+        call = _sampling(draw, operation, dtype)
+    elif operation.startswith("kv."):
+        call = _cache(draw, operation, dtype)
+    elif operation.startswith("activation."):
+        call = _elementwise(draw, operation, dtype)
+    elif operation == "posenc.alibi":
+        scores = odd(draw, draw.normal(draw.number(0, 3), 3, draw.number(0, 7), draw.number(0, 9), dtype=dtype), INF, NAN)
+        call = {"scores": scores, "slopes": draw.normal(3), "causal_offset": draw.number(-3, 5)}
+    else:
+        call = small(operation, dtype, seed)
+        if operation.startswith("attention."):
+            call = _with_few_features(_extras(draw, operation, call) if "kv_indptr" in call else call)
+    call = {name: value for name, value in call.items() if value is not None}
+    written = ("k_cache", "v_cache", "residual")
+    tensors = {name: strided(draw, value) for name, value in call.items() if isinstance(value, torch.Tensor) and name not in written}
+    return {**call, **tensors}
+
+
+__all__ = ["DTYPES", "FLOATS", "wide"]

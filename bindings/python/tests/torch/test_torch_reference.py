@@ -1,0 +1,115 @@
+"""The references of devices, held on the host to the references of the host: the same functions and the same descriptor, so that only the
+device differs on a card."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+sys.path.insert(0, str(Path(__file__).parents[1] / "cuda"))
+from reference_cases import FLOATS, wide  # noqa: E402
+from reference_checks import differences, flat, same_bits  # noqa: E402
+
+import layerzero as lz  # noqa: E402
+from layerzero import _native, backends  # noqa: E402
+from layerzero.backends import torch_reference  # noqa: E402
+
+OPERATIONS = sorted(id.removeprefix("torch.reference.") for id in torch_reference.KERNELS)
+ROUNDS = 18
+
+
+@pytest.fixture(scope="module", autouse=True)
+def on_the_host():
+    """The descriptor with another platform and other names."""
+    path = Path(backends.__file__).parent / "torch_reference.cuda.json"
+    description = json.loads(path.read_text())
+    description["backend"], description["platform"] = "composed_on_host", "cpu"
+    functions = {}
+    for operation, (kernel,) in description["ops"].items():
+        functions[f"composed_on_host.{operation}"] = torch_reference.KERNELS[kernel["kernel_id"]]
+        kernel.update(kernel_id=f"composed_on_host.{operation}", min_sm=None)
+    _native.register_descriptor("composed_on_host", json.dumps(description), functions)
+    yield
+    lz.unregister_backend("composed_on_host")
+
+
+def made(operation, kernel, call):
+    """What a kernel makes of a copy of a call, and what it changed."""
+    own = {name: value.clone() if isinstance(value, torch.Tensor) and name in WRITTEN else value for name, value in call.items()}
+    lz.lock(operation, kernel)
+    try:
+        results = flat(getattr(lz.ops, operation.replace(".", "_"))(**own))
+    finally:
+        lz.unlock(operation)
+    return [*results, *(own[name] for name in WRITTEN if name in own)]
+
+
+WRITTEN = ("residual", "k_cache", "v_cache")
+
+
+def test_every_operation_of_tensors_has_a_reference_for_devices():
+    ours = {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
+    assert ours == set(OPERATIONS)
+    described = json.loads((Path(backends.__file__).parent / "torch_reference.cuda.json").read_text())["ops"]
+    assert set(described) == set(OPERATIONS)
+    assert all(kernel["deterministic"] for (kernel,) in described.values())
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_composition_takes_every_call_and_agrees_with_the_reference(operation):
+    for seed in range(ROUNDS):
+        dtype = FLOATS[seed % 3]
+        call = wide(operation, dtype, seed)
+        reasons = {one["kernel"]: one["reasons"] for one in lz.explain(operation, **call).to_dict()["candidates"]}
+        assert reasons[f"composed_on_host.{operation}"] == [], (seed, reasons[f"composed_on_host.{operation}"])
+        expected = made(operation, f"reference.{operation}", call)
+        found = made(operation, f"composed_on_host.{operation}", call)
+        assert differences(operation, dtype, found, expected) == [], f"case {seed} of {dtype}"
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_composition_gives_the_same_bits_twice(operation):
+    call = wide(operation, "f32", 7)
+    first, second = (made(operation, f"composed_on_host.{operation}", call) for _ in range(2))
+    assert all(same_bits(one, other) for one, other in zip(first, second, strict=True))
+
+
+def test_long_attention_is_computed_in_parts(monkeypatch):
+    """Scores that do not fit into the bound at once give what they give together."""
+    from layerzero.backends.torch_reference import _attention
+
+    call = wide("attention.gqa.prefill", "f32", 3) | {"q": torch.randn(2, 7, 4, 16), "k": torch.randn(2, 9, 2, 16), "v": torch.randn(2, 9, 2, 16)}
+    call = {name: call[name] for name in ("q", "k", "v")} | {"causal": True, "alibi_slopes": torch.randn(2, 4), "return_lse": True}
+    together = made("attention.gqa.prefill", "composed_on_host.attention.gqa.prefill", call)
+    monkeypatch.setattr(_attention, "_MAX_SCORES", 2 * 4 * 9 * 2)
+    in_parts = made("attention.gqa.prefill", "composed_on_host.attention.gqa.prefill", call)
+    for one, other in zip(together, in_parts, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("operation", [name for name in OPERATIONS if name.endswith((".ragged", "prefill.paged"))])
+def test_what_is_captured_agrees_with_what_is_not(monkeypatch, operation):
+    """While a graph is captured nothing may wait for the device, so that all requests are computed at once."""
+    from layerzero.backends.torch_reference import _attention, _requests
+
+    for seed in range(ROUNDS):
+        call = wide(operation, "f32", seed)
+        expected = made(operation, f"composed_on_host.{operation}", call)
+        with monkeypatch.context() as patch:
+            patch.setattr(_requests, "is_capturing", lambda _: True)
+            patch.setattr(_attention, "is_capturing", lambda _: True)
+            found = made(operation, f"composed_on_host.{operation}", call)
+        assert differences(operation, "f32", found, expected) == [], f"case {seed}"
+
+
+def test_deterministic_algorithms_of_torch_are_enough():
+    """A program that forbids torch to be nondeterministic can call every composition."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(True)
+    try:
+        for operation in OPERATIONS:
+            made(operation, f"composed_on_host.{operation}", wide(operation, "f32", 1))
+    finally:
+        torch.use_deterministic_algorithms(before)
