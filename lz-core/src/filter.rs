@@ -581,6 +581,11 @@ fn memory(call: &Call<'_>, position: u16, kernel: &CompiledKernel, listener: &mu
 fn standing(call: &Call<'_>, kernel: &CompiledKernel, listener: &mut impl Listener) -> Stop {
     match call.world.health.standing(&call.subject(kernel)) {
         Standing::Closed | Standing::Probing => false,
+        Standing::Refused(refusal)
+            if call.takes_open && refusal.yields_to_last_resort(kernel.is_reference()) =>
+        {
+            false
+        }
         Standing::Refused(refusal) => listener.excluded(|| {
             let code = if refusal.scope == RefusalScope::Device {
                 ReasonCode::DeviceLost

@@ -84,6 +84,22 @@ fn a_cold_kernel_is_compiled_behind_the_call_and_promoted() {
 }
 
 #[test]
+fn a_kernel_that_cannot_run_the_call_is_not_compiled_for_it() {
+    let engine = Engine::new();
+    let mut elsewhere = spec("jit.elsewhere").priority(90);
+    (elsewhere.jit, elsewhere.platform) = (true, lz_core::device::Platform::Cuda);
+    let compile = |_: &CompileRequest<'_>| Err(KernelError::failed("there is no such device"));
+    let jit = KernelEntry::new(elsewhere, Does(Box::new(|| Ok(())))).of(attend()).compiled_by(compile);
+    engine.register([jit, entry(spec("plain.attend").priority(10))]).unwrap();
+    let queue = JitQueue::start(&engine, "demo", JitConfig::default());
+    assert_eq!(run(&engine, &shape(64)).unwrap(), "plain.attend");
+    assert!(queue.wait_until_idle(LONG));
+    assert_eq!((queue.counters().wanted, queue.counters().failed), (0, 0));
+    assert!(engine.health().is_spotless());
+    queue.stop();
+}
+
+#[test]
 fn a_call_never_compiles_even_while_the_compiler_hangs() {
     let (release, gate): (Sender<()>, Receiver<()>) = channel();
     let gate = Mutex::new(gate);

@@ -395,10 +395,70 @@ fn failures_fall_back_and_open_the_circuit() {
     assert_eq!((error_free.kernel.as_str(), error_free.fallbacks.len()), ("good.x", 0));
     assert!(engine.fallbacks() < 20 && engine.fallbacks() > 0, "{}", engine.fallbacks());
     engine.set_policy(Policy { allow: vec![listed("bad")], ..Policy::default() });
-    assert!(run(&engine, &shape).unwrap_err().has(ReasonCode::CircuitOpen));
+    let last = run(&engine, &shape).unwrap_err();
+    assert!(
+        last.has(ReasonCode::KernelFailed) && !last.has(ReasonCode::CircuitOpen),
+        "nothing else is left: {last}"
+    );
     // Another shape has a record of its own.
     let error = run(&engine, &Shape { head_dim: 32, ..shape }).unwrap_err();
     assert!(matches!(error, Error::KernelExecution { .. }) && error.has(ReasonCode::KernelFailed), "{error}");
+}
+
+#[test]
+fn an_interrupted_call_is_not_tried_again() {
+    let engine = with_failing(|| Err(KernelError::interrupted("Ctrl-C")));
+    for _ in 0..10 {
+        let error = run(&engine, &Shape::default()).unwrap_err();
+        let codes: Vec<ReasonCode> = error.reasons().iter().map(|reason| reason.code).collect();
+        assert_eq!(codes, [ReasonCode::CallInterrupted]);
+    }
+    assert!(engine.health().is_spotless());
+    assert_eq!(engine.health().summary().counters.caller_failures, 10);
+}
+
+#[test]
+fn the_reference_answers_although_its_circuit_is_open() {
+    let broken = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let breaks = Arc::clone(&broken);
+    let fails = move || match breaks.load(std::sync::atomic::Ordering::Relaxed) {
+        true => Err(KernelError::failed("for now")),
+        false => Ok(()),
+    };
+    let engine = Engine::new();
+    engine.register([failing(spec("reference.x"), fails)]).unwrap();
+    for _ in 0..8 {
+        let error = run(&engine, &Shape::default()).unwrap_err();
+        assert!(error.has(ReasonCode::KernelFailed) && !error.has(ReasonCode::CircuitOpen), "{error}");
+    }
+    assert!(engine.circuits()[0].refuses(), "{:?}", engine.circuits());
+    broken.store(false, std::sync::atomic::Ordering::Relaxed);
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "reference.x");
+    assert_eq!(engine.which(attend(), &Shape::default().context()).unwrap().kernel, "reference.x");
+    assert_eq!(engine.reset_kernel(Some("reference.x")), Ok(1));
+    assert!(engine.circuits().is_empty());
+}
+
+#[test]
+fn a_failed_call_falls_back_to_a_kernel_whose_circuit_is_open_before_it_gives_up() {
+    let engine = with_failing(|| Err(KernelError::failed("no luck")));
+    let health = engine.health();
+    let uuid = lz_core::device::detect_cpu().uuid;
+    // Five failures of the fallback, seen by nobody but health.
+    let bucket = lz_core::bucket::Bucket::of(attend(), &Shape::default().context());
+    for _ in 0..5 {
+        let subject = lz_core::health::Subject {
+            kernel: "good.x",
+            kernel_version: "1",
+            bucket: bucket.words(),
+            backend: "good",
+            backend_version: "1",
+            device: &uuid,
+        };
+        health.admit(subject).unwrap().failed(lz_core::health::Failure::of_kernel("before"));
+    }
+    assert!(engine.circuits().iter().any(|one| one.name == "good.x" && one.refuses()));
+    assert_eq!(run(&engine, &Shape::default()).unwrap(), "good.x");
 }
 
 #[test]

@@ -304,20 +304,57 @@ fn a_process_that_dies_leaves_word_of_the_kernel_that_killed_it() {
     let (noted, inside) = (Arc::clone(&seen), path.clone());
     let clock = Arc::clone(&house.clock);
     let watched = failing(spec("watched.x"), move || {
-        let rows = PerfDb::open(&inside).db.load_health(None);
-        noted.lock().unwrap().push(rows.into_iter().map(|row| row.last_error).collect::<Vec<_>>().join("; "));
+        let marks = PerfDb::open(&inside).db.load_trials();
+        noted
+            .lock()
+            .unwrap()
+            .push(marks.into_iter().map(|mark| (mark.kernel, mark.process.pid)).collect::<Vec<_>>());
         clock.advance(Duration::from_nanos(10));
         Ok(())
     });
     let engine = house.engine(vec![watched]);
     house.tune(&engine, &mut go_on);
     let seen = seen.lock().unwrap();
-    assert_eq!(
-        seen.first().map(String::as_str),
-        Some("the process ended while this kernel was being measured")
-    );
-    assert!(seen.iter().skip(1).all(String::is_empty), "{seen:?}");
+    assert_eq!(seen[0], [("watched.x".to_owned(), std::process::id())]);
+    assert!(seen.iter().skip(1).all(Vec::is_empty), "{seen:?}");
     assert!(engine.perfdb().unwrap().load_health(None).is_empty());
+}
+
+#[test]
+fn only_a_mark_of_a_process_that_has_ended_opens_a_circuit() {
+    let house = House::new("marks");
+    let kernels = || vec![house.kernel(spec("suspect.x"), 10), house.kernel(spec("good.x"), 20)];
+    // A mark as this process makes it, taken in the middle of a first run.
+    let (taken, path) = (Arc::new(std::sync::Mutex::new(None)), house.folder.join("perfdb.sqlite"));
+    let (noted, inside) = (Arc::clone(&taken), path.clone());
+    let suspect = failing(spec("suspect.x"), move || {
+        let mark = PerfDb::open(&inside).db.load_trials().into_iter().next();
+        noted.lock().unwrap().get_or_insert_with(|| mark.unwrap());
+        Ok(())
+    });
+    let engine = house.engine(vec![suspect]);
+    house.tune(&engine, &mut go_on);
+    drop(engine);
+    let alive = taken.lock().unwrap().clone().unwrap();
+    let db = PerfDb::open(&path).db;
+    let ended =
+        lz_core::perfdb::ProcessIdentity { started: alive.process.started + 1, ..alive.process.clone() };
+    let far = lz_core::perfdb::ProcessIdentity { pid_namespace: "pid:[1]".to_owned(), ..ended.clone() };
+    for process in [alive.process.clone(), far] {
+        db.begin_trial(&lz_core::perfdb::TrialMark { process, ..alive.clone() }).unwrap();
+    }
+    let engine = house.engine(kernels());
+    assert!(engine.circuits().is_empty(), "{:?}", engine.circuits());
+    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("suspect.x"));
+    drop(engine);
+    db.begin_trial(&lz_core::perfdb::TrialMark { process: ended, ..alive.clone() }).unwrap();
+    let engine = house.engine(kernels());
+    let circuits = engine.circuits();
+    assert_eq!((circuits.len(), circuits[0].failures, circuits[0].refuses()), (1, 1, true), "{circuits:?}");
+    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("good.x"));
+    assert_eq!(engine.reset_kernel(None), Ok(1));
+    assert!(db.load_health(None).is_empty() && db.load_trials().is_empty());
+    assert_eq!(house.tune(&engine, &mut go_on).best(), Some("suspect.x"));
 }
 
 #[test]

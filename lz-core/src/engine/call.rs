@@ -43,6 +43,8 @@ pub(crate) struct Call<'a> {
     pub strides: Strides,
     /// Whether a kernel may compile inside the call; see [`Call::with_cold`].
     pub takes_cold: bool,
+    /// Whether open circuits of kernels and backends are ignored; see [`Call::with_open`].
+    pub takes_open: bool,
     /// Whether scores hang on more than kernels, policy and measurements: on promises that are asked for, or on failures.
     pub is_special: bool,
 }
@@ -96,6 +98,7 @@ impl<'a> Call<'a> {
             memory: OnceCell::new(),
             strides: Strides::of(table, context),
             takes_cold: false,
+            takes_open: false,
             is_special: world.is_careful(table.info.slot()) || mode.has(Ask::TensorParallelInvariant),
         }
     }
@@ -153,6 +156,14 @@ impl<'a> Call<'a> {
         let allowed = policy.jit.value == JitPolicy::WhenWarm && !policy.fail_on_no_fallback.value;
         allowed
             .then(|| Call { takes_cold: true, ..Call::new(self.world, self.table, self.context, self.mode) })
+    }
+
+    /// The same call, for which open circuits are ignored: for whoever has seen that nothing else can run it. `None` where
+    /// nothing has failed.
+    pub fn with_open(&self) -> Option<Call<'a>> {
+        self.world
+            .is_careful(self.table.info.slot())
+            .then(|| Call { takes_open: true, ..Call::new(self.world, self.table, self.context, self.mode) })
     }
 
     /// Whether a kernel has not been compiled for calls like this one.

@@ -187,7 +187,7 @@ pub(crate) fn decide(call: &Call<'_>) -> Option<Decision> {
             guards.truncate(before);
             guards.extend(fails.filter(|_| !excluded));
             if excluded {
-                want_compiled(call, kernel);
+                want_compiled(call, position, kernel);
             }
             continue;
         }
@@ -225,23 +225,39 @@ fn policy_guards(call: &Call<'_>) -> Vec<Guard> {
 }
 
 /// Asks for a kernel that is better than the winner and only not compiled yet.
-fn want_compiled(call: &Call<'_>, kernel: &CompiledKernel) {
+fn want_compiled(call: &Call<'_>, position: u16, kernel: &CompiledKernel) {
     let spec = kernel.spec();
     let Some(jit) = &call.world.jit else { return };
+    let is_only_cold = || {
+        let mut reasons: Vec<Reason> = Vec::new();
+        filter::examine(call, position, &mut reasons);
+        reasons.iter().all(|reason| reason.code == ReasonCode::JitCold)
+    };
     if spec.jit
         && call.world.policy.jit.value == JitPolicy::WhenWarm
         && call.world.level.allows_background()
         && call.is_cold(spec)
+        && is_only_cold()
     {
         jit.want(&spec.id, call.table.info, call.context);
     }
 }
 
-/// For a call that nothing can run: a kernel that compiles inside of it, where policy allows that. It is decided anew for each
-/// call, because whatever else can run another call of the cell goes before it.
+/// What a call takes that nothing can run otherwise.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resort {
+    /// A kernel that compiles inside of it, where policy allows that.
+    Cold,
+    /// A kernel whose circuit is open.
+    Open,
+}
+
+/// For a call that nothing can run otherwise. It is decided anew for each call, because whatever else can run another call of
+/// the cell goes before it.
 #[cold]
-pub(crate) fn decide_cold(call: &Call<'_>) -> Option<Decision> {
-    decide(&call.with_cold()?)
+pub(crate) fn decide_resort(call: &Call<'_>) -> Option<(Decision, Resort)> {
+    let cold = call.with_cold().and_then(|call| decide(&call)).map(|decision| (decision, Resort::Cold));
+    cold.or_else(|| Some((decide(&call.with_open()?)?, Resort::Open)))
 }
 
 /// All that can run the call, best first.
@@ -256,13 +272,21 @@ pub(crate) fn possible(call: &Call<'_>) -> Vec<Ranked> {
     ranked
 }
 
-/// The same, or what compiles inside the call where nothing else can run it and policy allows that.
-pub(crate) fn possible_or_cold(call: &Call<'_>) -> Vec<Ranked> {
+/// The same, or the [last resort](decide_resort) where there is nothing else.
+pub(crate) fn possible_or_resort(call: &Call<'_>) -> Vec<Ranked> {
     let possible = possible(call);
-    if !possible.is_empty() {
-        return possible;
-    }
-    call.with_cold().map_or_else(Vec::new, |call| self::possible(&call))
+    if possible.is_empty() { resort(call) } else { possible }
+}
+
+/// What a call takes that nothing can run otherwise, best first.
+pub(crate) fn resort(call: &Call<'_>) -> Vec<Ranked> {
+    let cold = call.with_cold().map_or_else(Vec::new, |call| possible(&call));
+    if cold.is_empty() { open(call) } else { cold }
+}
+
+/// The kernels that could run the call but for their open circuits, best first.
+pub(crate) fn open(call: &Call<'_>) -> Vec<Ranked> {
+    call.with_open().map_or_else(Vec::new, |call| possible(&call))
 }
 
 /// Why nothing can run the call.

@@ -6,7 +6,7 @@ use std::sync::atomic::Ordering;
 
 use super::Shared;
 use super::call::Call;
-use super::decide::{self, Decision, Workspace};
+use super::decide::{self, Decision, Resort, Workspace};
 use super::guard;
 use super::inline::Local;
 use super::table::OperationTable;
@@ -33,8 +33,8 @@ pub(crate) type RunOne<'r> = dyn FnMut(&KernelEntry, &mut Run<'_>) -> Result<(),
 pub(crate) enum Found<'w> {
     Kept(&'w Entry),
     Fresh(Decision),
-    /// A kernel that compiles inside the call, because nothing else can run it.
-    Cold(Decision),
+    /// A kernel that compiles inside the call, or whose circuit is open, because nothing else can run it.
+    LastResort(Decision, Resort),
 }
 
 /// What dispatch needs of a decision.
@@ -52,7 +52,7 @@ impl Found<'_> {
             Found::Kept(entry) => {
                 Choice { kernel: entry.kernel, workspace: entry.workspace, transforms: entry.transforms }
             }
-            Found::Fresh(decision) | Found::Cold(decision) => Choice {
+            Found::Fresh(decision) | Found::LastResort(decision, _) => Choice {
                 kernel: decision.kernel,
                 workspace: decision.workspace,
                 transforms: decision.transforms,
@@ -251,14 +251,15 @@ impl Shared {
                 }
             }
             let outcome = if is_careful {
-                let call = Call::new(world, table, context, mode);
+                let mut call = Call::new(world, table, context, mode);
+                call.takes_open = matches!(found, Found::LastResort(_, Resort::Open));
                 run_admitted(&call, kernel, bytes, transforms, scratch, run_one)
             } else {
                 run_watched(world, kernel, bytes, transforms, scratch, run_one)
             };
             match outcome {
                 None => {
-                    if matches!(found, Found::Cold(_)) {
+                    if matches!(found, Found::LastResort(_, Resort::Cold)) {
                         self.mark_warm(&kernel.spec().id, operation, context);
                     }
                     return Ok(());
@@ -284,7 +285,7 @@ impl Shared {
         if !(world.keeps && key.fill(table, context, mode)) {
             world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
             let call = Call::new(world, table, context, mode);
-            let Some(decision) = decide::decide(&call) else { return self.find_cold(&call) };
+            let Some(decision) = decide::decide(&call) else { return self.find_resort(&call) };
             self.journal.note(&call, decision.position);
             return Ok(Found::Fresh(decision));
         }
@@ -313,7 +314,7 @@ impl Shared {
         }
         world.watching.telemetry.metrics.misses.fetch_add(1, Ordering::Relaxed);
         let call = Call::new(world, table, context, mode);
-        let Some(decision) = decide::decide(&call) else { return self.find_cold(&call) };
+        let Some(decision) = decide::decide(&call) else { return self.find_resort(&call) };
         self.journal.note(&call, decision.position);
         match world.decisions.insert(key, &decision) {
             Some(entry) => Ok(Found::Kept(entry)),
@@ -324,12 +325,12 @@ impl Shared {
         }
     }
 
-    /// Something that compiles inside the call, where policy allows that, else why nothing can run it.
+    /// What a call takes that nothing can run otherwise, else why nothing can run it.
     #[cold]
-    fn find_cold<'w>(&self, call: &Call<'_>) -> Result<Found<'w>, Error> {
-        let Some(decision) = decide::decide_cold(call) else { return Err(decide::refusal(call)) };
+    fn find_resort<'w>(&self, call: &Call<'_>) -> Result<Found<'w>, Error> {
+        let Some((decision, resort)) = decide::decide_resort(call) else { return Err(decide::refusal(call)) };
         self.journal.note(call, decision.position);
-        Ok(Found::Cold(decision))
+        Ok(Found::LastResort(decision, resort))
     }
 
     /// After a failure: remembers it, and tries the others, best first, where that is allowed.
@@ -363,8 +364,15 @@ impl Shared {
         let mode = mode::of_thread().apply(world.mode);
         let world = world.in_scope(mode).unwrap_or(world);
         let Some(table) = world.table(operation) else { return Err(no_kernels(operation)) };
-        let call = Call::new(&world, table, context, mode);
-        for ranked in if may_go_on { decide::possible(&call) } else { Vec::new() } {
+        let mut call = Call::new(&world, table, context, mode);
+        let mut others = if may_go_on { decide::possible(&call) } else { Vec::new() };
+        let closed = others.len();
+        if may_go_on {
+            others.extend(decide::open(&call));
+        }
+        for (number, ranked) in others.into_iter().enumerate() {
+            // Kernels whose circuit is open come last.
+            call.takes_open = number >= closed;
             let candidate = table.candidates.get(usize::from(ranked.position));
             let Some(kernel) = candidate.and_then(|one| world.registry.compiled(one.kernel)) else {
                 continue;
@@ -594,16 +602,19 @@ pub(super) fn run_admitted(
     run_one: &mut RunOne<'_>,
 ) -> Outcome {
     let permit = match call.world.health.admit(call.subject(kernel)) {
-        Ok(permit) => permit,
+        Ok(permit) => Some(permit),
+        Err(refusal) if call.takes_open && refusal.yields_to_last_resort(kernel.is_reference()) => None,
         Err(refusal) => {
             let reason = Reason::new(ReasonCode::CircuitHalfOpenBusy).message(refusal.to_string());
             return Some(Box::new(KernelError::because(reason).before_writing()));
         }
     };
     let outcome = run_watched(call.world, kernel, workspace, transforms, scratch, run_one);
-    match &outcome {
-        None => permit.succeeded(),
-        Some(error) => permit.failed(Failure::of(error, &told(error))),
+    match (&outcome, permit) {
+        (None, Some(permit)) => permit.succeeded(),
+        (Some(error), Some(permit)) => permit.failed(Failure::of(error, &told(error))),
+        // A call past an open circuit decides nothing: probes do.
+        (_, None) => {}
     }
     outcome
 }

@@ -15,9 +15,10 @@ use super::world::{Parts, World};
 use super::{Engine, Shared};
 use crate::device::{DeviceSpec, Environment, Platform};
 use crate::evidence::{Evidence, StoredEvidence};
-use crate::health::Health;
+use crate::health::{CircuitReport, Health, RefusalScope};
 use crate::perfdb::{ClosedReason, DropReason, Filter, HealthScope, Mode, PerfDb};
 use crate::policy::layer::Layer;
+use crate::tune::collect_crashes;
 
 /// How long changes of health are collected before they are written.
 const COLLECT: Duration = Duration::from_millis(200);
@@ -172,6 +173,7 @@ impl Shared {
         };
         self.change(change).ok();
         let uuid = &host().uuid;
+        collect_crashes(&db, world.health.clock.unix_seconds(), world.health.config().kernel.max_backoff);
         world.health.import(&db.load_health(Some(uuid)), uuid, |scope, name| match scope {
             HealthScope::Kernel => world.registry.kernel(name).map(|entry| entry.spec.version.clone()),
             HealthScope::Backend => world.registry.backend(name).map(|backend| backend.version.clone()),
@@ -270,6 +272,44 @@ impl Engine {
             Some(keeper) => keeper.save(&self.health()),
             None => Ok(()),
         }
+    }
+
+    /// Every circuit that has something to remember: those of this process, then those that are stored and not used here.
+    pub fn circuits(&self) -> Vec<CircuitReport> {
+        let health = self.health();
+        let mut all = health.circuits();
+        let now = health.clock.unix_seconds();
+        let rows =
+            self.perfdb().map(|db| db.load_health(Some(Engine::health_identity()))).unwrap_or_default();
+        for row in rows {
+            let stored = CircuitReport::of_row(&row, now);
+            if !all.iter().any(|known| known.is_same(&stored)) {
+                all.push(stored);
+            }
+        }
+        all
+    }
+
+    /// Forgets the failures of a kernel or backend, or of all of them: here and in the database. Says how many circuits were
+    /// forgotten. Other processes that run keep what they know.
+    pub fn reset_kernel(&self, name: Option<&str>) -> Result<usize, DropReason> {
+        let chosen = |report: &CircuitReport| {
+            report.scope != RefusalScope::Device && name.is_none_or(|name| report.name == name)
+        };
+        let count = self.circuits().into_iter().filter(chosen).count();
+        let health = self.health();
+        match name {
+            Some(name) => {
+                health.reset_kernel(name);
+                health.reset_backend(name);
+            }
+            None => health.reset_all(),
+        }
+        if let Some(db) = self.perfdb() {
+            db.delete_health(Engine::health_identity(), name)?;
+            db.clear_trials(name)?;
+        }
+        Ok(count)
     }
 
     /// Under which machine's name health is kept: circuits are a kernel's and a shape's, whichever device they were seen on.

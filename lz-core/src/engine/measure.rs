@@ -1,4 +1,4 @@
-//! The kernels that could run a call, one by one, for whoever measures them. Nothing here decides, and health is only read.
+//! The kernels that could run a call, one by one, for whoever measures them. Nothing here decides.
 
 use std::sync::Arc;
 
@@ -89,20 +89,29 @@ impl Engine {
         Ok(runners)
     }
 
+    /// Forgets earlier failures of a kernel in calls of this kind: it was measured and works.
+    pub(crate) fn succeeded_in_trial(&self, runners: &Runners, runner: &Runner) {
+        self.health().forgive(&subject(runners, runner));
+    }
+
     /// Tells health that a kernel failed while it was measured.
     pub(crate) fn failed_in_trial(&self, runners: &Runners, runner: &Runner, error: &KernelError) {
-        let spec = runner.kernel.spec();
         let health = self.health();
-        let admitted = health.admit(Subject {
-            kernel: &spec.id,
-            kernel_version: &spec.version,
-            bucket: &runners.bucket,
-            backend: &spec.backend,
-            backend_version: &spec.version,
-            device: &runners.device.uuid,
-        });
-        if let Ok(permit) = admitted {
+        if let Ok(permit) = health.admit(subject(runners, runner)) {
             permit.failed(Failure::of(error, &super::dispatch::told(error)).in_trial());
         }
+    }
+}
+
+/// What health knows a measured kernel by.
+fn subject<'a>(runners: &'a Runners, runner: &'a Runner) -> Subject<'a> {
+    let spec = runner.kernel.spec();
+    Subject {
+        kernel: &spec.id,
+        kernel_version: &spec.version,
+        bucket: &runners.bucket,
+        backend: &spec.backend,
+        backend_version: &spec.version,
+        device: &runners.device.uuid,
     }
 }

@@ -283,7 +283,7 @@ impl Engine {
             return Err(Error::NoKernel { operation: operation.name.to_string(), candidates: Vec::new() });
         };
         let call = Call::new(&world, table, context, mode);
-        let possible = decide::possible_or_cold(&call);
+        let possible = decide::possible_or_resort(&call);
         let name = |position: u16| {
             let candidate = table.candidates.get(usize::from(position))?;
             world.registry.compiled(candidate.kernel)

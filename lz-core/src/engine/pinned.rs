@@ -165,7 +165,9 @@ impl Engine {
         }
         let (world, mode) = self.shared.world_of_thread();
         let Some(table) = world.table(operation) else { return Err(dispatch::no_kernels(operation)) };
-        let call = Call::new(&world, table, context, mode);
+        let mut call = Call::new(&world, table, context, mode);
+        // A new plan would have to take a kernel whose circuit is open as well.
+        call.takes_open = world.is_careful(operation.slot()) && decide::possible(&call).is_empty();
         let kernel = &pinned.kernel;
         let id = &kernel.spec().id;
         let mut reasons: Vec<Reason> = Vec::new();

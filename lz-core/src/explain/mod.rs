@@ -221,12 +221,12 @@ impl Explanation {
             let entry = call.table.candidates.get(usize::from(best.position))?;
             Some(call.world.registry.compiled(entry.kernel)?.spec().id.clone())
         };
-        let cold = call.with_cold().map_or_else(Vec::new, |call| decide::possible(&call));
-        let names: Vec<String> = cold.iter().filter_map(name).collect();
+        let resort = decide::resort(call);
+        let names: Vec<String> = resort.iter().filter_map(name).collect();
         if let Some(best) =
             names.first().and_then(|best| self.candidates.iter_mut().find(|one| one.kernel == *best))
         {
-            // Its reason stays: that it is cold is why it comes last.
+            // Its reason stays: that it is cold, or that its circuit is open, is why it comes last.
             best.chosen = true;
             self.plan = Some(planned(best, names.iter().skip(1).cloned(), call));
             return;

@@ -62,6 +62,8 @@ pub struct Circuit {
     last_probe_activity: Duration,
     next_probe_at: Duration,
     lost: bool,
+    /// One failure opened it, whatever the threshold is: the kernel may take the process or the device down.
+    at_once: bool,
     last_error: String,
 }
 
@@ -78,22 +80,26 @@ impl Default for Circuit {
             last_probe_activity: Duration::ZERO,
             next_probe_at: Duration::ZERO,
             lost: false,
+            at_once: false,
             last_error: String::new(),
         }
     }
 }
 
 impl Circuit {
-    /// A circuit as it was stored: `next_probe_at` matters when it is open. What was half-open is asked again from open.
+    /// A circuit as it was stored: `next_probe_at` matters when it is open. What was half-open is asked again from open. One
+    /// that is open after fewer failures than the threshold was opened at once.
     pub fn restored(
         state: HealthState,
         failures: u32,
         openings: u32,
         next_probe_at: Duration,
         last_error: String,
+        config: &CircuitConfig,
     ) -> Circuit {
         let state = if state == HealthState::Closed { HealthState::Closed } else { HealthState::Open };
-        Circuit { state, failures, openings, next_probe_at, last_error, ..Circuit::default() }
+        let at_once = state == HealthState::Open && failures < config.failure_threshold;
+        Circuit { state, failures, openings, next_probe_at, at_once, last_error, ..Circuit::default() }
     }
 
     /// The state.
@@ -119,6 +125,11 @@ impl Circuit {
     /// Whether it is open for good.
     pub fn is_lost(&self) -> bool {
         self.lost
+    }
+
+    /// Whether one failure opened it, whatever the threshold is.
+    pub fn opened_at_once(&self) -> bool {
+        self.at_once
     }
 
     /// When an open circuit may be probed; `None` when it is not open, or is lost.
@@ -187,6 +198,7 @@ impl Circuit {
                 }
                 self.failures = 0;
                 self.streak = 0;
+                self.at_once = false;
                 self.enter(HealthState::Closed)
             }
             (HealthState::Closed, None) => {
@@ -248,6 +260,7 @@ impl Circuit {
             return Transition::None;
         }
         self.failures = self.failures.saturating_add(1);
+        self.at_once = true;
         self.open(now, config)
     }
 

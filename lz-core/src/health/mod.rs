@@ -12,6 +12,7 @@ mod monitor;
 mod permit;
 mod persist;
 mod registry;
+mod report;
 mod view;
 
 pub use circuit::{Circuit, Transition, Verdict};
@@ -20,4 +21,5 @@ pub use config::{CircuitConfig, DegradationConfig, HealthConfig, PenaltyConfig};
 pub use degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
 pub use monitor::{Change, Counters, Health, Population, Summary};
 pub use permit::{Failure, Permit, Refusal, RefusalScope, Subject};
+pub use report::CircuitReport;
 pub use view::Standing;

@@ -17,6 +17,7 @@ use super::config::HealthConfig;
 use super::degradation::{Degradation, DegradationLevel, LevelChange, Vitals};
 use super::permit::{Failure, Permit, Refusal, RefusalScope, Subject};
 use super::registry::{Key, Record, Registry, circuit_config};
+use super::report::CircuitReport;
 use super::view::{Standing, Totals, View};
 use crate::failure::{Cause, Severity};
 use crate::perfdb::HealthState;
@@ -124,7 +125,7 @@ type Listener = Box<dyn Fn(&Change, u64) + Send + Sync>;
 /// The health of everything that can be called.
 pub struct Health {
     config: ArcSwap<HealthConfig>,
-    pub(super) clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Circuits with something to remember in the upper half, circuits that are not closed in the lower.
     trouble: AtomicU64,
     /// When time alone will change something, in nanoseconds of the clock; `u64::MAX` for never.
@@ -340,10 +341,12 @@ impl Health {
         self.apply(self.lock(), |health, state, now, changes| {
             let config = health.config();
             if let Some(record) = state.registry.kernel_mut(subject) {
+                record.imported = false;
                 let transition = record.circuit.succeeded(kernel_probe, now, &config.kernel);
                 note(state, &kernel_key(subject), transition, changes);
             }
             if let Some(record) = state.registry.backend_mut(subject) {
+                record.imported = false;
                 let transition = record.circuit.succeeded(backend_probe, now, &config.backend);
                 note(state, &backend_key(subject), transition, changes);
             }
@@ -386,7 +389,8 @@ impl Health {
                     let transition = record.circuit.failed(backend_probe, message, now, &config.backend);
                     note(state, &key, transition, changes);
                 }
-            } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject)) {
+            } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject))
+            {
                 // The failure does not decide about the backend.
                 record.circuit.abandoned(period);
             }
@@ -435,6 +439,28 @@ impl Health {
             }
             state.faults.push_back(now);
         });
+    }
+
+    /// Forgets what a kernel did in one bucket: it was tried out and works.
+    pub(crate) fn forgive(&self, subject: &Subject<'_>) {
+        if !self.is_spotless() && self.view.load().remembers(subject) {
+            let forgiven = kernel_key(subject);
+            self.reset(|key| *key == forgiven);
+        }
+    }
+
+    /// Every circuit that has something to remember, in the order of scopes and names.
+    pub fn circuits(&self) -> Vec<CircuitReport> {
+        let now = self.clock.elapsed();
+        let state = self.lock();
+        let mut records: Vec<(Key, &Record)> = state.registry.records().collect();
+        records.sort_by(|(a, _), (b, _)| a.cmp(b));
+        records.into_iter().map(|(key, record)| CircuitReport::of(&key, record, now)).collect()
+    }
+
+    /// Forgets what every kernel and backend did. Lost devices stay lost.
+    pub fn reset_all(&self) {
+        self.reset(|key| !matches!(key, Key::Device(_)));
     }
 
     /// Forgets what a kernel did, in every bucket.
@@ -550,7 +576,7 @@ fn backend_key(subject: &Subject<'_>) -> Key {
     Key::Backend(subject.backend.to_owned())
 }
 
-fn named(key: &Key) -> (RefusalScope, String) {
+pub(super) fn named(key: &Key) -> (RefusalScope, String) {
     match key {
         Key::Kernel(kernel, _) => (RefusalScope::Kernel, kernel.clone()),
         Key::Backend(name) => (RefusalScope::Backend, name.clone()),
@@ -588,11 +614,13 @@ fn refusal(
     now: Duration,
 ) -> Refusal {
     let record: Option<&mut Record> = state.registry.get_mut(key);
-    let (failures, last_error) = record
-        .map(|record| (record.circuit.failures(), record.circuit.last_error().to_owned()))
+    let (failures, last_error, opened_at_once) = record
+        .map(|Record { circuit, .. }| {
+            (circuit.failures(), circuit.last_error().to_owned(), circuit.opened_at_once())
+        })
         .unwrap_or_default();
     let retry_in = retry_at.map(|at| at.saturating_sub(now));
-    Refusal { scope, name: named(key).1, failures, last_error, retry_in }
+    Refusal { scope, name: named(key).1, failures, last_error, retry_in, opened_at_once }
 }
 
 fn vitals(state: &State) -> Vitals {

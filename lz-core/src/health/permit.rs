@@ -76,6 +76,17 @@ pub enum RefusalScope {
     Device,
 }
 
+impl RefusalScope {
+    /// The lower-case name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            RefusalScope::Kernel => "kernel",
+            RefusalScope::Backend => "backend",
+            RefusalScope::Device => "device",
+        }
+    }
+}
+
 /// Why a call may not be made.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
@@ -89,6 +100,17 @@ pub struct Refusal {
     pub last_error: String,
     /// How long until asking again makes sense; `None` when time does not help.
     pub retry_in: Option<Duration>,
+    /// One failure opened the circuit, whatever the threshold is: the kernel may take the process or the device down.
+    pub opened_at_once: bool,
+}
+
+impl Refusal {
+    /// Whether a call that nothing else can run may be made all the same. An open circuit protects from wasted calls while
+    /// there is another kernel; without one, a call that may fail is better than one that is refused. A lost device stays
+    /// lost, and only a reference is trusted not to take the process down again.
+    pub(crate) fn yields_to_last_resort(&self, is_reference: bool) -> bool {
+        self.scope != RefusalScope::Device && (is_reference || !self.opened_at_once)
+    }
 }
 
 impl fmt::Display for Refusal {
@@ -100,7 +122,7 @@ impl fmt::Display for Refusal {
                 "the context of device {name} is lost ({last_error}): nothing can run on it until the process is restarted"
             ),
             (scope, Some(wait)) => {
-                let what = if scope == RefusalScope::Kernel { "kernel" } else { "backend" };
+                let what = scope.name();
                 let plural = if self.failures == 1 { "" } else { "s" };
                 write!(
                     f,

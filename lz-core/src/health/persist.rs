@@ -11,15 +11,18 @@ use super::permit::RefusalScope;
 use super::registry::{Key, Record};
 use crate::perfdb::{Bucket, HealthRow, HealthScope, HealthState};
 
+/// After so long a failure in another process says nothing any more: its cause may be gone.
+const ROW_LIFE_SECONDS: u64 = 24 * 3600;
+
 impl Health {
-    /// Every circuit that has something to remember, as rows, and a healthy row for each one that was forgiven since the last
+    /// Every circuit that this process has seen something of, as rows, and a healthy row for each one that was forgiven since the last
     /// export, so that storing them deletes the old ones.
     pub fn export(&self, device_uuid: &str) -> Vec<HealthRow> {
         let (now, unix) = (self.clock.elapsed(), self.clock.unix_seconds());
         let mut state = self.lock();
         let forgiven = std::mem::take(&mut state.registry.forgiven);
         let healthy = forgiven.into_iter().filter_map(|(key, version)| {
-            let record = Record { circuit: Circuit::default(), version, updated_at: now };
+            let record = Record { circuit: Circuit::default(), version, updated_at: now, imported: false };
             row(&key, &record, device_uuid, now, unix)
         });
         let mut rows: Vec<HealthRow> = healthy
@@ -27,6 +30,7 @@ impl Health {
                 state
                     .registry
                     .records()
+                    .filter(|(_, record)| !record.imported)
                     .filter_map(|(key, record)| row(&key, record, device_uuid, now, unix)),
             )
             .collect();
@@ -35,8 +39,8 @@ impl Health {
         rows
     }
 
-    /// Takes rows of an earlier process. Rows of another device are left out, and so are rows of another version than
-    /// `current_version` says (`None`: not registered): a new version starts clean. What this process knows itself stays.
+    /// Takes rows of an earlier process. Rows of another device are left out, rows that are older than a day, and rows of
+    /// another version than `current_version` says (`None`: not registered): a new version starts clean. What this process knows itself stays.
     /// Says how many rows were taken.
     pub fn import(
         &self,
@@ -50,7 +54,11 @@ impl Health {
             let whole = health.config();
             for row in rows {
                 let current = current_version(row.scope, &row.name);
-                if row.device_uuid != device_uuid || current.as_deref() != Some(row.version.as_str()) {
+                let is_old = unix.saturating_sub(row.updated_at) > ROW_LIFE_SECONDS;
+                if is_old
+                    || row.device_uuid != device_uuid
+                    || current.as_deref() != Some(row.version.as_str())
+                {
                     continue;
                 }
                 let (key, scope, config) = match row.scope {
@@ -78,7 +86,9 @@ impl Health {
                     row.reopenings,
                     next_probe_at,
                     row.last_error.clone(),
+                    config,
                 );
+                record.imported = true;
                 taken += 1;
                 let (name, last_error) = (row.name.clone(), row.last_error.clone());
                 changes.push(match record.circuit.state() {

@@ -14,6 +14,8 @@ pub(super) struct Record {
     pub circuit: Circuit,
     pub version: String,
     pub updated_at: Duration,
+    /// As another process stored it: nothing was seen here since, so that there is nothing to store.
+    pub imported: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -64,7 +66,12 @@ impl Registry {
             return None;
         }
         self.forgiven.remove(key);
-        let fresh = || Record { circuit: Circuit::default(), version: version.to_owned(), updated_at: now };
+        let fresh = || Record {
+            circuit: Circuit::default(),
+            version: version.to_owned(),
+            updated_at: now,
+            imported: false,
+        };
         let record = match key {
             Key::Kernel(kernel, bucket) => {
                 self.kernels.entry(kernel.clone()).or_default().entry(bucket.clone()).or_insert_with(fresh)
@@ -76,6 +83,7 @@ impl Registry {
             *record = fresh();
         }
         record.updated_at = now;
+        record.imported = false;
         Some(record)
     }
 

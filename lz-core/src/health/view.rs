@@ -26,6 +26,7 @@ struct Gate {
     failures: u32,
     openings: u32,
     lost: bool,
+    at_once: bool,
     next_probe_at: Option<Duration>,
     last_error: String,
 }
@@ -163,6 +164,7 @@ impl Gate {
             failures: circuit.failures(),
             openings: circuit.openings(),
             lost: circuit.is_lost(),
+            at_once: circuit.opened_at_once(),
             next_probe_at: circuit.next_probe_at(),
             last_error: circuit.last_error().to_owned(),
         }
@@ -175,6 +177,7 @@ impl Gate {
             failures: self.failures,
             last_error: self.last_error.clone(),
             retry_in: self.next_probe_at.map(|due| due.saturating_sub(now)),
+            opened_at_once: self.at_once,
         }
     }
 }

@@ -130,6 +130,15 @@ impl PerfDb {
         })
     }
 
+    /// Deletes the stored states of what has this name, or of all, on one device.
+    pub fn delete_health(&self, device_uuid: &str, name: Option<&str>) -> Result<(), DropReason> {
+        self.write(|transaction| {
+            let statement = "DELETE FROM health WHERE device_uuid = ?1 AND (?2 IS NULL OR name = ?2)";
+            transaction.execute(statement, params![device_uuid, name])?;
+            Ok(())
+        })
+    }
+
     /// The stored states of one device, or of all, in key order.
     pub fn load_health(&self, device_uuid: Option<&str>) -> Vec<HealthRow> {
         self.read(|connection| {

@@ -11,7 +11,7 @@ pub const SCHEMA_VERSION: u32 = STEPS.len() as u32;
 /// Step `n` leads from version `n` to version `n + 1`.
 ///
 /// The primary key starts with what a lookup knows, so that it is the index too.
-pub(super) const STEPS: [&str; 2] = [
+pub(super) const STEPS: [&str; 3] = [
     "CREATE TABLE measurement (
         operation TEXT NOT NULL,
         device_uuid TEXT NOT NULL,
@@ -49,6 +49,18 @@ pub(super) const STEPS: [&str; 2] = [
         next_probe_at INTEGER,
         updated_at INTEGER NOT NULL,
         PRIMARY KEY (device_uuid, scope, name, version, bucket)
+    ) STRICT, WITHOUT ROWID;",
+    "CREATE TABLE trial (
+        device_uuid TEXT NOT NULL,
+        kernel TEXT NOT NULL,
+        version TEXT NOT NULL,
+        bucket BLOB NOT NULL,
+        boot TEXT NOT NULL,
+        pid_namespace TEXT NOT NULL,
+        pid INTEGER NOT NULL,
+        started INTEGER NOT NULL,
+        began_at INTEGER NOT NULL,
+        PRIMARY KEY (device_uuid, kernel, version, bucket, boot, pid_namespace, pid, started)
     ) STRICT, WITHOUT ROWID;",
 ];
 

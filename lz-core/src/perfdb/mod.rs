@@ -15,6 +15,7 @@ mod open;
 mod records;
 mod snapshot;
 mod store;
+mod trial_rows;
 
 pub use bucket::{Bucket, MalformedBucket};
 pub use confidence::{AGE_HALF_LIFE_SECONDS, confidence, decay};
@@ -29,3 +30,4 @@ pub use open::{ClosedReason, OpenStatus, Opened, Options};
 pub use records::{Evidence, EvidenceKey, Measurement, Rejection, Setting, Timing};
 pub use snapshot::OperationEvidence;
 pub use store::{DropReason, Mode, PerfDb, Status, unix_now};
+pub use trial_rows::{ProcessIdentity, TrialMark};

@@ -49,14 +49,11 @@ impl Engine {
             parts.push(FusedPart { operation: call.operation, args });
         }
         let mut places = places(&mut tensors);
-        let ran = self.run_planned(&form.kernel, own, &own_bound.context, &mut |entry, run| match &entry
-            .fused
-        {
-            Some(fused) => fused.run_fused(&mut parts, &mut places, run),
-            None => {
-                Err(KernelError::failed("it does not say how it runs with its neighbours").before_writing())
-            }
-        })?;
+        let ran =
+            self.run_planned(&form.kernel, own, &own_bound.context, &mut |entry, run| match &entry.fused {
+                Some(fused) => fused.run_fused(&mut parts, &mut places, run),
+                None => Err(KernelError::declined("it does not say how it runs with its neighbours")),
+            })?;
         drop((parts, places));
         let made = |tensor: Option<_>| {
             tensor.map_or(Made::Absent, |tensor| Made::Tensor(Flowing::as_declared(tensor)))

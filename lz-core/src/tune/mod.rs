@@ -4,6 +4,7 @@
 //! in the caches, its threads that wait awake for more) to be gone. A kernel that fails, or that takes the process down with it,
 //! is kept as a failure and not tried again. Nothing here knows what a call computes: the caller runs the kernel it is handed.
 
+mod marks;
 mod settled;
 
 use std::fmt;
@@ -20,19 +21,16 @@ use crate::engine::measure::{Runner, Runners};
 use crate::error::Error;
 use crate::evidence::dtypes_text;
 use crate::health::{Clock, SystemClock};
-use crate::kernel::{Cause, KernelEntry, KernelError};
+use crate::kernel::{KernelEntry, KernelError};
 use crate::operation::OperationInfo;
-use crate::perfdb::{
-    Bucket, DropReason, EvidenceKey, HealthRow, HealthScope, HealthState, Measurement, PerfDb, Setting,
-    Timing,
-};
+use crate::perfdb::{Bucket, DropReason, EvidenceKey, Measurement, Setting, Timing};
 use crate::reason::{Reason, ReasonCode};
 use crate::run::{Run, Scratch};
 use crate::telemetry::Synchronise;
+use marks::Marks;
+pub(crate) use marks::collect_crashes;
 use settled::{Samples, is_settled};
 
-/// What a crash leaves behind: the row that was written before a kernel ran for the first time.
-const CRASHED: &str = "the process ended while this kernel was being measured";
 /// What a turn counts: the time that this share of its samples stay below. What else the machine does only ever adds.
 const UNDISTURBED: f64 = 0.1;
 /// A turn of runs that are not much shorter than itself has so many, if they take no longer than so many turns.
@@ -199,38 +197,36 @@ impl Engine {
         run_one: &mut RunOne<'_>,
         told: &mut Told<'_>,
     ) -> Result<Tuned, Error> {
+        // Another process may have found out meanwhile that a kernel fails, or may have died of one.
+        self.refresh_evidence();
         let mut runners = self.runners(operation, context)?;
         let db = self.perfdb();
         let setting = Setting::of(&runners.device, self.torch());
-        let mut keeping =
-            Keeping { db: db.as_deref(), device: Engine::health_identity(), bucket: runners.bucket.clone() };
+        let marks = Marks::new(db.as_deref(), Engine::health_identity(), &runners.bucket);
         let mut outcomes: Vec<(String, Outcome)> = Vec::new();
         let able = std::mem::take(&mut runners.able);
-        let mut candidates: Vec<Candidate> = Vec::new();
-        for runner in able {
-            match keeping.failed_before(&runner) {
-                Some(reason) => {
-                    outcomes.push((runner.entry().spec.id.clone(), Outcome::Passed(vec![reason])));
-                }
-                None => candidates.push(Candidate {
-                    runner,
-                    samples: Samples::default(),
-                    warm_up_ns: 0.0,
-                    expected_ns: 0.0,
-                    runs: 1,
-                    failure: None,
-                    is_far_behind: false,
-                }),
+        let candidate = |runner| Candidate {
+            runner,
+            samples: Samples::default(),
+            warm_up_ns: 0.0,
+            expected_ns: 0.0,
+            runs: 1,
+            failure: None,
+            is_far_behind: false,
+        };
+        let mut candidates: Vec<Candidate> = able.into_iter().map(candidate).collect();
+        let mut trial =
+            Trial { engine: self, runners: &runners, options, marks: &marks, scratch: Scratch::default() };
+        let mut settled = false;
+        let measured = trial.measure(operation, &mut candidates, run_one, told, &mut settled);
+        for one in candidates.iter().filter(|one| one.failure.is_none() && one.samples.len() > 0) {
+            self.succeeded_in_trial(&runners, &one.runner);
+            if one.runner.cold {
+                self.mark_warm(&one.runner.entry().spec.id, operation, context);
             }
         }
-        let mut trial = Trial { engine: self, runners: &runners, options, scratch: Scratch::default() };
-        let mut settled = false;
-        let measured = trial.measure(operation, &mut candidates, &mut keeping, run_one, told, &mut settled);
-        for one in
-            candidates.iter().filter(|one| one.runner.cold && one.failure.is_none() && one.samples.len() > 0)
-        {
-            self.mark_warm(&one.runner.entry().spec.id, operation, context);
-        }
+        // What is dropped is counted and logged by the database itself.
+        let _ = self.save_health();
         let now = options.clock.unix_seconds();
         let environment = Environment::read(&runners.device);
         let dtypes = dtypes_text(operation, context);
@@ -314,6 +310,7 @@ struct Trial<'a> {
     engine: &'a Engine,
     runners: &'a Runners,
     options: &'a TuneOptions,
+    marks: &'a Marks<'a>,
     scratch: Scratch,
 }
 
@@ -322,14 +319,13 @@ impl Trial<'_> {
         &mut self,
         operation: &OperationInfo,
         candidates: &mut [Candidate],
-        keeping: &mut Keeping<'_>,
         run_one: &mut RunOne<'_>,
         told: &mut Told<'_>,
         settled: &mut bool,
     ) -> Result<(), Cancelled> {
         tell(told, &Progress::Begins { operation: &operation.name, candidates: candidates.len() })?;
         for one in candidates.iter_mut() {
-            self.warm_up(one, keeping, run_one, told)?;
+            self.warm_up(one, run_one, told)?;
         }
         let most = candidates.iter().filter(|one| one.failure.is_none()).count()
             * self.options.most_samples as usize;
@@ -365,7 +361,7 @@ impl Trial<'_> {
                         let kernel = &one.runner.entry().spec.id;
                         tell(told, &Progress::Sampled { kernel, ns, done, most })?;
                     }
-                    Err(error) => self.fail(one, &error, keeping, told)?,
+                    Err(error) => self.fail(one, &error, told)?,
                 }
             }
             leave_behind(candidates, self.options.least_samples as usize);
@@ -387,23 +383,24 @@ impl Trial<'_> {
         Ok(())
     }
 
-    /// The first run is the one that may take the process down, so a row says so while it lasts.
+    /// The first run is the one that may take the process down, so a mark says so while it lasts.
     fn warm_up(
         &mut self,
         one: &mut Candidate,
-        keeping: &mut Keeping<'_>,
         run_one: &mut RunOne<'_>,
         told: &mut Told<'_>,
     ) -> Result<(), Cancelled> {
-        keeping.begin(&one.runner, self.options.clock.unix_seconds());
+        let spec = &one.runner.entry().spec;
+        let mut mark = self.marks.begin(&spec.id, &spec.version, self.options.clock.unix_seconds());
         for run in 0..self.options.warm_up.max(1) {
-            let ns = match self.time(one, run_one) {
+            let timed = self.time(one, run_one);
+            self.marks.end(mark.take());
+            let ns = match timed {
                 Ok(ns) => ns,
-                Err(error) => return self.fail(one, &error, keeping, told),
+                Err(error) => return self.fail(one, &error, told),
             };
             one.expected_ns = ns;
             if run == 0 {
-                keeping.survived(&one.runner, self.options.clock.unix_seconds());
                 one.warm_up_ns = ns;
                 continue;
             }
@@ -459,16 +456,13 @@ impl Trial<'_> {
         &mut self,
         one: &mut Candidate,
         error: &KernelError,
-        keeping: &mut Keeping<'_>,
         told: &mut Told<'_>,
     ) -> Result<(), Cancelled> {
+        if error.reason.code == ReasonCode::CallInterrupted {
+            return Err(Cancelled);
+        }
         one.failure = Some(error.reason.clone());
         self.engine.failed_in_trial(self.runners, &one.runner, error);
-        let now = self.options.clock.unix_seconds();
-        match error.cause {
-            Cause::Kernel => keeping.failed(&one.runner, &error.reason.sentence(), now),
-            Cause::Caller | Cause::Capacity | Cause::Environment => keeping.survived(&one.runner, now),
-        }
         tell(told, &Progress::Failed { kernel: &one.runner.entry().spec.id, reason: &error.reason })
     }
 }
@@ -485,72 +479,6 @@ fn tell(told: &mut Told<'_>, progress: &Progress<'_>) -> Result<(), Cancelled> {
     match told(progress) {
         ControlFlow::Continue(()) => Ok(()),
         ControlFlow::Break(()) => Err(Cancelled),
-    }
-}
-
-/// Failures in the database: those that were there, those that happen, and the one that a crash would leave.
-struct Keeping<'a> {
-    db: Option<&'a PerfDb>,
-    device: &'a str,
-    bucket: Vec<u64>,
-}
-
-impl Keeping<'_> {
-    fn row(&self, runner: &Runner, now: u64) -> HealthRow {
-        let spec = &runner.entry().spec;
-        HealthRow {
-            scope: HealthScope::Kernel,
-            name: spec.id.clone(),
-            version: spec.version.clone(),
-            device_uuid: self.device.to_owned(),
-            bucket: Bucket::from(self.bucket.as_slice()),
-            state: HealthState::Closed,
-            failures: 0,
-            reopenings: 0,
-            last_error: String::new(),
-            next_probe_at: None,
-            updated_at: now,
-        }
-    }
-
-    fn failed_before(&self, runner: &Runner) -> Option<Reason> {
-        let spec = &runner.entry().spec;
-        let rows = self.db?.load_health(Some(self.device));
-        let row = rows.into_iter().find(|row| {
-            row.scope == HealthScope::Kernel
-                && row.name == spec.id
-                && row.version == spec.version
-                && row.bucket.words() == self.bucket.as_slice()
-                && row.state != HealthState::Closed
-        })?;
-        let message = format!("{} has failed on such calls before: {}", row.name, row.last_error);
-        Some(Reason::new(ReasonCode::CircuitOpen).message(message))
-    }
-
-    fn write(&self, row: HealthRow) {
-        if let Some(db) = self.db {
-            // What is dropped is counted and said by the database itself.
-            let _ = db.save_health(&[row]);
-        }
-    }
-
-    fn begin(&self, runner: &Runner, now: u64) {
-        self.failed(runner, CRASHED, now);
-    }
-
-    fn survived(&self, runner: &Runner, now: u64) {
-        self.write(self.row(runner, now));
-    }
-
-    fn failed(&self, runner: &Runner, error: &str, now: u64) {
-        let row = self.row(runner, now);
-        self.write(HealthRow {
-            state: HealthState::Open,
-            failures: 1,
-            reopenings: 1,
-            last_error: error.to_owned(),
-            ..row
-        });
     }
 }
 

@@ -1,6 +1,6 @@
 //! `tokenize.decode`, plainly: each range of ids by the tokenizer's own decoder.
 
-use lz_core::KernelError;
+use lz_core::{Cause, KernelError};
 
 use crate::tokenizer::Tokenizer;
 use crate::{TokenizeDecodeCall, TokenizeDecodeOut};
@@ -16,7 +16,8 @@ pub fn run(call: &TokenizeDecodeCall<'_>, out: TokenizeDecodeOut<'_>) -> Result<
             (start..end).filter_map(|t| u32::try_from(call.tokens.int_at(&[t])).ok()).collect();
         let text = tokenizer
             .decode(&ids, call.skip_special_tokens)
-            .map_err(|error| KernelError::failed(error.to_string()))?;
+            // The tokenizer's own definition cannot decode the ids: no kernel could.
+            .map_err(|error| KernelError::failed(error.to_string()).cause(Cause::Caller))?;
         texts.push(text);
     }
     *out.texts = Some(texts);

@@ -1,6 +1,6 @@
 //! `tokenize.encode`, plainly: each text by the tokenizer's own definition, one after the other.
 
-use lz_core::{KernelError, Tensor};
+use lz_core::{Cause, KernelError, Tensor};
 
 use crate::tokenizer::Tokenizer;
 use crate::{TokenizeEncodeCall, TokenizeEncodeOut};
@@ -11,9 +11,9 @@ pub fn run(call: &TokenizeEncodeCall<'_>, mut out: TokenizeEncodeOut<'_>) -> Res
     let (mut ids, mut ranges): (Vec<i32>, Vec<i64>) = (Vec::new(), Vec::new());
     out.indptr.set_int(&[0], 0);
     for (text, end) in call.texts.iter().zip(1..) {
-        for token in tokenizer.encode(text, call.add_special_tokens).map_err(failed)? {
+        for token in tokenizer.encode(text, call.add_special_tokens).map_err(|error| refused(error.to_string()))? {
             let id = i32::try_from(token.id)
-                .map_err(|_| KernelError::failed(format!("token id {} does not fit 32 bits", token.id)))?;
+                .map_err(|_| refused(format!("token id {} does not fit 32 bits", token.id)))?;
             ids.push(id);
             ranges.extend([token.bytes.start as i64, token.bytes.end as i64]);
         }
@@ -27,6 +27,7 @@ pub fn run(call: &TokenizeEncodeCall<'_>, mut out: TokenizeEncodeOut<'_>) -> Res
     Ok(())
 }
 
-fn failed(error: crate::tokenizer::TokenizerError) -> KernelError {
-    KernelError::failed(error.to_string())
+/// The tokenizer's own definition cannot encode the text: no kernel could.
+fn refused(message: String) -> KernelError {
+    KernelError::failed(message).cause(Cause::Caller)
 }
