@@ -333,6 +333,11 @@ void own_kernels() {
     engine.register_backend(descriptor, {lz::ops::norm_rms_kernel("mine.norm.rms", std::make_unique<const Throwing>())});
     HOLD(lz::ops::norm_rms(engine, args).output.elements() == 4); // another kernel did its work
     HOLD(engine.fallbacks() == 1);
+    const std::vector<lz::Circuit> circuits = engine.circuits();
+    HOLD(circuits.size() == 1 && circuits[0].name == "mine.norm.rms" && circuits[0].failures == 1);
+    HOLD(circuits.size() == 1 && circuits[0].state == "closed" && circuits[0].scope == "kernel");
+    HOLD(engine.reset_kernel("another.kernel") == 0 && engine.reset_kernel("mine.norm.rms") == 1);
+    HOLD(engine.circuits().empty());
     engine.lock("norm.rms", "mine.norm.rms");
     try {
         (void)lz::ops::norm_rms(engine, args);

@@ -8,6 +8,7 @@ pub mod engine;
 /// The bridge and one file an operation.
 #[rustfmt::skip]
 pub mod generated;
+pub mod health;
 pub mod inspect;
 pub mod output;
 pub mod perfdb;

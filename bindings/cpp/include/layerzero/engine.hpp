@@ -93,6 +93,19 @@ struct PerfDb {
     std::uint64_t dropped_writes = 0; ///< since it was opened
 };
 
+/// A circuit breaker that has something to remember.
+struct Circuit {
+    std::string scope;          ///< "kernel", "backend" or "device"
+    std::string name;           ///< whose it is
+    std::string version;        ///< the version that failed; empty for devices
+    std::string state;          ///< "closed", "open" or "half_open"
+    std::uint32_t failures = 0; ///< that are not forgiven
+    std::uint32_t openings = 0; ///< that are not forgiven
+    std::string last_error;
+    double retry_seconds = 0.0; ///< how long calls are refused
+    bool stored_only = false;   ///< in the database, and not used by this engine
+};
+
 /// A dispatch table that was loaded.
 struct DispatchTable {
     std::string path;
@@ -259,6 +272,24 @@ class Engine {
     std::uint64_t import_perfdb(std::string_view path) const {
         std::uint64_t count = 0;
         detail::check(bridge::engine_import_perfdb(*engine_, detail::to_str(path), count));
+        return count;
+    }
+
+    /// Every circuit that has something to remember: of this engine, then those that are only stored.
+    [[nodiscard]] std::vector<Circuit> circuits() const {
+        std::vector<Circuit> circuits;
+        for (const bridge::CircuitInfo &one : bridge::engine_circuits(*engine_)) {
+            circuits.push_back({std::string(one.scope), std::string(one.name), std::string(one.version),
+                                std::string(one.state), one.failures, one.openings, std::string(one.last_error),
+                                one.retry_seconds, one.stored_only});
+        }
+        return circuits;
+    }
+    /// Forgets the failures of a kernel or backend, or of all of them, here and in the database; says how many circuits that
+    /// were. Other processes that run keep what they know.
+    std::uint64_t reset_kernel(std::string_view name = {}) const {
+        std::uint64_t count = 0;
+        detail::check(bridge::engine_reset_kernel(*engine_, detail::to_str(name), count));
         return count;
     }
 

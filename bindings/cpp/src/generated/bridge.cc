@@ -990,6 +990,7 @@ namespace lz {
     struct Measured;
     struct Tuned;
     struct PerfDbInfo;
+    struct CircuitInfo;
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
@@ -1113,6 +1114,24 @@ struct PerfDbInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
+// A circuit with something to remember: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
+struct CircuitInfo final {
+  ::rust::String scope;
+  ::rust::String name;
+  ::rust::String version;
+  ::rust::String state;
+  ::std::uint32_t failures CXX_DEFAULT_VALUE(0);
+  ::std::uint32_t openings CXX_DEFAULT_VALUE(0);
+  ::rust::String last_error;
+  double retry_seconds CXX_DEFAULT_VALUE(0);
+  bool stored_only CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
@@ -1278,6 +1297,10 @@ void lz$bridge$cxxbridge1$205$engine_perfdb(::lz::bridge::Engine const &engine, 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_export_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
+void lz$bridge$cxxbridge1$205$engine_circuits(::lz::bridge::Engine const &engine, ::rust::Vec<::lz::bridge::CircuitInfo> *return$) noexcept;
+
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_reset_kernel(::lz::bridge::Engine const &engine, ::rust::Str name, ::std::uint64_t &count) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
@@ -1642,6 +1665,16 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 
 ::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept {
   return lz$bridge$cxxbridge1$205$engine_import_perfdb(engine, path, count);
+}
+
+::rust::Vec<::lz::bridge::CircuitInfo> engine_circuits(::lz::bridge::Engine const &engine) noexcept {
+  ::rust::MaybeUninit<::rust::Vec<::lz::bridge::CircuitInfo>> return$;
+  lz$bridge$cxxbridge1$205$engine_circuits(engine, &return$.value);
+  return ::std::move(return$.value);
+}
+
+::lz::bridge::Failure *engine_reset_kernel(::lz::bridge::Engine const &engine, ::rust::Str name, ::std::uint64_t &count) noexcept {
+  return lz$bridge$cxxbridge1$205$engine_reset_kernel(engine, name, count);
 }
 
 ::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept {
@@ -2101,6 +2134,16 @@ void cxxbridge1$rust_vec$lz$bridge$ConfigEntry$truncate(::rust::Vec<::lz::bridge
 void cxxbridge1$box$lz$bridge$Scope$dealloc(::lz::bridge::Scope *) noexcept;
 void cxxbridge1$box$lz$bridge$Scope$drop(::rust::Box<::lz::bridge::Scope> *ptr) noexcept;
 
+void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$new(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$drop(::rust::Vec<::lz::bridge::CircuitInfo> *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CircuitInfo$len(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
+::std::size_t cxxbridge1$rust_vec$lz$bridge$CircuitInfo$capacity(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
+::lz::bridge::CircuitInfo const *cxxbridge1$rust_vec$lz$bridge$CircuitInfo$data_const(::rust::Vec<::lz::bridge::CircuitInfo> const *ptr) noexcept;
+::lz::bridge::CircuitInfo *cxxbridge1$rust_vec$lz$bridge$CircuitInfo$data_mut(::rust::Vec<::lz::bridge::CircuitInfo> *ptr) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$reserve_total(::rust::Vec<::lz::bridge::CircuitInfo> *ptr, ::std::size_t new_cap) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$set_len(::rust::Vec<::lz::bridge::CircuitInfo> *ptr, ::std::size_t len) noexcept;
+void cxxbridge1$rust_vec$lz$bridge$CircuitInfo$truncate(::rust::Vec<::lz::bridge::CircuitInfo> *ptr, ::std::size_t len) noexcept;
+
 void cxxbridge1$rust_vec$lz$bridge$TableInfo$new(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
 void cxxbridge1$rust_vec$lz$bridge$TableInfo$drop(::rust::Vec<::lz::bridge::TableInfo> *ptr) noexcept;
 ::std::size_t cxxbridge1$rust_vec$lz$bridge$TableInfo$len(::rust::Vec<::lz::bridge::TableInfo> const *ptr) noexcept;
@@ -2369,6 +2412,42 @@ void Box<::lz::bridge::Scope>::allocation::dealloc(::lz::bridge::Scope *ptr) noe
 template <>
 void Box<::lz::bridge::Scope>::drop() noexcept {
   cxxbridge1$box$lz$bridge$Scope$drop(this);
+}
+template <>
+Vec<::lz::bridge::CircuitInfo>::Vec() noexcept {
+  cxxbridge1$rust_vec$lz$bridge$CircuitInfo$new(this);
+}
+template <>
+void Vec<::lz::bridge::CircuitInfo>::drop() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$drop(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CircuitInfo>::size() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$len(this);
+}
+template <>
+::std::size_t Vec<::lz::bridge::CircuitInfo>::capacity() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$capacity(this);
+}
+template <>
+::lz::bridge::CircuitInfo const *Vec<::lz::bridge::CircuitInfo>::data() const noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$data_const(this);
+}
+template <>
+::lz::bridge::CircuitInfo *Vec<::lz::bridge::CircuitInfo>::data() noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$data_mut(this);
+}
+template <>
+void Vec<::lz::bridge::CircuitInfo>::reserve_total(::std::size_t new_cap) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$reserve_total(this, new_cap);
+}
+template <>
+void Vec<::lz::bridge::CircuitInfo>::set_len(::std::size_t len) noexcept {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$set_len(this, len);
+}
+template <>
+void Vec<::lz::bridge::CircuitInfo>::truncate(::std::size_t len) {
+  return cxxbridge1$rust_vec$lz$bridge$CircuitInfo$truncate(this, len);
 }
 template <>
 Vec<::lz::bridge::TableInfo>::Vec() noexcept {

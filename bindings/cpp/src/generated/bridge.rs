@@ -5,6 +5,7 @@
 use crate::api::*;
 use crate::call::*;
 use crate::engine::*;
+use crate::health::*;
 use crate::perfdb::*;
 use super::activation_gelu::{activation_gelu, activation_gelu_ask};
 use super::activation_gelu_mul::{activation_gelu_mul, activation_gelu_mul_ask};
@@ -126,6 +127,19 @@ pub mod ffi {
         dropped_writes: u64,
     }
 
+    /// A circuit with something to remember: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
+    struct CircuitInfo {
+        scope: String,
+        name: String,
+        version: String,
+        state: String,
+        failures: u32,
+        openings: u32,
+        last_error: String,
+        retry_seconds: f64,
+        stored_only: bool,
+    }
+
     /// A dispatch table that was loaded; `stale` says why it decides nothing any more, and is empty while it does.
     struct TableInfo {
         path: String,
@@ -193,6 +207,8 @@ pub mod ffi {
         fn engine_perfdb(engine: &Engine) -> PerfDbInfo;
         fn engine_export_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
         fn engine_import_perfdb(engine: &Engine, path: &str, count: &mut u64) -> *mut Failure;
+        fn engine_circuits(engine: &Engine) -> Vec<CircuitInfo>;
+        fn engine_reset_kernel(engine: &Engine, name: &str, count: &mut u64) -> *mut Failure;
         fn engine_load_table(engine: &Engine, path: &str) -> *mut Failure;
         fn engine_unload_tables(engine: &Engine);
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;

@@ -969,6 +969,7 @@ namespace lz {
     struct Measured;
     struct Tuned;
     struct PerfDbInfo;
+    struct CircuitInfo;
     struct TableInfo;
     struct PluginInfo;
     struct KernelInfo;
@@ -1092,6 +1093,24 @@ struct PerfDbInfo final {
   using IsRelocatable = ::std::true_type;
 };
 #endif // CXXBRIDGE1_STRUCT_lz$bridge$PerfDbInfo
+
+#ifndef CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
+#define CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
+// A circuit with something to remember: of a "kernel", "backend" or "device"; "closed", "open" or "half_open".
+struct CircuitInfo final {
+  ::rust::String scope;
+  ::rust::String name;
+  ::rust::String version;
+  ::rust::String state;
+  ::std::uint32_t failures CXX_DEFAULT_VALUE(0);
+  ::std::uint32_t openings CXX_DEFAULT_VALUE(0);
+  ::rust::String last_error;
+  double retry_seconds CXX_DEFAULT_VALUE(0);
+  bool stored_only CXX_DEFAULT_VALUE(false);
+
+  using IsRelocatable = ::std::true_type;
+};
+#endif // CXXBRIDGE1_STRUCT_lz$bridge$CircuitInfo
 
 #ifndef CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
 #define CXXBRIDGE1_STRUCT_lz$bridge$TableInfo
@@ -1247,6 +1266,10 @@ void engine_unregister(::lz::bridge::Engine const &engine, ::rust::Str backend) 
 ::lz::bridge::Failure *engine_export_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
 
 ::lz::bridge::Failure *engine_import_perfdb(::lz::bridge::Engine const &engine, ::rust::Str path, ::std::uint64_t &count) noexcept;
+
+::rust::Vec<::lz::bridge::CircuitInfo> engine_circuits(::lz::bridge::Engine const &engine) noexcept;
+
+::lz::bridge::Failure *engine_reset_kernel(::lz::bridge::Engine const &engine, ::rust::Str name, ::std::uint64_t &count) noexcept;
 
 ::lz::bridge::Failure *engine_load_table(::lz::bridge::Engine const &engine, ::rust::Str path) noexcept;
 
