@@ -378,16 +378,36 @@ def _merge(v: Any, s: Any) -> Any:
     return merged.to(v.dtype), torch.log(total) + torch.where(torch.isinf(top), 0, top)[..., 0, :]
 
 
-def _takes_arrays(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function for callers with numpy arrays: views of them go in and come out."""
+def _takes_arrays(function: Callable[..., Any], written: tuple[int, ...] = ()) -> Callable[..., Any]:
+    """The same function for callers with numpy arrays or buffers: views of them go in and come out. An array that torch cannot
+    view, because a stride of it is negative, goes in as a copy, which is copied back where the argument is one of `written`."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         if isinstance(arguments[0], torch.Tensor):
             return function(*arguments, **keywords)
-        result = function(*map(_view, arguments), **keywords)
-        return tuple(map(_array, result)) if isinstance(result, tuple) else _array(result)
+        arrays = tuple(map(_as_array, arguments))
+        views = tuple(map(_view, arrays))
+        result = function(*views, **keywords)
+        for at in written:
+            if not _is_viewable(arrays[at]):
+                arrays[at][...] = _array(views[at])
+        back = _array if hasattr(arguments[0], "dtype") else _buffer
+        return tuple(map(back, result)) if isinstance(result, tuple) else back(result)
 
     return call
+
+
+def _as_array(value: Any) -> Any:
+    """A buffer of Python's own as an array; arrays and what is missing as they are."""
+    if value is None or hasattr(value, "dtype"):
+        return value
+    import numpy
+
+    return numpy.asarray(memoryview(value))
+
+
+def _is_viewable(array: Any) -> bool:
+    return all(step >= 0 for step in array.strides)
 
 
 # Dtypes that torch has and numpy itself has not: each side looks at the other's as bits.
@@ -400,15 +420,24 @@ _NAMES = {dtype: (name, bits) for name, (dtype, bits) in _BITS.items()}
 
 
 def _view(value: Any) -> Any:
+    """An array as a tensor: the same memory, or a copy of it where torch takes no such strides."""
     if value is None:
         return None
+    if not hasattr(value, "strides"):
+        raise NotImplementedError(f"torch cannot view a {type(value).__name__} as a tensor")
+    if not _is_viewable(value):
+        value = value.copy()
     if known := _BITS.get(value.dtype.name):
         dtype, bits = known
-        return torch.from_numpy(value.view(str(bits).removeprefix("torch."))).view(dtype)
+        return _borrowed(value.view(str(bits).removeprefix("torch."))).view(dtype)
+    return _borrowed(value)
+
+
+def _borrowed(array: Any) -> Any:
     try:
-        return torch.from_numpy(value)
-    except TypeError as error:
-        raise NotImplementedError(f"torch cannot look at it as a tensor: {error}") from None
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise NotImplementedError(f"torch cannot view it as a tensor: {error}") from None
 
 
 def _array(tensor: torch.Tensor) -> Any:
@@ -417,6 +446,10 @@ def _array(tensor: torch.Tensor) -> Any:
         # The caller's own arrays have such a dtype, so numpy knows its name.
         return tensor.view(bits).numpy().view(name)
     return tensor.numpy()
+
+
+def _buffer(tensor: torch.Tensor) -> Any:
+    return memoryview(_array(tensor))
 
 
 _INNER = {
@@ -445,6 +478,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 
 #: Kernels by id; those of the host and those of a GPU are the same functions, but for attention by one of torch's inner backends.
 KERNELS: dict[str, Callable[..., Any]] = {f"torch.{name}": _takes_arrays(function) for name, function in _PLAIN.items()}
+KERNELS["torch.norm.rms.add"] = _takes_arrays(_norm_rms_add, written=(1,))
 for _name in ("flash", "math"):
     for _length in ("prefill", "decode"):
         KERNELS[f"torch.sdpa.{_name}.cross.{_length}"] = _takes_arrays(partial(_cross, _INNER[_name]))
