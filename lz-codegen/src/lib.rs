@@ -83,6 +83,7 @@ pub fn render(sources: &[Source<'_>], reasons: &Reasons) -> BTreeMap<String, Str
                     use crate::hosted::{Hosted, Param};
                     use crate::output::{Out, Place};
                     use crate::plan::Way;
+                    use crate::results::Wanted;
                     use crate::tensor::Hold;
                     #python
                 },

@@ -3,11 +3,11 @@
 use lz_core::run::{CallStream, Scratch};
 use lz_core::tensor::Place as Device;
 use lz_core::{
-    Context, Error, KernelEntry, KernelError, Moment, OperationInfo, Reason, ReasonCode, Run, TensorMut,
-    TensorView,
+    Cause, Context, Error, KernelEntry, KernelError, Moment, OperationInfo, Reason, ReasonCode, Run,
+    TensorMut, TensorView,
 };
 use pyo3::Borrowed;
-use pyo3::exceptions::{PyException, PyNotImplementedError};
+use pyo3::exceptions::{PyException, PyMemoryError, PyNotImplementedError, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 
@@ -29,10 +29,30 @@ const WORTH_RELEASING: i64 = 8192;
 /// Elements that one byte of text or one token counts as: tokenizers take about 10 ns for it.
 const TOKENIZER_WEIGHT: i64 = 16;
 
-/// Python's own error, or that of torch for a device's memory, which is no kind of the former.
+/// Python's own error, that of torch for a device's memory, which is no kind of the former, or that of torch's allocator for
+/// the host, which has no type of its own.
 fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
-    error.is_instance_of::<pyo3::exceptions::PyMemoryError>(py) || named()
+    let of_host = || {
+        error.is_instance_of::<PyRuntimeError>(py)
+            && error.value(py).to_string().contains("DefaultCPUAllocator: can't allocate memory")
+    };
+    error.is_instance_of::<PyMemoryError>(py) || named() || of_host()
+}
+
+/// An exception of a kernel, with its cause: only what is an `Exception` and says nothing else is the kernel's fault.
+pub fn failure_of(py: Python<'_>, error: &PyErr) -> KernelError {
+    let message = error.to_string();
+    if !error.is_instance_of::<PyException>(py) {
+        return KernelError::interrupted(message);
+    }
+    if is_out_of_memory(py, error) {
+        return KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message));
+    }
+    if error.is_instance_of::<PyNotImplementedError>(py) {
+        return KernelError::declined(message);
+    }
+    KernelError::failed(message)
 }
 
 /// Where a call on a device runs, for as long as it is made.
@@ -348,22 +368,25 @@ impl<'a, 'py> Frame<'a, 'py> {
     /// An exception inside of a kernel, as the engine takes it. One that ends the program is not for the engine to handle.
     #[cold]
     pub fn failed(&mut self, error: PyErr) -> KernelError {
-        let message = error.to_string();
-        self.stopped = !error.is_instance_of::<PyException>(self.py);
-        let kernel_error = if self.stopped {
-            KernelError::interrupted(message)
-        } else if is_out_of_memory(self.py, &error) {
-            if self.is_asynchronous() {
-                cuda::memory_ran_out();
-            }
-            KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message))
-        } else if error.is_instance_of::<PyNotImplementedError>(self.py) {
-            KernelError::declined(message)
-        } else {
-            KernelError::failed(message)
-        };
+        let failure = failure_of(self.py, &error);
+        self.stopped = failure.reason.code == ReasonCode::CallInterrupted;
+        if failure.reason.code == ReasonCode::OutOfMemory && self.is_asynchronous() {
+            cuda::memory_ran_out();
+        }
         self.failure = Some(error);
-        kernel_error
+        failure
+    }
+
+    /// The caller's library could not allocate a result: no kernel has run, so none is at fault.
+    #[cold]
+    pub fn unallocated(&mut self, error: PyErr) -> KernelError {
+        let failed = self.failed(error).before_writing();
+        if failed.cause == Cause::Kernel { failed.cause(Cause::Environment) } else { failed }
+    }
+
+    /// Takes the exception that ended the program's call inside of a kernel, if one did.
+    pub fn take_interruption(&mut self) -> Option<PyErr> {
+        if self.stopped { self.failure.take() } else { None }
     }
 
     /// The exception for an error of the engine; an exception of a kernel is its cause.

@@ -141,7 +141,8 @@ fn state() -> PyResult<String> {
             "level": format!("{:?}", health.level),
             "score": health.score,
             "circuits_tracked": health.tracked,
-            "circuits_open": health.blocking,
+            // One that waits for a probe refuses nothing.
+            "circuits_open": engine().health().circuits().iter().filter(|one| one.refuses()).count(),
         },
         "problems": problems,
         "fallbacks": engine.fallbacks(),

@@ -1,4 +1,5 @@
-//! Kernels that are Python functions. They get the caller's own objects, and what they return goes to the caller untouched.
+//! Kernels that are Python functions. They get the caller's own objects, and what they return goes to the caller as it is, once
+//! it was checked against the schema.
 
 use std::any::Any;
 use std::mem::MaybeUninit;
@@ -14,6 +15,7 @@ use pyo3::types::{PyString, PyTuple};
 use crate::call::{Frame, Given};
 use crate::output::Out;
 use crate::plan::Way;
+use crate::results::{Wanted, checked};
 
 /// A kernel in Python.
 pub struct Hosted {
@@ -98,6 +100,7 @@ impl Hosted {
         frame: &mut Frame<'_, 'py>,
         inputs: &[Given<'_, 'py>],
         params: &[(Given<'_, 'py>, Param)],
+        wanted: &[Wanted],
         out: Given<'_, 'py>,
     ) -> Result<(), KernelError> {
         let planned = match frame.way {
@@ -106,15 +109,12 @@ impl Hosted {
             Way::Plan(_) => return self.plan(frame, inputs, params),
         };
         match self.call(frame.py, planned, inputs, params, out) {
+            Ok(_) if out.is_some() && self.takes_out => Ok(()),
             Ok(result) => {
+                let result = checked(frame, wanted, result)?;
                 match out {
                     None => frame.keep_result(result),
-                    Some(_) if self.takes_out => {}
-                    Some(out) => {
-                        if let Err(error) = copy_into(out, &result) {
-                            return Err(frame.failed(error));
-                        }
-                    }
+                    Some(out) => copy_into(out, &result).map_err(|error| frame.failed(error))?,
                 }
                 Ok(())
             }
@@ -272,6 +272,6 @@ impl Kernel for Hosted {
     ) -> Result<(), KernelError> {
         let message =
             "a kernel in Python works on the caller's own objects, and this call did not come from Python";
-        Err(KernelError::failed(message).before_writing())
+        Err(KernelError::declined(message))
     }
 }

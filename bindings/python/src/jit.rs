@@ -13,6 +13,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
+use crate::call::failure_of;
 use crate::engine::engine;
 use crate::inspect::{context, operation};
 
@@ -36,7 +37,7 @@ impl Compile for Compiler {
             };
             match call() {
                 Ok(artifacts) => Ok(Compiled { artifacts }),
-                Err(error) => Err(KernelError::failed(error.to_string())),
+                Err(error) => Err(failure_of(py, &error)),
             }
         })
     }

@@ -14,6 +14,7 @@ mod fastcall;
 mod function;
 #[rustfmt::skip]
 mod generated;
+mod health;
 mod hosted;
 mod inspect;
 mod jit;
@@ -22,6 +23,7 @@ mod plan;
 mod prepare;
 mod private;
 mod register;
+mod results;
 mod runtime;
 mod split;
 mod tensor;
@@ -51,6 +53,8 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     engine::add(module)?;
     inspect::add(module)?;
     register::add(module)?;
+    results::add(module)?;
+    health::add(module)?;
     backend::add(module)?;
     decisions::add(module)?;
     torch_ops::add(module)?;

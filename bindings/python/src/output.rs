@@ -1,7 +1,7 @@
 //! Results: the caller's `out=`, or memory that the caller's own library allocates.
 
 use lz_core::tensor::{Dims, Place as Device};
-use lz_core::{DType, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
+use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
 use pyo3::Borrowed;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -123,8 +123,10 @@ impl<'py> Place<'py> {
                 self.object = Some(object);
                 Ok(())
             }
-            Err(Problem::Python(error)) => Err(frame.failed(error).before_writing()),
-            Err(Problem::Reason(reason)) => Err(KernelError::because(*reason).before_writing()),
+            Err(Problem::Python(error)) => Err(frame.unallocated(error)),
+            Err(Problem::Reason(reason)) => {
+                Err(KernelError::because(*reason).cause(Cause::Environment).before_writing())
+            }
         }
     }
 

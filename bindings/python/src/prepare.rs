@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lz_core::perfdb::{Filter, Mode, PerfDb};
 use lz_core::tune::{Outcome, Progress, TuneOptions};
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
@@ -74,7 +74,12 @@ fn tune<'py>(
             }
         };
         let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
-        engine()?.tune(info, context, &options, &mut run, &mut tell).map_err(|error| raise(py, &error))
+        let tuned = engine()?.tune(info, context, &options, &mut run, &mut tell);
+        match frame.take_interruption() {
+            // Ctrl-C ends the measuring wherever it arrives; any other such exception is the caller's.
+            Some(error) if !error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(error),
+            _ => tuned.map_err(|error| raise(py, &error)),
+        }
     })?;
     let answer = PyDict::new(py);
     answer.set_item("operation", operation_name)?;

@@ -15,6 +15,7 @@ use crate::error::{is_no_kernel, raise};
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place, dynamic as dynamic_result, nibbles, returned};
 use crate::plan::{PyPlan, Source, Way};
+use crate::results::Wanted;
 use crate::split;
 
 // An operation that was read at run time, as a function. A documentation of the class would hide that of its instances.
@@ -155,6 +156,7 @@ pub fn perform<'py, R>(
             (object.map(Bound::as_borrowed), hosted_param(&param.ty, *value))
         })
         .collect();
+    let wanted: Vec<Wanted> = specs.iter().map(Wanted::from).collect();
     let makes_results = !given.is_given();
     let answer = act(&mut frame, &context, &mut |frame, entry, run| {
         // Every run makes its results, as every call does, whoever allocates them: what that costs is part of what is measured.
@@ -165,7 +167,7 @@ pub fn perform<'py, R>(
             }
         }
         if let Some(hosted) = Hosted::of(entry) {
-            return hosted.run(frame, &inputs, &params, out.as_ref().map(Bound::as_borrowed));
+            return hosted.run(frame, &inputs, &params, &wanted, out.as_ref().map(Bound::as_borrowed));
         }
         for (spec, (place, tensor)) in specs.iter().zip(&mut places) {
             if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, place.is_there()) {

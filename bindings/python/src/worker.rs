@@ -10,20 +10,21 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use lz_core::device::Platform;
 use lz_core::expr::Value;
 use lz_core::{
-    Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run,
+    Arg, Cause, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Reason, ReasonCode, Run,
     Tensor, TensorView,
 };
 use lz_ops::tokenizer::Tokenizer;
-use lz_schema::model::ParamType;
+use lz_schema::model::{DTypeRef, Output, ParamType};
 use lz_worker::Worker;
 use lz_worker::serve::{Offer, serve};
 use lz_worker::settings::{self, Isolation, Origin};
-use pyo3::exceptions::{PyMemoryError, PyNotImplementedError, PyRuntimeError};
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyMemoryView, PyTuple};
 
 use crate::arguments::signature_order;
+use crate::call::failure_of;
 use crate::engine::{engine, warn};
 use crate::error::raise;
 use crate::hosted::Hosted;
@@ -245,14 +246,13 @@ impl Kernel for Served {
 
 /// An exception as a failure of the call.
 fn failure(py: Python<'_>, error: &PyErr) -> KernelError {
-    let message = error.to_string();
-    if error.is_instance_of::<PyNotImplementedError>(py) {
-        return KernelError::declined(message);
+    if error.is_instance_of::<PyKeyboardInterrupt>(py) {
+        // The terminal interrupts this process too; the host's own interruption ends the call there.
+        return KernelError::environment("the worker process was interrupted");
     }
-    if error.is_instance_of::<PyMemoryError>(py) {
-        return KernelError::because(Reason::new(ReasonCode::OutOfMemory).message(message));
-    }
-    KernelError::failed(message)
+    let failure = failure_of(py, error);
+    // Nobody but the kernel raises anything else that is not an `Exception` here.
+    if failure.cause == Cause::Caller { KernelError::failed(error.to_string()) } else { failure }
 }
 
 impl Served {
@@ -282,13 +282,16 @@ impl Served {
                 OutArg::Absent | OutArg::Dynamic(_) | OutArg::Text(_) => places.append(py.None())?,
             }
         }
-        let wanted: Vec<bool> = outputs.iter().map(|output| !matches!(output, OutArg::Absent)).collect();
+        let named = schema.outputs.iter().zip(outputs.iter());
+        let wanted: Vec<Option<&str>> = named
+            .map(|(output, place)| (!matches!(place, OutArg::Absent)).then_some(output.name.as_str()))
+            .collect();
         let made =
             self.invoke.bind(py).call1((&self.function, inputs, params, places, wanted, self.takes_out))?;
-        for (output, made) in outputs.iter_mut().zip(made.try_iter()?) {
+        for ((output, made), stated) in outputs.iter_mut().zip(made.try_iter()?).zip(&schema.outputs) {
             let made = made?;
             match output {
-                OutArg::Dynamic(place) => **place = Some(owned(&made)?),
+                OutArg::Dynamic(place) => **place = Some(owned(&made, stated)?),
                 OutArg::Text(place) => **place = Some(made.extract()?),
                 OutArg::Absent | OutArg::Tensor(_) => {}
             }
@@ -348,14 +351,24 @@ fn described<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<Bound<'py,
     )
 }
 
-/// A tensor that a function made, as one of our own.
-fn owned(object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
+/// A tensor that a function made, as one of our own. Its dtype and rank are those that the schema states.
+fn owned(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
     let wrong = |text: String| PyRuntimeError::new_err(text);
     let import = Import::new(object.as_borrowed()).map_err(|problem| match problem {
         Problem::Python(error) => error,
         Problem::Reason(reason) => wrong(reason.to_string()),
     })?;
     let view = import.view();
+    let rank = stated.shape.all().first().map_or(0, Vec::len);
+    let states = |dtype: &DTypeRef| !matches!(dtype, DTypeRef::Fixed(dtype) if *dtype != view.dtype());
+    if view.shape().len() != rank || !stated.dtype.all().iter().any(states) {
+        return Err(wrong(format!(
+            "the kernel's result `{}` has {} dimensions of {}, which the schema does not say",
+            stated.name,
+            view.shape().len(),
+            view.dtype().long_name()
+        )));
+    }
     let mut tensor = Tensor::zeros(view.shape(), view.dtype()).map_err(|reason| wrong(reason.to_string()))?;
     let mut to = tensor.view_mut();
     let (bits, mut written) = (view.bits(), to.bits_mut());

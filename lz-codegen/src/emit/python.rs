@@ -325,7 +325,7 @@ fn outputs(operation: &Operation) -> TokenStream {
     }
 }
 
-/// How a kernel in Python is called: the caller's objects, and every param with its value.
+/// How a kernel in Python is called: the caller's objects, every param with its value, and what each result must be.
 fn hosted(operation: &Operation) -> TokenStream {
     let inputs = signature_order(operation).map(|input| ident(&input.name));
     let params = operation.params.iter().map(|param| {
@@ -342,7 +342,15 @@ fn hosted(operation: &Operation) -> TokenStream {
         };
         quote! { (#field, #value) }
     });
-    quote! { hosted.run(frame, &[#(#inputs),*], &[#(#params),*], out) }
+    let wanted = operation.outputs.iter().map(|output| {
+        let (spec, wants) = (format_ident!("{}_spec", output.name), format_ident!("wants_{}", output.name));
+        match (output.is_dynamic(operation), output.when.is_some()) {
+            (false, _) => quote! { Wanted::from(call.#spec()) },
+            (true, true) => quote! { Wanted::dynamic(call.#wants()) },
+            (true, false) => quote! { Wanted::dynamic(true) },
+        }
+    });
+    quote! { hosted.run(frame, &[#(#inputs),*], &[#(#params),*], &[#(#wanted),*], out) }
 }
 
 /// The module of all functions.

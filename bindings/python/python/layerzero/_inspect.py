@@ -16,9 +16,11 @@ __all__ = [
     "Report",
     "doctor",
     "explain",
+    "list_circuits",
     "list_kernels",
     "list_operations",
     "readiness_check",
+    "reset_kernel",
     "validate",
     "which",
 ]
@@ -212,6 +214,23 @@ def doctor(*, probe: bool = False) -> Report:
     return Report(tuple(tables), data)
 
 
+def list_circuits() -> list[dict[str, Any]]:
+    """The circuit breakers that have failures to remember: those of this process, then those that are only stored.
+
+    Each has its `scope` (kernel, backend or device), `name`, `version`, `state` (closed, open, half_open), whether it
+    `refuses` calls now and for how many `retry_seconds`, its `failures`, and the `last_error`.
+    """
+    return _native.circuits()
+
+
+def reset_kernel(name: str | None = None) -> int:
+    """Forgets the failures of a kernel or backend, or of all of them, here and in the database.
+
+    Returns how many circuits were forgotten. Other processes that run keep what they know.
+    """
+    return _native.reset_kernel(name)
+
+
 #: Libraries whose tensors can be on a device other than the host.
 _DEVICE_LIBRARIES = ("torch", "cupy", "jax")
 
@@ -251,7 +270,7 @@ def readiness_check(platforms: Iterable[str] | None = None) -> Report:
         (
             "circuits",
             state["health"]["circuits_open"] == 0,
-            f"{state['health']['circuits_open']} open of {state['health']['circuits_tracked']}",
+            f"{state['health']['circuits_open']} open of {state['health']['circuits_tracked']}; see lz health show",
         ),
     ]
     if state["problems"]:

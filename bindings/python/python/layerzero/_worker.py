@@ -50,29 +50,32 @@ def _invoke(
     inputs: Sequence[Any],
     params: dict[str, Any],
     places: Sequence[_Described | None],
-    wanted: Sequence[bool],
+    wanted: Sequence[str | None],
     takes_out: bool,
 ) -> list[Any]:
-    """Calls a kernel with torch's tensors where torch was imported, otherwise numpy's, and fills the places."""
+    """Calls a kernel with torch's tensors where torch was imported, otherwise numpy's, and copies its results, once they were
+    checked, into the places. `wanted` names the outputs that the call has."""
     make = _torch_tensor if "torch" in sys.modules else _numpy_array
     arguments = [make(one) if isinstance(one, tuple) else one for one in inputs]
     targets = [None if place is None else make(place) for place in places]
-    asked = [at for at, one in enumerate(wanted) if one]
-    if takes_out and all(targets[at] is not None for at in asked):
-        out = [targets[at] for at in asked]
+    asked = [(at, name) for at, name in enumerate(wanted) if name is not None]
+    if takes_out and all(targets[at] is not None for at, _ in asked):
+        out = [targets[at] for at, _ in asked]
         function(*arguments, **params, out=out[0] if len(out) == 1 else tuple(out))
         return []
     result = function(*arguments, **params)
     results = list(result) if isinstance(result, tuple) else [result]
     if asked and len(results) != len(asked):
-        message = f"the kernel returned {len(results)} results, and the call has {len(asked)}"
-        raise ValueError(message)
+        names = ", ".join(name for _, name in asked)
+        raise TypeError(f"requires {len(asked)} results of the kernel ({names}), found {len(results)}")
     made: list[Any] = [None] * len(targets)
-    for at, one in zip(asked, results, strict=False):
+    for (at, name), one in zip(asked, results, strict=False):
         target = targets[at]
         if target is None:
             made[at] = one
-        elif hasattr(target, "copy_"):
+            continue
+        _native.check_result(name, one, target)
+        if hasattr(target, "copy_"):
             target.copy_(one)
         else:
             target[...] = one

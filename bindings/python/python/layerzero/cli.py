@@ -66,6 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     one.add_argument("--probe", action="store_true", help="try again which libraries can be imported")
     one = add("ready", _ready, "whether calls can be served; fails if not")
     one.add_argument("--platform", action="append", help="judge this platform (cpu, cuda, …) instead of the host; may be repeated")
+    one = add("health", _health, "the circuits that have failures to remember; reset forgets them")
+    one.add_argument("action", choices=("show", "reset"))
+    one.add_argument("kernel", nargs="?", help="a kernel or backend; all if none is named")
     one = add("ops", _ops, "the operations, or one of them in full")
     one.add_argument("operation", nargs="?")
     one = add("kernels", _kernels, "the kernels")
@@ -122,6 +125,35 @@ def _ready(options: argparse.Namespace) -> Report:
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401
     return lz.readiness_check(options.platform)
+
+
+def _health(options: argparse.Namespace) -> Report:
+    circuits = [one for one in lz.list_circuits() if options.kernel in (None, one["name"])]
+    if options.kernel and not circuits and options.kernel not in _names():
+        raise ValueError(f"there is no kernel or backend {options.kernel}, here or in the database")
+    if options.action == "reset":
+        count = lz.reset_kernel(options.kernel)
+        return Report((table("reset", ("circuits",), [(count,)]),), {"circuits": count})
+    columns = ("scope", "name", "version", "state", "failures", "retry in s", "stored only", "last error")
+    rows = [
+        (
+            one["scope"],
+            one["name"],
+            one["version"],
+            one["state"],
+            one["failures"],
+            None if one["retry_seconds"] is None else round(one["retry_seconds"], 1),
+            one["stored_only"],
+            one["last_error"],
+        )
+        for one in circuits
+    ]
+    return Report((table("circuits", columns, rows),), {"circuits": circuits})
+
+
+def _names() -> set[str]:
+    kernels = lz.list_kernels()
+    return {kernel[key] for kernel in kernels for key in ("id", "backend")}
 
 
 def _ops(options: argparse.Namespace) -> Report:

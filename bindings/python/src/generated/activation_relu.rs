@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -92,7 +93,8 @@ fn call<'a, 'py>(
             &context,
             |frame, entry, run| {
                 if let Some(hosted) = Hosted::of(entry) {
-                    return hosted.run(frame, &[x], &[], out);
+                    return hosted
+                        .run(frame, &[x], &[], &[Wanted::from(call.output_spec())], out);
                 }
                 let out = match &mut ready {
                     Some(out) => out,

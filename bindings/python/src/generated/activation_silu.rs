@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -98,6 +99,7 @@ fn call<'a, 'py>(
                             frame,
                             &[x],
                             &[(alpha, Param::Float(f64::from(call.alpha)))],
+                            &[Wanted::from(call.output_spec())],
                             out,
                         );
                 }

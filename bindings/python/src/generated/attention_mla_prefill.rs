@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -135,6 +136,10 @@ fn call<'a, 'py>(
                                 (causal, Param::Bool(call.causal)),
                                 (causal_offset, Param::Int(call.causal_offset)),
                                 (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            &[
+                                Wanted::from(call.output_spec()),
+                                Wanted::from(call.lse_spec()),
                             ],
                             out,
                         );

@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -153,6 +154,10 @@ fn call<'a, 'py>(
                                 (soft_cap, Param::Float(f64::from(call.soft_cap))),
                                 (sm_scale, Param::Float(f64::from(call.sm_scale))),
                                 (return_lse, Param::Bool(call.return_lse)),
+                            ],
+                            &[
+                                Wanted::from(call.output_spec()),
+                                Wanted::from(call.lse_spec()),
                             ],
                             out,
                         );

@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -159,6 +160,10 @@ fn call<'a, 'py>(
                                             .unwrap_or_default(),
                                     ),
                                 ),
+                            ],
+                            &[
+                                Wanted::from(call.output_spec()),
+                                Wanted::from(call.lse_spec()),
                             ],
                             out,
                         );

@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -131,6 +132,7 @@ fn call<'a, 'py>(
                                     ),
                                 ),
                             ],
+                            &[Wanted::from(call.output_spec())],
                             out,
                         );
                 }

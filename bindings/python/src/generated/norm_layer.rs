@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -124,6 +125,11 @@ fn call<'a, 'py>(
                             &[
                                 (eps, Param::Float(f64::from(call.eps))),
                                 (return_stats, Param::Bool(call.return_stats)),
+                            ],
+                            &[
+                                Wanted::from(call.output_spec()),
+                                Wanted::from(call.mean_spec()),
+                                Wanted::from(call.inv_std_spec()),
                             ],
                             out,
                         );

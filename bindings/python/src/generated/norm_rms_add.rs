@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -108,6 +109,7 @@ fn call<'a, 'py>(
                                 (eps, Param::Float(f64::from(call.eps))),
                                 (weight_offset, Param::Float(f64::from(call.weight_offset))),
                             ],
+                            &[Wanted::from(call.output_spec())],
                             out,
                         );
                 }

@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -169,6 +170,10 @@ fn call<'a, 'py>(
                                     ),
                                 ),
                                 (block_size, Param::Int(call.block_size)),
+                            ],
+                            &[
+                                Wanted::from(call.quantized_spec()),
+                                Wanted::from(call.scale_out_spec()),
                             ],
                             out,
                         );

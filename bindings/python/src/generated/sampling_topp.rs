@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -141,6 +142,7 @@ fn call<'a, 'py>(
                                 (seed, Param::Int(call.seed)),
                                 (offset, Param::Int(call.offset)),
                             ],
+                            &[Wanted::from(call.tokens_spec())],
                             out,
                         );
                 }

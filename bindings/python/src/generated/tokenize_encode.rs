@@ -21,6 +21,7 @@ use crate::function::Entry;
 use crate::hosted::{Hosted, Param};
 use crate::output::{Out, Place};
 use crate::plan::Way;
+use crate::results::Wanted;
 use crate::tensor::Hold;
 /// What it takes.
 static SIGNATURE: Signature = Signature::new(
@@ -112,6 +113,11 @@ fn call<'a, 'py>(
                                 &[
                                     (add_special_tokens, Param::Bool(call.add_special_tokens)),
                                     (return_offsets, Param::Bool(call.return_offsets)),
+                                ],
+                                &[
+                                    Wanted::dynamic(true),
+                                    Wanted::from(call.indptr_spec()),
+                                    Wanted::dynamic(call.wants_offsets()),
                                 ],
                                 out,
                             );

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::mem::MaybeUninit;
 
 use lz_core::tensor::Dims;
-use lz_core::{DType, TensorView};
+use lz_core::{DType, Reason, ReasonCode, TensorView};
 use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -37,6 +37,14 @@ pub fn read(
         // SAFETY: the exporter gives a terminated string that lives as long as the buffer.
         unsafe { CStr::from_ptr(format) }.to_string_lossy().into_owned()
     };
+    // SAFETY: as below.
+    if !shape.is_null() && (0..rank).any(|position| unsafe { *shape.add(position) } == 0) {
+        // No buffer of Python's own can hold an empty result.
+        return Err(Reason::new(ReasonCode::ZeroSize)
+            .required("a buffer with at least one element, or an empty tensor of numpy or torch".to_owned())
+            .found("an empty buffer".to_owned())
+            .into());
+    }
     // SAFETY: PyBUF_FULL_RO makes the exporter fill both arrays with `ndim` entries.
     unsafe { describe_bytes(view, data, rank, (shape, strides), dtype(&format, size)?) }
 }

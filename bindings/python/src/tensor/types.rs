@@ -139,6 +139,8 @@ fn look(object: Borrowed<'_, '_, PyAny>) -> Result<Way, Problem> {
             (false, true) => Way::Array,
             (false, false) => Way::ArrayBuffer,
         }
+    } else if loaded("numpy").is_some_and(|numpy| is_a(&ty, &numpy, "generic")) {
+        Way::Refused("a numpy scalar; pass numpy.asarray of it")
     } else if ty.hasattr("__dlpack__")? {
         Way::Capsule
     } else {
