@@ -101,7 +101,7 @@ const MAX_CELLS: usize = 10_000;
 
 /// The most lookups that flat plans of one operation may need to become a tree: combinations of buckets times plans. A file of a
 /// few lines can have more combinations than fit into memory.
-const MAX_LOOKUPS: usize = 1 << 24;
+const MAX_LOOKUPS: usize = 1 << 20;
 
 impl DispatchTable {
     /// Reads a table; `path` names it in messages.
