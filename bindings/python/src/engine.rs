@@ -118,7 +118,7 @@ fn list_operations() -> PyResult<Vec<&'static str>> {
 fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
     let platform: lz_core::device::Platform =
         platform.parse().map_err(|error| pyo3::exceptions::PyValueError::new_err(format!("{error}")))?;
-    Ok(engine().registry().operations_without_kernel(platform))
+    Ok(engine()?.registry().operations_without_kernel(platform))
 }
 
 /// The devices of this machine and the health of the engine, as JSON.
@@ -142,7 +142,7 @@ fn state() -> PyResult<String> {
             "score": health.score,
             "circuits_tracked": health.tracked,
             // One that waits for a probe refuses nothing.
-            "circuits_open": engine().health().circuits().iter().filter(|one| one.refuses()).count(),
+            "circuits_open": engine.health().circuits().iter().filter(|one| one.refuses()).count(),
         },
         "problems": problems,
         "fallbacks": engine.fallbacks(),
