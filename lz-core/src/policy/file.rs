@@ -47,7 +47,10 @@ impl PolicyText {
             let reasons = vec![Reason::new(ReasonCode::PolicyInvalid).message(message.clone())];
             Error::Configuration { subject: self.path.clone(), message, reasons }
         };
-        self.trust.as_ref().map(|()| ()).map_err(untrusted)
+        match &self.trust {
+            Ok(()) => Ok(()),
+            Err(why) => Err(untrusted(why)),
+        }
     }
 
     /// The checked policy. What it names to be run or loaded is taken only from a file that is trusted.
