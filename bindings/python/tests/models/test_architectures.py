@@ -28,13 +28,13 @@ EVER_DIFFERENT = {
         granite_swa granitemoe_swa groupvit hy_v4 ibert imagegpt informer led longformer luke megatron-bert
         mimo_v2_flash mistral_large4 mistral_large4_text mpt mvp nllb-moe nystromformer openai_privacy_filter pegasus_x
         rembert roformer sam_hq_vision_model sam_vision_model speech_to_text speecht5 splinter squeezebert
-        swiftformer swinv2 t5gemma tapas time_series_transformer timesformer trocr vaultgemma videoprism visual_bert
+        swiftformer swinv2 t5gemma tapas time_series_transformer timesformer trocr vaultgemma videoprism vilt visual_bert
         vitdet wavlm xglm xlm xlnet yoso
     """.split(),
     "norms": """
         falcon_mamba gemma3n_text gemma4 gemma4_text gemma4_unified gemma4_unified_text minicpm_ocr minicpmv4_6
         minicpmv4_7 minimax_m3_vl minimax_m3_vl_text muse_glimmer muse_glimmer_text muse_spark_text qwen3_5 qwen3_5_moe
-        qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma t5gemma t5gemma2 vaultgemma zaya
+        qwen3_5_moe_text qwen3_5_text qwen3_next recurrent_gemma step3p7 t5gemma t5gemma2 vaultgemma zaya
     """.split(),
     "rope": """
         aya_vision codegen cohere cohere2 cohere2_moe cohere2_vision deepseek_v4 dinov3_vit ernie4_5 ernie4_5_moe
