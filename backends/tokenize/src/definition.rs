@@ -76,12 +76,21 @@ pub const WORD_PIECE: &str = "WordPiece";
 /// The likeliest tokens of words.
 pub const UNIGRAM: &str = "unigrams";
 
+/// A SentencePiece file.
+pub const SENTENCEPIECE: &str = "SentencePiece model";
+
+/// The model is of another kind than a kernel is for.
+pub fn other_model(required: &str, found: &str) -> Reason {
+    Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer").required(required).found(found)
+}
+
 /// What kind of model a definition has. Old files leave the type out; only BPE has merges, and only unigrams have scores.
 pub fn model_kind(definition: &Value) -> &'static str {
     let model = &definition["model"];
     match kind(model) {
         "WordPiece" => WORD_PIECE,
         "Unigram" => UNIGRAM,
+        "SentencePiece" => SENTENCEPIECE,
         "none" if model["vocab"].is_array() => UNIGRAM,
         "BPE" if kind(&definition["decoder"]) != "ByteLevel" => CHAR_BPE,
         "BPE" => BYTE_BPE,

@@ -2,7 +2,7 @@
 //! equal to the definition. Nothing here knows Python or C++.
 //!
 //! `definition` reads a `tokenizer.json` for its structure; `native` is our own byte-level BPE, `words` our own
-//! WordPiece, unigrams and SentencePiece BPE, `peers` are the others; `proof` compares
+//! WordPiece, unigrams and SentencePiece BPE, `sentencepiece` runs SentencePiece models, `peers` are the others; `proof` compares
 //! them with the definition on `probes` and `code_points`, at first and ever after; `kernels` makes them kernels. `phrases` is what our own remember of
 //! texts that begin as others did.
 
@@ -20,6 +20,7 @@ mod peers;
 mod phrases;
 mod probes;
 mod proof;
+mod sentencepiece;
 mod unicode;
 mod verdicts;
 mod words;
@@ -39,6 +40,7 @@ pub fn kernels() -> Vec<KernelEntry> {
     kernels.extend(kernels::of::<words::Words<words::WordPiece>>("wordpiece", own, 96));
     kernels.extend(kernels::of::<words::Words<words::Unigram>>("unigram", own, 96));
     kernels.extend(kernels::of::<words::Words<words::CharBpe>>("spm_bpe", own, 96));
+    kernels.extend(kernels::of::<sentencepiece::SentencePiece>("sentencepiece", own, 96));
     kernels.extend(kernels::of::<peers::Next>("hf1", "1.0.0-rc.3", 95));
     kernels.extend(kernels::of::<peers::GithubBpe>("github_bpe", "0.2", 60));
     kernels.extend(kernels::of::<peers::Tiktoken>("tiktoken", "0.12", 50));
@@ -66,5 +68,6 @@ fn prepare_first(tokenizer: &Tokenizer) -> Result<(), Reason> {
     let own = own.or_else(|_| proof::proven::<words::Words<words::WordPiece>>(tokenizer).map(drop));
     let own = own.or_else(|_| proof::proven::<words::Words<words::Unigram>>(tokenizer).map(drop));
     let own = own.or_else(|_| proof::proven::<words::Words<words::CharBpe>>(tokenizer).map(drop));
+    let own = own.or_else(|_| proof::proven::<sentencepiece::SentencePiece>(tokenizer).map(drop));
     own.or_else(|_| proof::proven::<peers::Next>(tokenizer).map(drop))
 }

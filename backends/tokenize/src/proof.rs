@@ -10,10 +10,11 @@ use serde_json::Value;
 
 use crate::code_points;
 use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
-use crate::definition::{check_ids, model_kind};
+use crate::definition::{check_ids, model_kind, other_model};
 use crate::native::Native;
 use crate::peers::{ByDefinition, GithubBpe, Next, Tiktoken};
 use crate::probes;
+use crate::sentencepiece::SentencePiece;
 use crate::verdicts;
 use crate::words::{CharBpe, Unigram, WordPiece, Words};
 
@@ -45,6 +46,7 @@ pub struct Prepared {
     word_piece: Slot<Words<WordPiece>>,
     unigram: Slot<Words<Unigram>>,
     char_bpe: Slot<Words<CharBpe>>,
+    sentencepiece: Slot<SentencePiece>,
     definition: Slot<ByDefinition>,
     next: Slot<Next>,
     tiktoken: Slot<Tiktoken>,
@@ -110,6 +112,7 @@ candidates! {
     Words<WordPiece> => word_piece,
     Words<Unigram> => unigram,
     Words<CharBpe> => char_bpe,
+    SentencePiece => sentencepiece,
     ByDefinition => definition,
     Next => next,
     Tiktoken => tiktoken,
@@ -142,8 +145,7 @@ fn prove<C: Candidate>(tokenizer: &Tokenizer, prepared: &Prepared) -> Result<Pro
     if let (Some(found), Some(required)) = (prepared.model.get(), C::MODEL)
         && *found != required
     {
-        let reason = Reason::new(ReasonCode::TokenizerModelUnsupported).argument("tokenizer");
-        return Err(reason.required(required).found(*found));
+        return Err(other_model(required, found));
     }
     let verdict = (C::TRIAL == Trial::CodePoints).then(|| verdicts::of::<C>(tokenizer)).flatten();
     if let Some(Err(reason)) = verdict {

@@ -1,12 +1,15 @@
-//! Tokenizers as handles: a `tokenizer.json` in the Hugging Face format, its digest, and what it makes of texts.
+//! Tokenizers as handles: a `tokenizer.json` in the Hugging Face format or a SentencePiece model, its digest, and what it makes of
+//! texts.
 //!
-//! What a definition means is the business of the `tokenizers` crate, behind the feature of that name. Without the feature
-//! no handle can be made, and everything else of this crate works as before.
+//! What a `tokenizer.json` means is the business of the `tokenizers` crate, behind the feature of that name. Without the feature
+//! only SentencePiece models can be read, and everything else of this crate works as before.
 
 mod contained;
 mod digest;
 mod known;
 mod limits;
+mod meaning;
+mod sentencepiece;
 
 #[cfg(not(feature = "tokenizers"))]
 #[path = "absent.rs"]
@@ -21,10 +24,10 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 pub use contained::contained;
-use definition::Definition;
 use lz_core::context::digest_bits;
 use lz_core::files::RegularFile;
 use lz_core::{Handle, KernelError, Reason, ReasonCode};
+use meaning::Meaning;
 
 /// A tokenizer, as `tokenize.encode` and `tokenize.decode` take it. A clone is the same tokenizer.
 #[derive(Clone)]
@@ -34,7 +37,7 @@ pub struct Tokenizer {
 
 /// What the clones of a tokenizer have in common.
 struct Shared {
-    definition: Definition,
+    meaning: Meaning,
     json: Box<[u8]>,
     digest: [u8; 32],
     /// The parsed JSON, for the first who reads it: parsing takes as long as the rest of loading.
@@ -86,6 +89,11 @@ pub enum TokenizerError {
         /// What it states.
         stated: String,
     },
+    /// The file is not a SentencePiece model, or one that is not understood.
+    SentencePiece {
+        /// What is wrong.
+        message: String,
+    },
     /// The definition leaves out merges at random, so that it names no one sequence of tokens.
     Random {
         /// The probability of leaving out a merge.
@@ -115,6 +123,9 @@ impl fmt::Display for TokenizerError {
                  read the definition with `whole_texts` to ignore the setting and {} the rows yourself",
                 if *name == "padding" { "pad" } else { "cut" }
             ),
+            TokenizerError::SentencePiece { message } => {
+                write!(f, "cannot read the SentencePiece model: {message}")
+            }
             TokenizerError::Random { dropout } => {
                 write!(f, "a tokenizer with dropout {dropout} is random; set `dropout` to null")
             }
@@ -153,17 +164,27 @@ impl Tokenizer {
         }
         // Whoever reads the definition again, another process too, reads it without the settings.
         let json = if plain { json.to_vec() } else { value.to_string().into_bytes() };
-        let definition = Definition::parse(&json)?;
+        let meaning = Meaning::parse(&value, &json)?;
         let parsed = Mutex::new(Some(value));
-        let shared = Shared { definition, json: json.into(), digest, parsed, prepared: OnceLock::new() };
+        let shared = Shared { meaning, json: json.into(), digest, parsed, prepared: OnceLock::new() };
         let tokenizer = Tokenizer { shared: Arc::new(shared) };
         known::remember(&tokenizer);
         Ok(tokenizer)
     }
 
-    /// Reads a `tokenizer.json`, as [`Tokenizer::from_json`] does.
+    /// Reads the content of a SentencePiece `.model` file.
+    pub fn from_sentencepiece(model: &[u8]) -> Result<Tokenizer, TokenizerError> {
+        Tokenizer::from_json(meaning::sentencepiece_json(model).as_bytes())
+    }
+
+    /// Reads a SentencePiece model if the file's name ends in `.model`, else a `tokenizer.json` as [`Tokenizer::from_json`] does.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
-        Tokenizer::from_json(&read_file(path.as_ref())?)
+        let path = path.as_ref();
+        let content = read_file(path)?;
+        if path.extension().is_some_and(|extension| extension == "model") {
+            return Tokenizer::from_sentencepiece(&content);
+        }
+        Tokenizer::from_json(&content)
     }
 
     /// Reads a `tokenizer.json`, as [`Tokenizer::whole_texts`] does.
@@ -200,12 +221,12 @@ impl Tokenizer {
 
     /// The tokens of a text, with those of the post-processor if asked for. Nothing is truncated or padded.
     pub fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<Token>, TokenizerError> {
-        self.shared.definition.encode(text, add_special_tokens)
+        self.shared.meaning.encode(text, add_special_tokens)
     }
 
     /// The text of some ids; ids that it does not have contribute nothing.
     pub fn decode(&self, ids: &[u32], skip_special_tokens: bool) -> Result<String, TokenizerError> {
-        self.shared.definition.decode(ids, skip_special_tokens)
+        self.shared.meaning.decode(ids, skip_special_tokens)
     }
 
     /// The parsed definition. It is kept for the first who asks and parsed again for others, because it takes several times the

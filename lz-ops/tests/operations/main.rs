@@ -9,6 +9,7 @@ mod posenc;
 mod quantize;
 mod quantize_scales;
 mod sampling;
+mod sentencepiece;
 mod speculative;
 #[cfg(feature = "tokenizers")]
 mod tokenize;

@@ -5,6 +5,7 @@ use lz_ops::tokenizer::Tokenizer;
 use serde_json::Value;
 
 use crate::coder::{Coder, Encoded, Trial, encode_by_definition};
+use crate::definition::{SENTENCEPIECE, other_model};
 
 /// The definition, which needs no proof.
 pub struct ByDefinition;
@@ -15,7 +16,11 @@ impl Coder for ByDefinition {
     const MODEL: Option<&'static str> = None;
     const TRIAL: Trial = Trial::None;
 
-    fn build(_: &Tokenizer, _: &Value) -> Result<ByDefinition, Reason> {
+    fn build(tokenizer: &Tokenizer, _: &Value) -> Result<ByDefinition, Reason> {
+        // The library does not read SentencePiece models.
+        if tokenizer.is_sentencepiece() {
+            return Err(other_model("a tokenizer.json", SENTENCEPIECE));
+        }
         Ok(ByDefinition)
     }
 

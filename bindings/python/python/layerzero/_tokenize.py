@@ -7,15 +7,13 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from layerzero import _native, ops
+from layerzero import _native, _sentencepiece, ops
 from layerzero._token_cache import TokenCache
 
 # Tokenizers by what they were called: a registered name, an encoding, or a file with its age and size.
 _KNOWN: dict[Any, _native.Tokenizer] = {}
 _REGISTERED: dict[str, _native.Tokenizer] = {}
 _CACHE = TokenCache()
-# SentencePiece models by the digest of the definition that was made of them, for the library itself.
-_MODELS: dict[str, bytes] = {}
 
 
 def tokenizer_cache() -> TokenCache:
@@ -64,26 +62,13 @@ def _from_path(name: str) -> _native.Tokenizer:
     key = (path, status.st_mtime_ns, status.st_size)
     known = _KNOWN.get(key)
     if known is None:
-        if path.endswith(".json"):
+        if path.endswith((".json", ".model")):
             known = _native.Tokenizer.from_file(path)
         else:
             with open(path, "rb") as file:
-                known = _from_sentencepiece(file.read())
+                known = _sentencepiece.tokenizer_of(file.read())
         _KNOWN[key] = known
     return known
-
-
-def _from_sentencepiece(model: bytes) -> _native.Tokenizer:
-    from layerzero._sentencepiece import definition
-
-    tokenizer = _native.Tokenizer.from_json(definition(model))
-    _MODELS[tokenizer.digest] = model
-    return tokenizer
-
-
-def sentencepiece_model(tokenizer: _native.Tokenizer) -> bytes | None:
-    """The SentencePiece model that a tokenizer was made from, if it was."""
-    return _MODELS.get(tokenizer.digest)
 
 
 def _from_object(tokenizer: Any) -> _native.Tokenizer:
@@ -92,7 +77,7 @@ def _from_object(tokenizer: Any) -> _native.Tokenizer:
         # Transformers sets truncation and padding for each call, and leaves there what the last one asked for.
         return _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
     if callable(getattr(tokenizer, "serialized_model_proto", None)):
-        return _from_sentencepiece(tokenizer.serialized_model_proto())
+        return _sentencepiece.tokenizer_of_processor(tokenizer)
     name = getattr(tokenizer, "name", None)
     if hasattr(tokenizer, "encode_ordinary") and name in _native.encoding_names():
         return resolve(name)

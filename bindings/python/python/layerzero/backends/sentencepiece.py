@@ -6,7 +6,7 @@ from typing import Any
 
 import sentencepiece
 
-from layerzero._tokenize import sentencepiece_model
+from layerzero._sentencepiece import model_of
 from layerzero.backends import _texts
 
 _BUILT: dict[str, Any] = {}
@@ -15,7 +15,7 @@ _BUILT: dict[str, Any] = {}
 def _built(tokenizer: Any) -> Any:
     built = _BUILT.get(tokenizer.digest)
     if built is None:
-        model = sentencepiece_model(tokenizer)
+        model = model_of(tokenizer)
         if model is None:
             raise NotImplementedError("this tokenizer was not made from a SentencePiece model")
         built = _BUILT[tokenizer.digest] = sentencepiece.SentencePieceProcessor(model_proto=model)

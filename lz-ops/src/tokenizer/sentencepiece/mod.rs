@@ -1,0 +1,139 @@
+//! SentencePiece models (`.model` files): what the library of that name, in its release 0.2.2, makes of texts and ids.
+//!
+//! The file is a protocol buffer (`proto`). A text is normalized (`normalizer`), cut into pieces by the model (`unigram`, `bpe`,
+//! and words or characters in `pieces`), and what is unknown becomes bytes or one unknown piece. `decode` is the way back. Nothing
+//! here knows `tokenizer.json` or tensors; tests hold it to the library with many models.
+
+mod bpe;
+mod charsmap;
+mod decode;
+mod normalizer;
+mod pieces;
+mod proto;
+mod trie;
+mod unigram;
+
+use bpe::Bpe;
+use normalizer::Normalizer;
+use pieces::{Kind, Pieces};
+use proto::{ModelProto, ModelType};
+use trie::Trie;
+use unigram::Unigram;
+
+use super::{Token, TokenizerError};
+
+/// A model.
+pub struct SentencePiece {
+    pieces: Pieces,
+    /// User-defined pieces, which are matched before anything else.
+    user_defined: Trie,
+    normalizer: Normalizer,
+    denormalizer: Option<Normalizer>,
+    algorithm: Algorithm,
+    /// Ids of the pieces that stand for bytes, if unknown characters become bytes.
+    bytes: Option<Box<[u32; 256]>>,
+    unknown_surface: String,
+}
+
+enum Algorithm {
+    Unigram(Unigram),
+    Bpe(Bpe),
+    Word,
+    Char,
+}
+
+/// A piece of a normalized text: its id and the byte after its last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Segment {
+    id: u32,
+    end: usize,
+}
+
+impl SentencePiece {
+    /// Reads the content of a `.model` file, or says why it is not one that the library would load, or not one of its release 0.2.2.
+    pub fn parse(model: &[u8]) -> Result<SentencePiece, TokenizerError> {
+        let refused = |message: String| TokenizerError::SentencePiece { message };
+        let proto = ModelProto::parse(model).map_err(refused)?;
+        SentencePiece::build(proto).map_err(refused)
+    }
+
+    fn build(proto: ModelProto<'_>) -> Result<SentencePiece, String> {
+        let bpe = proto.model_type == ModelType::Bpe;
+        let pieces = Pieces::new(&proto, bpe)?;
+        let user_defined = pieces.iter().filter(|piece| piece.kind == Kind::UserDefined);
+        let user_defined = Trie::new(user_defined.map(|piece| (piece.text.as_bytes(), piece.id)).collect());
+        let normalizer = Normalizer::new(&proto.normalizer, proto.whitespace_as_suffix)?;
+        let denormalizer = match &proto.denormalizer {
+            Some(spec) if !spec.charsmap.is_empty() => Some(Normalizer::new(spec, false)?),
+            _ => None,
+        };
+        let algorithm = match proto.model_type {
+            ModelType::Unigram => Algorithm::Unigram(Unigram::new(&pieces)?),
+            ModelType::Bpe => Algorithm::Bpe(Bpe::new(&pieces)),
+            ModelType::Word => Algorithm::Word,
+            ModelType::Char => Algorithm::Char,
+        };
+        let bytes = if proto.byte_fallback { Some(pieces.bytes()?) } else { None };
+        let unknown_surface = std::str::from_utf8(proto.unknown_surface)
+            .map_err(|_| "`unk_surface` is not UTF-8".to_owned())?
+            .to_owned();
+        Ok(SentencePiece {
+            pieces,
+            user_defined,
+            normalizer,
+            denormalizer,
+            algorithm,
+            bytes,
+            unknown_surface,
+        })
+    }
+
+    /// The tokens of a text, each with the bytes of the text that it came from. Like the library, only the last of the pieces that
+    /// stand for the bytes of one character has the range of that character; the others have an empty range where it begins.
+    pub fn encode(&self, text: &str) -> Vec<Token> {
+        let mut original = Vec::new();
+        let normalized = self.normalizer.normalize(&self.user_defined, text.as_bytes(), Some(&mut original));
+        let mut tokens: Vec<Token> = Vec::with_capacity(normalized.len() / 4 + 1);
+        let (mut start, mut after_unknown) = (0, false);
+        for segment in self.segments(&normalized) {
+            let range = original[start]..original[segment.end];
+            let unknown = segment.id == self.pieces.unknown;
+            match (&self.bytes, tokens.last_mut()) {
+                (Some(bytes), _) if unknown => {
+                    let surface = &normalized[start..segment.end];
+                    let all = surface.iter().map(|byte| bytes[usize::from(*byte)]);
+                    tokens.extend(all.map(|id| Token { id, bytes: range.start..range.start }));
+                    if let Some(last) = tokens.last_mut() {
+                        last.bytes.end = range.end;
+                    }
+                }
+                (None, Some(last)) if unknown && after_unknown => last.bytes.end = range.end,
+                _ => tokens.push(Token { id: segment.id, bytes: range }),
+            }
+            (start, after_unknown) = (segment.end, unknown);
+        }
+        tokens
+    }
+
+    /// The pieces of a normalized text.
+    fn segments(&self, normalized: &[u8]) -> Vec<Segment> {
+        match &self.algorithm {
+            Algorithm::Unigram(unigram) => unigram.encode(normalized),
+            Algorithm::Bpe(bpe) => bpe.encode(normalized, &self.user_defined, &self.pieces),
+            Algorithm::Word => self.pieces.words(normalized),
+            Algorithm::Char => self.pieces.characters(normalized, &self.user_defined),
+        }
+    }
+}
+
+/// The length in bytes of the character that begins with this byte, as the library counts it; never more than there is.
+fn character_length(text: &[u8]) -> usize {
+    let length = match text.first() {
+        None => 0,
+        Some(0xf0..) => 4,
+        Some(0xe0..) => 3,
+        Some(0xc0..) => 2,
+        Some(_) => 1,
+    };
+    length.min(text.len())
+}

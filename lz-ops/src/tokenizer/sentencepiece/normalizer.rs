@@ -1,0 +1,147 @@
+//! How texts are normalized before they are cut into pieces: user-defined pieces stay as they are, rules of the file replace
+//! characters, spaces are joined, put before the text and written as U+2581.
+
+use super::charsmap::CharsMap;
+use super::proto::NormalizerProto;
+use super::trie::Trie;
+
+/// The normalizer of a model.
+pub struct Normalizer {
+    rules: Option<CharsMap>,
+    add_dummy_prefix: bool,
+    remove_extra_whitespaces: bool,
+    space: &'static [u8],
+    whitespace_as_suffix: bool,
+}
+
+/// Which spaces at the beginning of a text the decoder takes away.
+#[derive(Clone, Copy)]
+pub struct Strips {
+    /// The one that was put there.
+    pub one: bool,
+    /// All of them.
+    pub all: bool,
+}
+
+impl Strips {
+    pub fn any(self) -> bool {
+        self.one || self.all
+    }
+}
+
+/// A normalized text and, if wanted, where each of its bytes came from.
+struct Output<'a> {
+    text: Vec<u8>,
+    original: Option<&'a mut Vec<usize>>,
+}
+
+impl Output<'_> {
+    fn push(&mut self, bytes: &[u8], from: usize) {
+        self.text.extend_from_slice(bytes);
+        if let Some(original) = &mut self.original {
+            original.resize(self.text.len(), from);
+        }
+    }
+}
+
+impl Normalizer {
+    /// From its part of a model.
+    pub fn new(spec: &NormalizerProto<'_>, whitespace_as_suffix: bool) -> Result<Normalizer, String> {
+        Ok(Normalizer {
+            rules: if spec.charsmap.is_empty() { None } else { Some(CharsMap::parse(spec.charsmap)?) },
+            add_dummy_prefix: spec.add_dummy_prefix,
+            remove_extra_whitespaces: spec.remove_extra_whitespaces,
+            space: if spec.escape_whitespaces { "\u{2581}".as_bytes() } else { b" " },
+            whitespace_as_suffix,
+        })
+    }
+
+    /// A text, normalized. `original` gets, for each byte of the result and for its end, the byte of the text that it came from.
+    pub fn normalize(
+        &self,
+        user_defined: &Trie,
+        text: &[u8],
+        mut original: Option<&mut Vec<usize>>,
+    ) -> Vec<u8> {
+        if let Some(original) = &mut original {
+            original.clear();
+        }
+        let mut read = 0;
+        if self.remove_extra_whitespaces {
+            while let (b" ", length) = self.prefix(user_defined, &text[read..]) {
+                read += length;
+            }
+        }
+        if read == text.len() {
+            return Vec::new();
+        }
+        let mut out = Output { text: Vec::with_capacity(text.len() + text.len() / 2), original };
+        if self.add_dummy_prefix && !self.whitespace_as_suffix {
+            out.push(self.space, read);
+        }
+        let mut after_space = self.remove_extra_whitespaces;
+        while read < text.len() {
+            let (mut replaced, length) = self.prefix(user_defined, &text[read..]);
+            while let [b' ', rest @ ..] = replaced
+                && after_space
+            {
+                replaced = rest;
+            }
+            if !replaced.is_empty() {
+                for (number, part) in replaced.split(|byte| *byte == b' ').enumerate() {
+                    if number > 0 {
+                        out.push(self.space, read);
+                    }
+                    out.push(part, read);
+                }
+                after_space = replaced.ends_with(b" ");
+            }
+            read += length;
+            after_space &= self.remove_extra_whitespaces;
+        }
+        if self.remove_extra_whitespaces {
+            while out.text.ends_with(self.space) {
+                let length = out.text.len() - self.space.len();
+                out.text.truncate(length);
+                if let Some(original) = &mut out.original {
+                    read = original[length];
+                    original.truncate(length);
+                }
+            }
+        }
+        if self.add_dummy_prefix && self.whitespace_as_suffix {
+            out.push(self.space, read);
+        }
+        if let Some(original) = out.original {
+            original.push(read);
+        }
+        out.text
+    }
+
+    /// Which spaces at the beginning of a text the decoder takes away.
+    pub fn strips_first_space(&self) -> Strips {
+        Strips { one: self.add_dummy_prefix, all: self.remove_extra_whitespaces }
+    }
+
+    /// What the text begins with, normalized, and how many bytes that is. Nothing for an empty text.
+    fn prefix<'t>(&'t self, user_defined: &Trie, text: &'t [u8]) -> (&'t [u8], usize) {
+        if let Some(length) = user_defined.longest(text) {
+            return (&text[..length], length);
+        }
+        if let Some((length, replacement)) = self.rules.as_ref().and_then(|rules| rules.replace(text)) {
+            return (replacement, length);
+        }
+        match valid_character(text) {
+            Some(length) => (&text[..length], length),
+            None if text.is_empty() => (&[], 0),
+            None => ("\u{fffd}".as_bytes(), 1),
+        }
+    }
+}
+
+/// The length of the character that the text begins with, if it is valid UTF-8.
+pub fn valid_character(text: &[u8]) -> Option<usize> {
+    let first = text.get(..4).unwrap_or(text);
+    let valid = first.utf8_chunks().next()?.valid();
+    valid.chars().next().map(char::len_utf8)
+}
