@@ -100,6 +100,21 @@ void errors() {
     }
 }
 
+constexpr const char *words = R"({
+    "version": "1.0", "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+    "added_tokens": [{"id": 0, "content": "<end>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "model": {"type": "WordLevel", "vocab": {"<end>": 0, "[unknown]": 1}, "unk_token": "[unknown]"}})";
+
+void special_tokens() {
+    const lz::Engine engine;
+    const lz::Tokenizer tokenizer = lz::Tokenizer::from_json(words);
+    const lz::Tokenizer split = tokenizer.splitting_special_tokens();
+    const std::vector<std::string_view> texts = {"a<end>"};
+    HOLD(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = tokenizer}).tokens.elements() == 2);
+    HOLD(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = split}).tokens.elements() == 1);
+}
+
 void dlpack() {
     const lz::Engine engine;
     lz::Tensor x = lz::Tensor::empty(lz::DType::F32, {2, 2});
@@ -391,6 +406,7 @@ void threads() {
 int main() {
     calls();
     errors();
+    special_tokens();
     dlpack();
     allocators();
     policy();

@@ -57,6 +57,9 @@ impl Cutter {
         let mut done = 0;
         for found in self.automaton.find_iter(text.as_bytes()) {
             let Some(token) = self.tokens.get(found.pattern().as_usize()) else { continue };
+            if token.is_text {
+                continue;
+            }
             let (mut start, mut end) = (found.start(), found.end());
             if token.single_word && (word_ends(text, start) || word_begins(text, end)) {
                 continue;

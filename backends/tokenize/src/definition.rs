@@ -55,6 +55,8 @@ pub struct Added {
     pub normalized: bool,
     /// Left out when decoding if asked for.
     pub special: bool,
+    /// Never cut out: a text that has it has only its text.
+    pub is_text: bool,
 }
 
 /// Why a definition is none of those that are understood.
@@ -142,7 +144,7 @@ pub fn byte_level_bpe(definition: &Value) -> Result<ByteLevelBpe, Reason> {
         nfc,
         prefix_space,
         trim_offsets: post.trim_offsets,
-        added: added_tokens(&definition["added_tokens"])?,
+        added: added_tokens(definition)?,
         before: post.before,
         after: post.after,
     })
@@ -251,7 +253,9 @@ fn pre_tokenizer(value: &Value) -> Result<(Pattern, bool), Reason> {
 }
 
 /// Reads the tokens that are cut out of texts.
-pub fn added_tokens(value: &Value) -> Result<Vec<Added>, Reason> {
+pub fn added_tokens(definition: &Value) -> Result<Vec<Added>, Reason> {
+    let value = &definition["added_tokens"];
+    let split_special = flag(definition, "split_special_tokens", false);
     let list = value.as_array().map(Vec::as_slice).unwrap_or_default();
     let one = |token: &Value| {
         Some(Added {
@@ -262,6 +266,7 @@ pub fn added_tokens(value: &Value) -> Result<Vec<Added>, Reason> {
             strips_right: flag(token, "rstrip", false),
             normalized: flag(token, "normalized", true),
             special: flag(token, "special", false),
+            is_text: split_special && flag(token, "special", false),
         })
     };
     let read: Option<Vec<Added>> = list.iter().map(one).collect();

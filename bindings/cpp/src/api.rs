@@ -221,7 +221,7 @@ fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
     }
 }
 
-/// Reads a `tokenizer.json`.
+/// Reads a `tokenizer.json`, or a SentencePiece model if the file's name ends in `.model`.
 pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure {
     guarded(|| {
         let read = tokenizer::Tokenizer::from_file(path).map_err(|error| tokenizer_error(&error))?;
@@ -235,6 +235,15 @@ pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failur
     guarded(|| {
         let read = tokenizer::Tokenizer::from_json(json).map_err(|error| tokenizer_error(&error))?;
         handle.tokenizer = Some(read);
+        Ok(())
+    })
+}
+
+/// Makes the tokenizer that encodes special tokens in a text as plain text.
+pub fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure {
+    guarded(|| {
+        let made = handle.tokenizer.as_ref().map(tokenizer::Tokenizer::splitting_special_tokens).transpose();
+        into.tokenizer = made.map_err(|error| tokenizer_error(&error))?;
         Ok(())
     })
 }

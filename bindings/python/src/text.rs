@@ -62,7 +62,8 @@ pub struct PyTokenizer {
 
 #[pymethods]
 impl PyTokenizer {
-    /// From the path of a `tokenizer.json`. With `whole_texts`, truncation and padding that it states are ignored instead of refused.
+    /// From the path of a `tokenizer.json`, or of a SentencePiece model if its name ends in `.model`. With `whole_texts`, truncation
+    /// and padding that it states are ignored instead of refused.
     #[staticmethod]
     #[pyo3(signature = (path, *, whole_texts=false))]
     fn from_file(py: Python<'_>, path: PathBuf, whole_texts: bool) -> PyResult<PyTokenizer> {
@@ -81,6 +82,12 @@ impl PyTokenizer {
             true => Tokenizer::whole_texts(&json),
             false => Tokenizer::from_json(&json),
         })
+    }
+
+    /// The same tokenizer for texts from outside: special tokens in a text are encoded as the plain text they are.
+    fn splitting_special_tokens(&self, py: Python<'_>) -> PyResult<PyTokenizer> {
+        let made = py.detach(|| self.handle.splitting_special_tokens());
+        made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
     /// SHA-256 of everything that can change tokens, in hex.

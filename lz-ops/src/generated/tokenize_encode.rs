@@ -12,7 +12,7 @@
 pub static TOKENIZE_ENCODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "tokenize.encode",
     1u32,
-    "1f51695eab96b4d578de881aa05df1e241023ff513a296981f5e53140ab26d28",
+    "a31c19cb64a897b3a6887c9d3189c2d59fd3d4f3b24005bc4858baaf442d4539",
     "schemas/ops/tokenize/encode.yaml",
     include_str!("../../../schemas/ops/tokenize/encode.yaml"),
     &FIELDS,
@@ -29,7 +29,8 @@ pub static TOKENIZE_ENCODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo:
 /// ```
 /// An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
 /// half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-/// came from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+/// came from no text. The tokenizer may be one whose special tokens are plain text where a text has them
+/// (`splitting_special_tokens`), for texts from outside. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
 #[derive(Clone, Copy)]
 pub struct TokenizeEncode<'a> {
     /// The texts.

@@ -7,7 +7,7 @@ pub enum Definition {}
 
 impl Definition {
     /// Says that this build has no tokenizers.
-    pub fn parse(_json: &[u8]) -> Result<Definition, TokenizerError> {
+    pub fn parse(_json: &[u8], _split_special_tokens: bool) -> Result<Definition, TokenizerError> {
         Err(TokenizerError::NotBuilt)
     }
 

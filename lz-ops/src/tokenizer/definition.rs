@@ -7,11 +7,12 @@ pub struct Definition(tokenizers::Tokenizer);
 
 impl Definition {
     /// Parses it. It states neither truncation nor padding.
-    pub fn parse(json: &[u8]) -> Result<Definition, TokenizerError> {
+    pub fn parse(json: &[u8], split_special_tokens: bool) -> Result<Definition, TokenizerError> {
         guarded(|| {
-            tokenizers::Tokenizer::from_bytes(json)
-                .map(Definition)
-                .map_err(|error| TokenizerError::Definition { message: error.to_string() })
+            let mut tokenizer = tokenizers::Tokenizer::from_bytes(json)
+                .map_err(|error| TokenizerError::Definition { message: error.to_string() })?;
+            tokenizer.set_encode_special_tokens(split_special_tokens);
+            Ok(Definition(tokenizer))
         })
     }
 

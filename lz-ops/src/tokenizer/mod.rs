@@ -44,6 +44,8 @@ struct Shared {
     parsed: Mutex<Option<serde_json::Value>>,
     /// What a backend has made of it.
     prepared: OnceLock<Box<dyn Any + Send + Sync>>,
+    /// The tokenizer for texts whose special tokens are text; none if that is this one.
+    splitting: OnceLock<Result<Option<Tokenizer>, TokenizerError>>,
 }
 
 /// One token of a text.
@@ -165,8 +167,14 @@ impl Tokenizer {
         // Whoever reads the definition again, another process too, reads it without the settings.
         let json = if plain { json.to_vec() } else { value.to_string().into_bytes() };
         let meaning = Meaning::parse(&value, &json)?;
-        let parsed = Mutex::new(Some(value));
-        let shared = Shared { meaning, json: json.into(), digest, parsed, prepared: OnceLock::new() };
+        let shared = Shared {
+            meaning,
+            json: json.into(),
+            digest,
+            parsed: Mutex::new(Some(value)),
+            prepared: OnceLock::new(),
+            splitting: OnceLock::new(),
+        };
         let tokenizer = Tokenizer { shared: Arc::new(shared) };
         known::remember(&tokenizer);
         Ok(tokenizer)
@@ -190,6 +198,16 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`, as [`Tokenizer::whole_texts`] does.
     pub fn whole_texts_from_file(path: impl AsRef<Path>) -> Result<Tokenizer, TokenizerError> {
         Tokenizer::whole_texts(&read_file(path.as_ref())?)
+    }
+
+    /// The same tokenizer for texts from outside: special tokens that are written in a text are encoded as the plain text they are,
+    /// so that no text can contain one. Those that the post-processor adds are added as before. It has a digest of its own.
+    pub fn splitting_special_tokens(&self) -> Result<Tokenizer, TokenizerError> {
+        let made = self.shared.splitting.get_or_init(|| {
+            let json = meaning::split_json(&self.shared.json)?;
+            json.map(|json| Tokenizer::from_json(json.as_bytes())).transpose()
+        });
+        Ok(made.clone()?.unwrap_or_else(|| self.clone()))
     }
 
     /// The living tokenizer with [these bits](lz_core::context::digest_bits) of a digest, for whoever judges by contexts.
@@ -234,6 +252,11 @@ impl Tokenizer {
     pub fn parsed(&self) -> Result<serde_json::Value, TokenizerError> {
         let kept = self.shared.parsed.lock().unwrap_or_else(PoisonError::into_inner).take();
         kept.map_or_else(|| parse(self.json()), Ok)
+    }
+
+    /// Whether it is a SentencePiece model.
+    pub fn is_sentencepiece(&self) -> bool {
+        matches!(self.shared.meaning, Meaning::SentencePiece(_))
     }
 
     /// What it was made from, for kernels that read definitions themselves.

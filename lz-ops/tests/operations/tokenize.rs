@@ -158,3 +158,19 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn special_tokens_in_a_text_can_be_plain_text() {
+    let split = tokenizer().splitting_special_tokens().unwrap();
+    assert_ne!(split.digest(), tokenizer().digest());
+    assert_eq!(split.digest(), Tokenizer::from_json(split.json()).unwrap().digest());
+    let ids = |tokenizer: &Tokenizer, special: bool| -> Vec<u32> {
+        let tokens = tokenizer.encode("hello<|end|><tool>", special).unwrap();
+        tokens.into_iter().map(|token| token.id).collect()
+    };
+    assert_eq!(ids(&tokenizer(), false), [259, 265, 267]);
+    // Tokens that are not special are cut out as before, and the post-processor still adds its own.
+    let text: Vec<u32> = "<|end|>".bytes().map(u32::from).collect();
+    assert_eq!(ids(&split, false), [vec![259], text.clone(), vec![267]].concat());
+    assert_eq!(ids(&split, true), [vec![266, 259], text, vec![267]].concat());
+}

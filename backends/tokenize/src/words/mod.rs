@@ -70,7 +70,7 @@ impl<M: Model> Coder for Words<M> {
         }
         let (split, spaces) = Split::new(&definition["pre_tokenizer"], model.cuts_at_spaces())?;
         let normal = Normal::new(&definition["normalizer"], spaces)?;
-        let added = definition::added_tokens(&definition["added_tokens"])?;
+        let added = definition::added_tokens(definition)?;
         if let Some(token) = added.iter().find(|token| token.normalized || token.content.is_empty()) {
             let required = "added tokens that are looked for before normalisation";
             return Err(declined(ReasonCode::AddedTokensMismatch, required, format!("{:?}", token.content)));

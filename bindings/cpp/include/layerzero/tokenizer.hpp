@@ -8,10 +8,10 @@
 
 namespace lz {
 
-/// A tokenizer: a `tokenizer.json` in the Hugging Face format.
+/// A tokenizer: a `tokenizer.json` in the Hugging Face format, or a SentencePiece model.
 class Tokenizer {
   public:
-    /// Reads a file.
+    /// Reads a file: a SentencePiece model if its name ends in `.model`, else a `tokenizer.json`.
     static Tokenizer from_file(std::string_view path) {
         Tokenizer tokenizer;
         detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path)));
@@ -22,6 +22,13 @@ class Tokenizer {
         Tokenizer tokenizer;
         const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());
         detail::check(bridge::tokenizer_parse(*tokenizer.handle_, {bytes, json.size()}));
+        return tokenizer.described();
+    }
+
+    /// The same tokenizer for texts from outside: special tokens in a text are encoded as the plain text they are.
+    [[nodiscard]] Tokenizer splitting_special_tokens() const {
+        Tokenizer tokenizer;
+        detail::check(bridge::tokenizer_split_special(*handle_, *tokenizer.handle_));
         return tokenizer.described();
     }
 

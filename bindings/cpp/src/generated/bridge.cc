@@ -1314,6 +1314,8 @@ void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, 
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept;
 
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
+
 void lz$bridge$cxxbridge1$205$tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;
@@ -1701,6 +1703,10 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
 
 ::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept {
   return lz$bridge$cxxbridge1$205$tokenizer_parse(handle, json);
+}
+
+::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_split_special(handle, into);
 }
 
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept {

@@ -216,6 +216,7 @@ pub mod ffi {
         fn tokenizer_new() -> Box<TokenizerHandle>;
         fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure;
         fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failure;
+        fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
     }
 

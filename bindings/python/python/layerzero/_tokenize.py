@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -75,7 +76,9 @@ def _from_object(tokenizer: Any) -> _native.Tokenizer:
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if callable(getattr(inner, "to_str", None)):
         # Transformers sets truncation and padding for each call, and leaves there what the last one asked for.
-        return _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
+        read = _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
+        splits = getattr(tokenizer, "split_special_tokens", getattr(inner, "encode_special_tokens", False))
+        return read.splitting_special_tokens() if splits else read
     if callable(getattr(tokenizer, "serialized_model_proto", None)):
         return _sentencepiece.tokenizer_of_processor(tokenizer)
     name = getattr(tokenizer, "name", None)
@@ -91,16 +94,20 @@ def tokenize(
     *,
     add_special_tokens: bool = True,
     return_offsets: bool = False,
+    split_special_tokens: bool = False,
     model_id: str = "",
 ) -> Any:
     """Token ids of texts: one list for one text, a list of lists for several.
 
     `tokenizer_id` is a path to a ``tokenizer.json`` or a SentencePiece ``.model``, the name of an encoding of tiktoken (its
     ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object of another library. With
-    `return_offsets`, the byte ranges of the tokens come as a second result. Short texts are remembered, kept apart by the
-    tokenizer's full digest and by `model_id`.
+    `return_offsets`, the byte ranges of the tokens come as a second result. With `split_special_tokens`, special tokens that are
+    written in a text are encoded as plain text: set it for texts from outside, which must not contain any. Short texts are
+    remembered, kept apart by the tokenizer's full digest and by `model_id`.
     """
     tokenizer = resolve(tokenizer_id)
+    if split_special_tokens:
+        tokenizer = tokenizer.splitting_special_tokens()
     single = isinstance(texts, str)
     batch: list[str] = [texts] if isinstance(texts, str) else list(texts)
     space = _CACHE.space(model_id, tokenizer.digest, add_special_tokens, return_offsets)

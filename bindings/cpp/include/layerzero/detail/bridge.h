@@ -1283,6 +1283,8 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 ::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept;
 
+::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
+
 void tokenizer_describe(::lz::bridge::TokenizerHandle const &handle, ::lz_tokenizer *description) noexcept;
 
 ::lz::bridge::Failure *activation_gelu(::lz::bridge::Engine const &engine, ::lz_activation_gelu_args const *args, ::lz_output *outputs, ::lz_call_options const *options, ::lz::bridge::Tuned *tuned) noexcept;

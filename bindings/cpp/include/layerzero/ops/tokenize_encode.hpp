@@ -16,7 +16,8 @@ namespace lz::ops {
 ///
 /// An empty text gives no tokens but those that the post-processor adds. With `return_offsets`, offsets[t] is the
 /// half-open range of bytes of the text's UTF-8, before normalisation, that token t came from; (0, 0) for a token that
-/// came from no text. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
+/// came from no text. The tokenizer may be one whose special tokens are plain text where a text has them
+/// (`splitting_special_tokens`), for texts from outside. Results are exact: a tokenizer that differs from the definition in one token is another tokenizer.
 struct TokenizeEncode {
     /// The texts.
     std::span<const std::string_view> texts;

@@ -30,11 +30,14 @@ def _build(definition: dict[str, Any]) -> Any:
     if not fits or parts[0].get("type") != "Split" or definition.get("post_processor"):
         raise NotImplementedError("tiktoken needs byte-level BPE with one expression and nothing around a text")
     alphabet = _alphabet()
-    ranks = {bytes(alphabet[letter] for letter in token): id for token, id in model["vocab"].items()}
     special = {token["content"]: token["id"] for token in definition.get("added_tokens", [])}
-    return tiktoken.Encoding(
+    plain = ((token, id) for token, id in model["vocab"].items() if token not in special)
+    ranks = {bytes(alphabet[letter] for letter in token): id for token, id in plain}
+    encoding = tiktoken.Encoding(
         "layerzero", pat_str=parts[0]["pattern"]["Regex"], mergeable_ranks=ranks, special_tokens=special
     )
+    allowed: Any = set() if definition.get("split_special_tokens") else "all"
+    return encoding, {"allowed_special": allowed, "disallowed_special": ()}
 
 
 def _encode(texts: Any, tokenizer: Any, *, add_special_tokens: bool, return_offsets: bool) -> Any:
@@ -48,8 +51,9 @@ def _encode(texts: Any, tokenizer: Any, *, add_special_tokens: bool, return_offs
             raise NotImplementedError(f"tiktoken cannot be like this tokenizer: {error}") from error
         _BUILT[tokenizer.digest] = built
     batch = [texts] if isinstance(texts, str) else list(texts)
-    _texts.prove("tiktoken", tokenizer, lambda text: built.encode(text, allowed_special="all"))
-    return _texts.flat(((row, None) for row in built.encode_batch(batch, allowed_special="all")), False)
+    encoding, options = built
+    _texts.prove("tiktoken", tokenizer, lambda text: encoding.encode(text, **options))
+    return _texts.flat(((row, None) for row in encoding.encode_batch(batch, **options)), False)
 
 
 KERNELS = {"tiktoken.encode": _encode}

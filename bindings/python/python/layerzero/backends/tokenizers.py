@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import tokenizers
@@ -15,7 +16,18 @@ _BUILT: dict[str, Any] = {}
 def _built(tokenizer: Any) -> Any:
     built = _BUILT.get(tokenizer.digest)
     if built is None:
-        built = tokenizers.Tokenizer.from_str(_native.tokenizer_json(tokenizer).decode("utf-8"))
+        text = _native.tokenizer_json(tokenizer).decode("utf-8")
+        splits = '"split_special_tokens":true' in text
+        if splits:
+            # The package does not read the mark; it has a setting for it.
+            definition = json.loads(text)
+            splits = bool(definition.pop("split_special_tokens", False))
+            text = json.dumps(definition)
+        try:
+            built = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:
+            raise NotImplementedError(f"tokenizers cannot read this definition: {error}") from error
+        built.encode_special_tokens = splits
         built.no_truncation()
         built.no_padding()
         _BUILT[tokenizer.digest] = built
