@@ -28,7 +28,7 @@ mod words;
 use lz_core::{KernelEntry, Reason};
 use lz_ops::tokenizer::Tokenizer;
 
-pub use encodings::{ENCODINGS, encoding};
+pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
 pub use kernels::BACKEND;
 pub use proof::{Rates, set_rates};
 

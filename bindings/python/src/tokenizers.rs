@@ -17,6 +17,20 @@ fn tokenizer_of_encoding(py: Python<'_>, name: &str) -> PyResult<PyTokenizer> {
     }
 }
 
+/// The tokenizer of an encoding of tiktoken by its own ranks, special tokens and expression, whatever its name.
+#[pyfunction]
+fn tokenizer_of_ranks(
+    py: Python<'_>,
+    ranks: Vec<(Vec<u8>, u32)>,
+    special: Vec<(String, u32)>,
+    expression: &str,
+) -> PyResult<PyTokenizer> {
+    let ranks = ranks.into_iter().map(|(token, id)| (id, token)).collect();
+    let special = special.into_iter().map(|(text, id)| (id, text)).collect();
+    let made = py.detach(|| lz_tokenize::encoding_of_ranks(ranks, special, expression));
+    made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
+}
+
 /// The names of those encodings.
 #[pyfunction]
 fn encoding_names() -> Vec<&'static str> {
@@ -55,6 +69,7 @@ fn set_validation_rates(initial: f64, warmup: f64, stable: f64) {
 /// Adds them to the module.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokenizer_of_encoding, module)?)?;
+    module.add_function(wrap_pyfunction!(tokenizer_of_ranks, module)?)?;
     module.add_function(wrap_pyfunction!(encoding_names, module)?)?;
     module.add_function(wrap_pyfunction!(tokenizer_json, module)?)?;
     module.add_function(wrap_pyfunction!(defined_tokens, module)?)?;

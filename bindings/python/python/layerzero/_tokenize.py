@@ -8,7 +8,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from layerzero import _native, _sentencepiece, ops
+from layerzero import _native, _sentencepiece, _tiktoken, ops
 from layerzero._token_cache import TokenCache
 
 # Tokenizers by what they were called: a registered name, an encoding, or a file with its age and size.
@@ -81,9 +81,8 @@ def _from_object(tokenizer: Any) -> _native.Tokenizer:
         return read.splitting_special_tokens() if splits else read
     if callable(getattr(tokenizer, "serialized_model_proto", None)):
         return _sentencepiece.tokenizer_of_processor(tokenizer)
-    name = getattr(tokenizer, "name", None)
-    if hasattr(tokenizer, "encode_ordinary") and name in _native.encoding_names():
-        return resolve(name)
+    if hasattr(tokenizer, "encode_ordinary") and hasattr(tokenizer, "_mergeable_ranks"):
+        return _tiktoken.tokenizer_of(tokenizer)
     wanted = "a path, the name of an encoding or of a registered tokenizer, or an object with a definition"
     raise TypeError(f"a tokenizer is {wanted}; {type(tokenizer).__name__} is none")
 

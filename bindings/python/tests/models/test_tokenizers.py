@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-import tiktoken
 import tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -136,8 +135,3 @@ def test_packages_of_others_as_kernels(package, model):
     finally:
         lz.unlock("tokenize.encode")
     assert list(found[0]) == list(wanted[0]) and list(found[1]) == list(wanted[1])
-
-
-def test_an_object_of_tiktoken():
-    encoding = tiktoken.Encoding("cl100k_base", pat_str=r"\w+", mergeable_ranks={bytes([byte]): byte for byte in range(256)}, special_tokens={})
-    assert lz.tokenize("hello world", encoding) == [15339, 1917]
