@@ -33,7 +33,6 @@ _OWN_WAY = (
     "return_overflowing_tokens",
     "return_special_tokens_mask",
     "return_offsets_mapping",
-    "split_special_tokens",
     "stride",
 )
 # Arguments that are understood here; a call with any other one goes the library's own way.
@@ -48,9 +47,25 @@ _UNDERSTOOD = {
     "return_length",
     "return_tensors",
     "return_token_type_ids",
+    "split_special_tokens",
     "truncation_strategy",
     "verbose",
 }
+# Settings of models, which can be changed in place.
+_MODEL_SETTINGS = (
+    "dropout",
+    "unk_token",
+    "continuing_subword_prefix",
+    "end_of_word_suffix",
+    "fuse_unk",
+    "byte_fallback",
+    "ignore_merges",
+    "max_input_chars_per_word",
+    "alpha",
+    "nbest_size",
+)
+# Of the tokens of a model, so many are compared at each call, and what the model makes of their text.
+_SAMPLED_IDS = 32
 
 
 class _State:
@@ -92,21 +107,59 @@ def _state(fast: Any) -> _State:
     if state is None:
         state = fast.__dict__["_layerzero"] = _State()
     inner = fast._tokenizer
-    post = inner.post_processor
-    key = (id(inner), inner.get_vocab_size(), inner.get_vocab_size(False), post and post.__getstate__())
+    key = _fingerprint(inner)
     if state.key != key:
         with state.lock:
-            definition = inner.to_str()
+            # Truncation and padding are arguments of a call here; the backend keeps those of the last one.
+            definition = json.loads(inner.to_str()) | {"truncation": None, "padding": None}
             state.plain_types = '"type_id":1' not in json.dumps(_single(definition), separators=(",", ":"))
-            # Truncation and padding are those of the last call; this one's are applied to the rows.
-            state.tokenizer = _native.Tokenizer.from_json(definition, whole_texts=True)
+            state.differs = False
+            state.tokenizer = _read(definition)
             state.key = key
     return state
 
 
-def _single(definition: str) -> Any:
+def _read(definition: dict[str, Any]) -> _native.Tokenizer | None:
+    """The definition as a tokenizer; `None` for one that LayerZero refuses, such as one with dropout."""
+    try:
+        return _native.Tokenizer.from_json(json.dumps(definition))
+    except ValueError as error:
+        _LOG.warning("this tokenizer is left to its library: %s", error)
+        return None
+
+
+def _fingerprint(inner: Any) -> tuple[Any, ...]:
+    """What changes when the tokens of a backend tokenizer change: every part but the model's tables as a whole, which are large.
+    Of those, a sample of the vocabulary, and the pieces of each sampled token, which all of its merges take part in."""
+    model, size = inner.model, inner.get_vocab_size()
+    parts = (inner.normalizer, inner.pre_tokenizer, inner.post_processor, inner.decoder)
+    sample = tuple(map(inner.id_to_token, range(0, size, max(size // _SAMPLED_IDS, 1))))
+    settings = tuple(getattr(model, name, None) for name in _MODEL_SETTINGS)
+    random = any(getattr(model, name, None) for name in ("dropout", "nbest_size"))
+    return (
+        id(inner),
+        size,
+        inner.get_vocab_size(False),
+        tuple(part and part.__getstate__() for part in parts),
+        repr(inner.get_added_tokens_decoder()),
+        type(model),
+        settings,
+        sample,
+        None if random else _pieces(model, sample),
+    )
+
+
+def _pieces(model: Any, texts: tuple[str | None, ...]) -> tuple[int, ...] | None:
+    try:
+        return tuple(token.id for text in texts if text for token in model.tokenize(text))
+    except Exception:
+        # A model without a token for what is unknown fails on it, and so it will again.
+        return None
+
+
+def _single(definition: dict[str, Any]) -> Any:
     """What the post-processor does to one text."""
-    processor = json.loads(definition).get("post_processor") or {}
+    processor = definition.get("post_processor") or {}
     parts = processor.get("processors", [processor])
     return [part.get("single") for part in parts]
 
@@ -125,14 +178,17 @@ def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> Ba
     batched = isinstance(text, (list, tuple))
     texts = list(text) if batched else [text]
     odd = text_pair is not None or any(given.get(name) for name in _OWN_WAY) or not _UNDERSTOOD.issuperset(given)
-    if odd or self.split_special_tokens or not texts or not all(isinstance(one, str) for one in texts):
+    if odd or not texts or not all(isinstance(one, str) for one in texts):
         return own()
+    split = given.get("split_special_tokens")
+    split = self.split_special_tokens if split is None else split
     state = _state(self)
     types = given.get("return_token_type_ids")
     types = "token_type_ids" in self.model_input_names if types is None else types
     if state.differs or state.tokenizer is None or (types and not state.plain_types):
         return own()
-    rows = tokenize(texts, state.tokenizer, add_special_tokens=given.get("add_special_tokens", True))
+    special = given.get("add_special_tokens", True)
+    rows = tokenize(texts, state.tokenizer, add_special_tokens=special, split_special_tokens=bool(split))
     result = _assemble(self, rows, batched, types, own, given)
     if result is None:
         return own()
