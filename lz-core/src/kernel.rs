@@ -95,8 +95,8 @@ impl KernelError {
     /// Arguments that turned out wrong on the way to the kernel.
     pub fn invalid(error: crate::error::Error) -> KernelError {
         let reason = error.reasons().first().map(|reason| (*reason).clone());
-        let reason = reason
-            .unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string()));
+        let reason =
+            reason.unwrap_or_else(|| Reason::new(ReasonCode::KernelFailed).message(error.to_string()));
         KernelError::because(reason).cause(Cause::Caller).before_writing()
     }
 

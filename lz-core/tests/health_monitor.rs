@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lz_core::health::{
-    Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock,
-    Population, RefusalScope, Standing, Subject,
+    Change, CircuitConfig, DegradationLevel, Failure, Health, HealthConfig, ManualClock, Population,
+    RefusalScope, Standing, Subject,
 };
 use lz_core::perfdb::{HealthScope, HealthState, PerfDb};
 use lz_core::{Cause, Severity};

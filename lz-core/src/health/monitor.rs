@@ -389,7 +389,8 @@ impl Health {
                     let transition = record.circuit.failed(backend_probe, message, now, &config.backend);
                     note(state, &key, transition, changes);
                 }
-            } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject)) {
+            } else if let (Some(period), Some(record)) = (backend_probe, state.registry.backend_mut(subject))
+            {
                 // The failure does not decide about the backend.
                 record.circuit.abandoned(period);
             }

@@ -19,7 +19,8 @@ pub fn render(snapshot: &Snapshot) -> String {
     text.counter("lz_execution_total", "Runs of kernels.", snapshot.executions);
     text.head("lz_execution_failures_total", "Runs of kernels that failed, by cause.", "counter");
     let FailureCounts { caller, capacity, environment, kernel } = snapshot.failures_by_cause;
-    let failures = [("caller", caller), ("capacity", capacity), ("environment", environment), ("kernel", kernel)];
+    let failures =
+        [("caller", caller), ("capacity", capacity), ("environment", environment), ("kernel", kernel)];
     for (cause, count) in failures {
         text.line(&format!("lz_execution_failures_total{{cause=\"{cause}\"}} {count}"));
     }

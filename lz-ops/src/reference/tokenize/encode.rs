@@ -11,7 +11,9 @@ pub fn run(call: &TokenizeEncodeCall<'_>, mut out: TokenizeEncodeOut<'_>) -> Res
     let (mut ids, mut ranges): (Vec<i32>, Vec<i64>) = (Vec::new(), Vec::new());
     out.indptr.set_int(&[0], 0);
     for (text, end) in call.texts.iter().zip(1..) {
-        for token in tokenizer.encode(text, call.add_special_tokens).map_err(|error| refused(error.to_string()))? {
+        for token in
+            tokenizer.encode(text, call.add_special_tokens).map_err(|error| refused(error.to_string()))?
+        {
             let id = i32::try_from(token.id)
                 .map_err(|_| refused(format!("token id {} does not fit 32 bits", token.id)))?;
             ids.push(id);
