@@ -236,10 +236,15 @@ def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
     compiled = compiler.CompiledKernel.__new__(compiler.CompiledKernel)
     compiled.module, compiled.function, compiled.packed_metadata = object(), 77, ("packed",)
     compiled._run, compiled._module_pid = lambda *arguments: calls.append(arguments), os.getpid()
-    compiled[(5, 2, 1)](10, 20, 4, 16, stream=1003)
-    # There is nothing to unload.
-    compiled.module = None
-    assert calls == [(5, 2, 1, 1003, 77, ("packed",), None, None, None, 10, 20, 4, 16)]
+    compiled.launch_metadata = lambda *_: None
+    try:
+        compiled[(5, 2, 1)](10, 20, 4, 16, stream=1003)
+    finally:
+        # There is nothing to unload.
+        compiled.module = None
+    # Between them are Triton's hooks.
+    ((*before, _, _, _, first, second, third, fourth),) = calls
+    assert before == [5, 2, 1, 1003, 77, ("packed",)] and (first, second, third, fourth) == (10, 20, 4, 16)
 
 
 def test_the_launcher_of_triton_is_called_directly_only_where_its_arguments_are_known():
