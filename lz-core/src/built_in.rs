@@ -4,11 +4,12 @@
 use crate::reason::{Reason, ReasonCode};
 
 /// Names of all of them: of the kernels in Rust, and of the adapters in Python.
-pub const BUILT_IN_BACKENDS: [&str; 15] = [
+pub const BUILT_IN_BACKENDS: [&str; 16] = [
     "reference",
     "cpu",
     "tokenize",
     "torch",
+    "torch_reference",
     "tokenizers",
     "tiktoken",
     "sentencepiece",
