@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 from typing import Any
 
 from layerzero import _native
@@ -14,12 +13,16 @@ _PROBES = ("", "Hello  world. 12345 <s> ﬁ\n", "日本語 e\u0301")
 
 def tokenizer_of(model: bytes) -> _native.Tokenizer:
     """The tokenizer of the content of a ``.model`` file."""
+    import json
+
     proto = base64.b64encode(model).decode("ascii")
     return _native.Tokenizer.from_json(json.dumps({"model": {"type": "SentencePiece", "proto": proto}}))
 
 
 def model_of(tokenizer: _native.Tokenizer) -> bytes | None:
     """The content of the ``.model`` file that a tokenizer was made from, if it was."""
+    import json
+
     text = _native.tokenizer_json(tokenizer)
     if b'"SentencePiece"' not in text[:64]:
         return None

@@ -39,7 +39,7 @@ def registered():
         if any(kernel["backend"] == name for kernel in lz.list_kernels()):
             return
         _native.register_descriptor(
-            name, text, dict.fromkeys(ids(name), print), lambda kernel, operation, call: [kernel], OURS[name].reference
+            name, text, dict.fromkeys(ids(name), print), lambda kernel, operation, call: [kernel], reference=OURS[name].reference
         )
         names.append(name)
 

@@ -155,6 +155,8 @@ print("parent")
 def test_ctrl_c_interrupts_a_call(tmp_path):
     lines = run(
         """
+# A process that was started in the background ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 assert is_right(0)
 for turn in range(3):
     first = worker().process_id
@@ -187,6 +189,8 @@ for turn in range(20):
 def test_ctrl_c_interrupts_a_start(tmp_path):
     lines = run(
         """
+# A process that was started in the background ignores the signal.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     call(0)

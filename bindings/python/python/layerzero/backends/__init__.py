@@ -53,7 +53,7 @@ _XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exce
 
 BACKENDS: tuple[Backend, ...] = (
     Backend("torch", "torch", "torch", (2, 5), (3,), ("torch.cpu.json", "torch.cuda.json"), ("cpu", "cuda"), waits=True),
-    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), (), waits=True, reference=True),
+    Backend("torch_reference", "torch", "torch", (2, 5), (3,), ("torch_reference.cuda.json",), ("cuda",), waits=True, reference=True),
     Backend("tokenizers", "tokenizers", "tokenizers", (0, 20), (1,), ("tokenizers.json",), ("cpu",)),
     Backend("tiktoken", "tiktoken", "tiktoken", (0, 7), (1,), ("tiktoken.json",), ("cpu",)),
     Backend("sentencepiece", "sentencepiece", "sentencepiece", (0, 2), (1,), ("sentencepiece.json",), ("cpu",)),

@@ -104,6 +104,7 @@ class AttnProcessor:
         encoder_hidden_states: torch.Tensor | None = None,
         attention_mask: torch.Tensor | None = None,
         temb: torch.Tensor | None = None,
+        **keywords: Any,
     ) -> torch.Tensor:
         _refuse(keywords)
         residual = hidden_states
