@@ -361,7 +361,7 @@ fn an_older_version_is_migrated_and_says_so() {
     let file = folder.database();
     filled(&file, 3);
     let connection = rusqlite::Connection::open(&file).unwrap();
-    connection.execute_batch("DROP TABLE health; PRAGMA user_version = 1;").unwrap();
+    connection.execute_batch("DROP TABLE health; DROP TABLE trial; PRAGMA user_version = 1;").unwrap();
     drop(connection);
     let looking = PerfDb::open_with(&file, Options { read_only: true, ..Options::default() });
     let older = ClosedReason::OlderSchema { found: 1, supported: SCHEMA_VERSION };

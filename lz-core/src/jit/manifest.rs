@@ -72,6 +72,11 @@ struct File {
     entries: Vec<ManifestEntry>,
 }
 
+/// Whether a text is a manifest or was one before it was cut off.
+fn looks_like_manifest(text: &str) -> bool {
+    "{\n  \"version\": ".starts_with(text) || text.contains("\"layerzero\"")
+}
+
 /// The shapes of production.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Manifest {
@@ -123,7 +128,7 @@ impl Manifest {
         let file: File = match serde_json::from_str(&text) {
             Ok(file) => file,
             // The setting may name any file by mistake; only what looks like a manifest of ours is put aside.
-            Err(error) if !text.contains("\"layerzero\"") => {
+            Err(error) if !looks_like_manifest(&text) => {
                 let what = format!("{} is no manifest of shapes and is left alone: {error}", path.display());
                 return (Manifest { foreign: true, ..empty }, Some(what));
             }

@@ -9,11 +9,12 @@ use crate::random::Random;
 
 /// One of every kind that some kernel is made for; most are for the first: byte-level BPE with a few merges, special tokens and a
 /// post-processor.
-const DEFINITIONS: [&[u8]; 4] = [
+const DEFINITIONS: [&[u8]; 5] = [
     include_bytes!("../../../lz-ops/tests/data/byte_level_bpe.json"),
     include_bytes!("../../../lz-ops/tests/data/word_piece.json"),
     include_bytes!("../../../lz-ops/tests/data/unigram.json"),
     include_bytes!("../../../lz-ops/tests/data/char_bpe.json"),
+    include_bytes!("../../../lz-ops/tests/data/sentencepiece.json"),
 ];
 
 /// Pieces of texts: words, spaces, other scripts, characters of several bytes, control characters.
