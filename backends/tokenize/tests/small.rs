@@ -42,7 +42,12 @@ fn objections(tokenizer: &Tokenizer, wanted: impl Fn(&str) -> bool) -> Vec<(Stri
 #[test]
 fn every_candidate_takes_the_small_tokenizer() {
     // But those for another kind.
-    let other = ["tokenize.wordpiece.encode", "tokenize.unigram.encode", "tokenize.spm_bpe.encode"];
+    let other = [
+        "tokenize.wordpiece.encode",
+        "tokenize.unigram.encode",
+        "tokenize.spm_bpe.encode",
+        "tokenize.sentencepiece.encode",
+    ];
     for (id, codes) in objections(&changed(|_| {}), |_| true) {
         assert_eq!(codes.is_empty(), !other.contains(&id.as_str()), "{id}: {codes:?}");
     }

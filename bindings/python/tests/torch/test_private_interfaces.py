@@ -41,7 +41,7 @@ def foreign_attributes():
             elif isinstance(node, ast.FunctionDef | ast.ClassDef):
                 ours.add(node.name)
         for node in nodes:
-            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
+            if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith(("__", "_layerzero")):
                 if root(node) not in ours and node.attr not in ours | DOCUMENTED:
                     found.setdefault(node.attr, f"{file.relative_to(PACKAGE)}:{node.lineno}")
     return found
