@@ -115,6 +115,21 @@ void special_tokens() {
     HOLD(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = split}).tokens.elements() == 1);
 }
 
+void stated_truncation() {
+    std::string cut = words;
+    cut.insert(1, R"("truncation": {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0},)");
+    try {
+        (void)lz::Tokenizer::from_json(cut);
+        HOLD(!"a definition that states truncation is refused");
+    } catch (const lz::ConfigurationError &error) {
+        HOLD(std::string_view(error.what()).find("truncation") != std::string_view::npos);
+    }
+    const lz::Engine engine;
+    const lz::Tokenizer whole = lz::Tokenizer::from_json(cut, {.whole_texts = true});
+    const std::vector<std::string_view> texts = {"a<end>"};
+    HOLD(lz::ops::tokenize_encode(engine, {.texts = texts, .tokenizer = whole}).tokens.elements() == 2);
+}
+
 void dlpack() {
     const lz::Engine engine;
     lz::Tensor x = lz::Tensor::empty(lz::DType::F32, {2, 2});
@@ -407,6 +422,7 @@ int main() {
     calls();
     errors();
     special_tokens();
+    stated_truncation();
     dlpack();
     allocators();
     policy();

@@ -221,20 +221,25 @@ fn tokenizer_error(error: &tokenizer::TokenizerError) -> Error {
     }
 }
 
-/// Reads a `tokenizer.json`, or a SentencePiece model if the file's name ends in `.model`.
-pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure {
+/// Reads a `tokenizer.json`, or a SentencePiece model if the file's name ends in `.model`. With `whole_texts`, truncation and padding
+/// that it states are ignored instead of refused.
+pub fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure {
+    let read = if whole_texts {
+        tokenizer::Tokenizer::whole_texts_from_file
+    } else {
+        tokenizer::Tokenizer::from_file
+    };
     guarded(|| {
-        let read = tokenizer::Tokenizer::from_file(path).map_err(|error| tokenizer_error(&error))?;
-        handle.tokenizer = Some(read);
+        handle.tokenizer = Some(read(path).map_err(|error| tokenizer_error(&error))?);
         Ok(())
     })
 }
 
-/// Reads the content of a `tokenizer.json`.
-pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failure {
+/// Reads the content of a `tokenizer.json`, as [`tokenizer_load`] does.
+pub fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure {
+    let read = if whole_texts { tokenizer::Tokenizer::whole_texts } else { tokenizer::Tokenizer::from_json };
     guarded(|| {
-        let read = tokenizer::Tokenizer::from_json(json).map_err(|error| tokenizer_error(&error))?;
-        handle.tokenizer = Some(read);
+        handle.tokenizer = Some(read(json).map_err(|error| tokenizer_error(&error))?);
         Ok(())
     })
 }

@@ -8,20 +8,26 @@
 
 namespace lz {
 
+/// How a tokenizer is read.
+struct TokenizerOptions {
+    /// Ignore truncation and padding that a definition states, instead of refusing it: texts are encoded whole.
+    bool whole_texts = false;
+};
+
 /// A tokenizer: a `tokenizer.json` in the Hugging Face format, or a SentencePiece model.
 class Tokenizer {
   public:
     /// Reads a file: a SentencePiece model if its name ends in `.model`, else a `tokenizer.json`.
-    static Tokenizer from_file(std::string_view path) {
+    static Tokenizer from_file(std::string_view path, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
-        detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path)));
+        detail::check(bridge::tokenizer_load(*tokenizer.handle_, detail::to_str(path), options.whole_texts));
         return tokenizer.described();
     }
     /// Reads the content of such a file.
-    static Tokenizer from_json(std::string_view json) {
+    static Tokenizer from_json(std::string_view json, TokenizerOptions options = {}) {
         Tokenizer tokenizer;
         const auto *bytes = reinterpret_cast<const std::uint8_t *>(json.data());
-        detail::check(bridge::tokenizer_parse(*tokenizer.handle_, {bytes, json.size()}));
+        detail::check(bridge::tokenizer_parse(*tokenizer.handle_, {bytes, json.size()}, options.whole_texts));
         return tokenizer.described();
     }
 

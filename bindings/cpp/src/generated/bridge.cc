@@ -1310,9 +1310,9 @@ void lz$bridge$cxxbridge1$205$engine_tables(::lz::bridge::Engine const &engine, 
 
 ::lz::bridge::TokenizerHandle *lz$bridge$cxxbridge1$205$tokenizer_new() noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path, bool whole_texts) noexcept;
 
-::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept;
+::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json, bool whole_texts) noexcept;
 
 ::lz::bridge::Failure *lz$bridge$cxxbridge1$205$tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
@@ -1697,12 +1697,12 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept {
   return ::rust::Box<::lz::bridge::TokenizerHandle>::from_raw(lz$bridge$cxxbridge1$205$tokenizer_new());
 }
 
-::lz::bridge::Failure *tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path) noexcept {
-  return lz$bridge$cxxbridge1$205$tokenizer_load(handle, path);
+::lz::bridge::Failure *tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path, bool whole_texts) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_load(handle, path, whole_texts);
 }
 
-::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept {
-  return lz$bridge$cxxbridge1$205$tokenizer_parse(handle, json);
+::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json, bool whole_texts) noexcept {
+  return lz$bridge$cxxbridge1$205$tokenizer_parse(handle, json, whole_texts);
 }
 
 ::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept {

@@ -214,8 +214,8 @@ pub mod ffi {
         fn engine_tables(engine: &Engine) -> Vec<TableInfo>;
 
         fn tokenizer_new() -> Box<TokenizerHandle>;
-        fn tokenizer_load(handle: &mut TokenizerHandle, path: &str) -> *mut Failure;
-        fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8]) -> *mut Failure;
+        fn tokenizer_load(handle: &mut TokenizerHandle, path: &str, whole_texts: bool) -> *mut Failure;
+        fn tokenizer_parse(handle: &mut TokenizerHandle, json: &[u8], whole_texts: bool) -> *mut Failure;
         fn tokenizer_split_special(handle: &TokenizerHandle, into: &mut TokenizerHandle) -> *mut Failure;
         unsafe fn tokenizer_describe(handle: &TokenizerHandle, description: *mut Tokenizer);
     }

@@ -1279,9 +1279,9 @@ void engine_unload_tables(::lz::bridge::Engine const &engine) noexcept;
 
 ::rust::Box<::lz::bridge::TokenizerHandle> tokenizer_new() noexcept;
 
-::lz::bridge::Failure *tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path) noexcept;
+::lz::bridge::Failure *tokenizer_load(::lz::bridge::TokenizerHandle &handle, ::rust::Str path, bool whole_texts) noexcept;
 
-::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json) noexcept;
+::lz::bridge::Failure *tokenizer_parse(::lz::bridge::TokenizerHandle &handle, ::rust::Slice<::std::uint8_t const> json, bool whole_texts) noexcept;
 
 ::lz::bridge::Failure *tokenizer_split_special(::lz::bridge::TokenizerHandle const &handle, ::lz::bridge::TokenizerHandle &into) noexcept;
 
