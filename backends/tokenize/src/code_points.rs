@@ -64,13 +64,16 @@ struct Run {
 
 impl Run {
     /// All texts, in the order in which they are tried.
-    fn all() -> impl Iterator<Item = Run> {
-        let block = |(first, last), step, varied| {
-            (first..=last).step_by(PER_TEXT * step).map(move |first| Run { first, last, step, varied })
+    fn all() -> Vec<Run> {
+        let mut all = Vec::new();
+        let mut add = |(first, last): (u32, u32), step: usize, varied: bool| {
+            let starts = (first..=last).step_by(PER_TEXT * step);
+            all.extend(starts.map(|first| Run { first, last, step, varied }));
         };
-        let varied = VARIED.into_iter().flat_map(move |range| block(range, 1, true));
-        let uniform = UNIFORM.into_iter().flat_map(move |range| block(range, 1, false));
-        varied.chain(uniform).chain(block(SAMPLED, 256, false))
+        VARIED.into_iter().for_each(|range| add(range, 1, true));
+        UNIFORM.into_iter().for_each(|range| add(range, 1, false));
+        add(SAMPLED, 256, false);
+        all
     }
 
     /// The texts that are tried first.
@@ -121,7 +124,7 @@ pub fn try_all<C: Coder>(coder: &C, tokenizer: &Tokenizer, answers: &Answers) ->
             return Err(culprit(coder, tokenizer, run));
         }
     }
-    let runs: Vec<Run> = Run::all().collect();
+    let runs = Run::all();
     let answers = answers.0.get_or_init(|| runs.iter().map(|_| OnceLock::new()).collect());
     let first: OnceLock<Reason> = OnceLock::new();
     lz_pool::for_each(runs.len(), &|number: usize| {
@@ -181,7 +184,7 @@ mod tests {
 
     #[test]
     fn every_code_point_of_the_assigned_planes_is_tried_once() {
-        let mut tried: Vec<u32> = Run::all().flat_map(Run::points).map(u32::from).collect();
+        let mut tried: Vec<u32> = Run::all().into_iter().flat_map(Run::points).map(u32::from).collect();
         tried.sort_unstable();
         let wanted: Vec<u32> = (0..=0x3ffff)
             .chain(0xe0000..=0xe0fff)
