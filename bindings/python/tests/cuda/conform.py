@@ -218,7 +218,9 @@ def child(options):
             for name, line in hold_sampling(options.operation, kernels, problems):
                 print(json.dumps([name, line]), file=file, flush=True)
         else:
-            for dtype in ("bf16", "f16", "f32"):
+            taken = {dtype for _, dtypes in kernels.values() for dtype in dtypes}
+            floats = [dtype for dtype in ("bf16", "f16", "f32") if dtype in taken]
+            for dtype in floats or sorted(taken):
                 for seed in range(options.seeds):
                     for name, line in hold(options.operation, kernels, dtype, seed, problems):
                         print(json.dumps([name, line]), file=file, flush=True)

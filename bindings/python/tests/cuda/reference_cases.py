@@ -135,9 +135,10 @@ def _linear(draw, operation, dtype):
 
         return weight if layout == "plain" else lz.ops.mlp_linear_pack(weight)
 
-    bias = draw.normal(outer, dtype=dtype) if draw.one(True, False) else None
     if operation == "mlp.linear.pack":
-        return {"weight": weights.view(draw.one(torch.int8, torch.uint8))}
+        kinds = {"i8": torch.int8, "u8": torch.uint8}
+        return {"weight": weights.view(kinds.get(dtype, draw.one(*kinds.values())))}
+    bias = draw.normal(outer, dtype=dtype) if draw.one(True, False) else None
     if operation == "mlp.linear.int8":
         groups = draw.one("row", "tensor")
         shape = rows if groups == "row" else ()
