@@ -43,8 +43,9 @@ pub struct CpuSpec {
 pub fn detect_cpu() -> DeviceSpec {
     let mut device = detect_cpu_at(Path::new("/"));
     if let DeviceDetail::Cpu(spec) = &mut device.detail {
-        for isa in instructions_by_processor().iter() {
-            spec.isa = spec.isa.with(isa);
+        // Emulators such as valgrind support fewer instructions than the processor whose flags /proc lists.
+        for (isa, is_supported) in instructions_by_processor() {
+            spec.isa.set(isa, is_supported);
         }
         // Without /proc (another operating system) the standard library still knows what may run at once.
         if !Path::new("/proc/self/status").exists()
@@ -151,43 +152,49 @@ fn instructions_by_flags(info: &str) -> IsaSet {
         .collect()
 }
 
+/// What CPUID reports, with the AMX sets off where their vector instructions are missing: the standard library cannot detect AMX.
 #[cfg(target_arch = "x86_64")]
-fn instructions_by_processor() -> IsaSet {
-    let mut isa = IsaSet::EMPTY;
-    isa.set(Isa::Sse42, std::is_x86_feature_detected!("sse4.2"));
-    isa.set(Isa::Avx, std::is_x86_feature_detected!("avx"));
-    isa.set(Isa::Avx2, std::is_x86_feature_detected!("avx2"));
-    isa.set(Isa::Fma, std::is_x86_feature_detected!("fma"));
-    isa.set(Isa::F16c, std::is_x86_feature_detected!("f16c"));
-    isa.set(Isa::AvxVnni, std::is_x86_feature_detected!("avxvnni"));
-    isa.set(Isa::Avx512F, std::is_x86_feature_detected!("avx512f"));
-    isa.set(Isa::Avx512Bw, std::is_x86_feature_detected!("avx512bw"));
-    isa.set(Isa::Avx512Dq, std::is_x86_feature_detected!("avx512dq"));
-    isa.set(Isa::Avx512Vl, std::is_x86_feature_detected!("avx512vl"));
-    isa.set(Isa::Avx512Vbmi, std::is_x86_feature_detected!("avx512vbmi"));
-    isa.set(Isa::Avx512Vnni, std::is_x86_feature_detected!("avx512vnni"));
-    isa.set(Isa::Avx512Bf16, std::is_x86_feature_detected!("avx512bf16"));
-    isa.set(Isa::Avx512Fp16, std::is_x86_feature_detected!("avx512fp16"));
+fn instructions_by_processor() -> Vec<(Isa, bool)> {
+    let has_avx512 = std::is_x86_feature_detected!("avx512f");
+    let mut isa = vec![
+        (Isa::Sse42, std::is_x86_feature_detected!("sse4.2")),
+        (Isa::Avx, std::is_x86_feature_detected!("avx")),
+        (Isa::Avx2, std::is_x86_feature_detected!("avx2")),
+        (Isa::Fma, std::is_x86_feature_detected!("fma")),
+        (Isa::F16c, std::is_x86_feature_detected!("f16c")),
+        (Isa::AvxVnni, std::is_x86_feature_detected!("avxvnni")),
+        (Isa::Avx512F, has_avx512),
+        (Isa::Avx512Bw, std::is_x86_feature_detected!("avx512bw")),
+        (Isa::Avx512Dq, std::is_x86_feature_detected!("avx512dq")),
+        (Isa::Avx512Vl, std::is_x86_feature_detected!("avx512vl")),
+        (Isa::Avx512Vbmi, std::is_x86_feature_detected!("avx512vbmi")),
+        (Isa::Avx512Vnni, std::is_x86_feature_detected!("avx512vnni")),
+        (Isa::Avx512Bf16, std::is_x86_feature_detected!("avx512bf16")),
+        (Isa::Avx512Fp16, std::is_x86_feature_detected!("avx512fp16")),
+    ];
+    if !has_avx512 {
+        isa.extend([Isa::AmxTile, Isa::AmxBf16, Isa::AmxInt8, Isa::AmxFp16].map(|isa| (isa, false)));
+    }
     isa
 }
 
 #[cfg(target_arch = "aarch64")]
-fn instructions_by_processor() -> IsaSet {
+fn instructions_by_processor() -> Vec<(Isa, bool)> {
     use std::arch::is_aarch64_feature_detected;
-    let mut isa = IsaSet::EMPTY;
-    isa.set(Isa::Neon, is_aarch64_feature_detected!("neon"));
-    isa.set(Isa::Fp16, is_aarch64_feature_detected!("fp16"));
-    isa.set(Isa::DotProd, is_aarch64_feature_detected!("dotprod"));
-    isa.set(Isa::Bf16, is_aarch64_feature_detected!("bf16"));
-    isa.set(Isa::I8mm, is_aarch64_feature_detected!("i8mm"));
-    isa.set(Isa::Sve, is_aarch64_feature_detected!("sve"));
-    isa.set(Isa::Sve2, is_aarch64_feature_detected!("sve2"));
-    isa
+    vec![
+        (Isa::Neon, is_aarch64_feature_detected!("neon")),
+        (Isa::Fp16, is_aarch64_feature_detected!("fp16")),
+        (Isa::DotProd, is_aarch64_feature_detected!("dotprod")),
+        (Isa::Bf16, is_aarch64_feature_detected!("bf16")),
+        (Isa::I8mm, is_aarch64_feature_detected!("i8mm")),
+        (Isa::Sve, is_aarch64_feature_detected!("sve")),
+        (Isa::Sve2, is_aarch64_feature_detected!("sve2")),
+    ]
 }
 
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-fn instructions_by_processor() -> IsaSet {
-    IsaSet::EMPTY
+fn instructions_by_processor() -> Vec<(Isa, bool)> {
+    Vec::new()
 }
 
 /// The processors that the scheduler may put this process on.
@@ -295,8 +302,9 @@ mod tests {
         let at_once = std::thread::available_parallelism().unwrap().get();
         assert_eq!(spec.logical_cores as usize, at_once);
         assert!(spec.cores >= 1 && spec.cores <= spec.logical_cores);
-        #[cfg(target_arch = "x86_64")]
-        assert_eq!(spec.isa.has(Isa::Avx2), std::is_x86_feature_detected!("avx2"));
+        for (isa, is_supported) in instructions_by_processor() {
+            assert_eq!(spec.isa.has(isa), is_supported, "{isa:?}");
+        }
         assert_eq!(device.uuid, detect_cpu().uuid);
     }
 }
