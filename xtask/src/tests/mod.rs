@@ -5,3 +5,4 @@ mod freshness;
 mod house;
 mod macros;
 mod scenarios;
+mod wording;
