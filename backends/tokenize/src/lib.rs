@@ -32,7 +32,7 @@ pub use encodings::{ENCODINGS, encoding, encoding_of_ranks};
 pub use kernels::BACKEND;
 pub use proof::{Rates, set_rates};
 
-/// Every kernel of this backend, preferred by what was measured (docs/benchmarks.md). An explicit list: registries that the linker fills
+/// Every kernel of this backend, preferred by what was measured (`results/benchmarks.md`). An explicit list: registries that the linker fills
 /// vanish in static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let own = env!("CARGO_PKG_VERSION");

@@ -3,5 +3,7 @@
 mod documents;
 mod freshness;
 mod house;
+mod links;
 mod macros;
 mod scenarios;
+mod wording;

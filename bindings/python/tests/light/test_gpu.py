@@ -13,7 +13,7 @@ from layerzero import _native, backends
 
 ml_dtypes = pytest.importorskip("ml_dtypes")
 FOLDER = Path(backends.__file__).parent
-RECORDS = Path(__file__).parents[1] / "cuda"
+RECORDS = Path(__file__).parents[4] / "results" / "h200"
 OURS = {backend.name: backend for backend in backends.BACKENDS if f"{backend.name}.cuda.json" in backend.descriptors}
 
 

@@ -83,7 +83,8 @@ ALPHABET = [*"aeosn .,-[]<>/▁_R3é", "  ", "<s>", "well", "known", "..", "\n",
 
 
 def corpus() -> list[str]:
-    lines = [line.strip() for path in sorted((ROOT / "docs").glob("*.md")) for line in path.read_text(encoding="utf-8").splitlines()]
+    pages = [path for folder in ("docs", "results") for path in sorted((ROOT / folder).glob("*.md"))]
+    lines = [line.strip() for page in pages for line in page.read_text(encoding="utf-8").splitlines()]
     return [line[:300] for line in lines if line][:1500] + SENTENCES * 8
 
 
