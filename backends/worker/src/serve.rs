@@ -70,6 +70,12 @@ pub fn serve(make: impl FnOnce() -> Result<Offer, String>) -> io::Result<()> {
             Some(Request::Fetch(blocks)) => server.fetch(number, &blocks),
             None => Err(KernelError::failed("the request cannot be understood").before_writing()),
         };
+        // A kernel that overwrote the shared control memory may have overwritten its inputs and outputs too.
+        let is_intact = channel.slot(number).state.load(Ordering::Acquire) == token
+            && channel.header().magic.load(Ordering::Acquire) == protocol::MAGIC;
+        if !is_intact {
+            return Err(io::Error::other("a kernel overwrote the shared control memory"));
+        }
         let answer = answer.unwrap_or_else(|error| Answer::failure(&error));
         channel.write(number, &answer.write());
         channel.answer(number, token);
