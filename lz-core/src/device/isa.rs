@@ -83,11 +83,9 @@ impl IsaSet {
         IsaSet(self.0 | (1 << isa as u8))
     }
 
-    /// Adds one instruction set when `present`.
+    /// Adds or removes one instruction set.
     pub const fn set(&mut self, isa: Isa, present: bool) {
-        if present {
-            self.0 |= 1 << isa as u8;
-        }
+        self.0 = self.0 & !(1 << isa as u8) | (present as u64) << isa as u8;
     }
 
     /// Whether one instruction set is in the set.
@@ -204,6 +202,14 @@ mod tests {
         assert!(!have.contains(need));
         assert_eq!(have.missing(need).to_string(), "f16c avx512f");
         assert!(have.contains(IsaSet::EMPTY));
+    }
+
+    #[test]
+    fn set_adds_and_removes() {
+        let mut isa: IsaSet = [Isa::Avx2, Isa::Fma].into_iter().collect();
+        isa.set(Isa::Avx2, false);
+        isa.set(Isa::F16c, true);
+        assert_eq!(isa.to_string(), "fma f16c");
     }
 
     #[test]
