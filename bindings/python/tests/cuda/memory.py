@@ -9,7 +9,7 @@ import time
 import torch
 
 import layerzero as lz
-from layerzero import _native, _room
+from layerzero import _native, _device_memory
 from layerzero._bench import shapes
 
 MIB = 1 << 20
@@ -66,7 +66,7 @@ def memory():
 
     def step(name, more=None):
         time.sleep(0.05)
-        line = found[name] = {"free_mib": torch.cuda.mem_get_info()[0] // MIB, "largest_mib": (_room.largest_block(0) or 0) // MIB, **(more or {})}
+        line = found[name] = {"free_mib": torch.cuda.mem_get_info()[0] // MIB, "largest_mib": (_device_memory.largest_block(0) or 0) // MIB, **(more or {})}
         try:
             line["chosen before"] = lz.which(OPERATION, **call).kernel_id
             result = run(**call)
@@ -126,8 +126,8 @@ def _cut_up(step):
     del whole
     pieces = [torch.empty(64 * MIB, dtype=torch.uint8, device="cuda") for _ in range(16)]
     del pieces[::2]
-    step("cut up", {"held_back_mib": _room.held_back(0) // MIB})
-    step("cut up, the next call", {"held_back_mib": _room.held_back(0) // MIB})
+    step("cut up", {"held_back_mib": _device_memory.reserved_bytes(0) // MIB})
+    step("cut up, the next call", {"held_back_mib": _device_memory.reserved_bytes(0) // MIB})
     del pieces
     step("whole again, not looked at since")
     time.sleep(BELIEVED + 0.2)

@@ -167,7 +167,7 @@ def test_signatures_can_be_read():
     assert "Root-mean-square" in lz.ops.norm_rms.__doc__
     with pytest.raises(TypeError, match="did you mean 'eps'"):
         lz.ops.norm_rms(np.ones((2, 4), np.float32), epss=1)
-    with pytest.raises(TypeError, match="misses the required 'x'"):
+    with pytest.raises(TypeError, match="is missing the required arguments 'x'"):
         lz.ops.norm_rms()
     with pytest.raises(TypeError, match="at most 2 positional"):
         lz.ops.norm_rms(1, 2, 3)

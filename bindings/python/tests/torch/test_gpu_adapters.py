@@ -343,7 +343,7 @@ def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, b
 def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
     from types import SimpleNamespace
 
-    from layerzero import _room
+    from layerzero import _device_memory
 
     def segment(device, *blocks):
         states = [{"size": abs(size), "state": "inactive" if size > 0 else "active_allocated"} for size in blocks]
@@ -356,9 +356,9 @@ def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
     cuda.memory_stats_as_nested_dict = lambda index: stats
     fake = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", fake)
-    assert _room.largest_block(0) == 64 and _room.held_back(0) == 128
+    assert _device_memory.largest_block(0) == 64 and _device_memory.reserved_bytes(0) == 128
     # What nobody uses can go back to the driver and come from there in one piece.
     segments.append(segment(0, 40))
-    assert _room.largest_block(0) == 10 + 32 + 40
+    assert _device_memory.largest_block(0) == 10 + 32 + 40
     cuda.is_initialized = lambda: False
-    assert _room.largest_block(0) is None and _room.held_back(0) == 0
+    assert _device_memory.largest_block(0) is None and _device_memory.reserved_bytes(0) == 0
