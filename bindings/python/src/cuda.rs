@@ -168,7 +168,7 @@ impl MemoryProbe for DeviceMemoryProbe {
         if failed {
             return None;
         }
-        let bytes = free as u64 + query_allocator("reserved_bytes", device.index).unwrap_or_default();
+        let bytes = free as u64 + query_allocator("inactive_bytes", device.index).unwrap_or_default();
         *self.last() = Some((device.index, Instant::now(), bytes));
         Some(bytes)
     }

@@ -12,14 +12,14 @@ def _torch() -> Any:
     return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
-def reserved_bytes(index: int) -> int:
+def inactive_bytes(index: int) -> int:
     """Bytes of a device that torch's allocator has reserved but not allocated to a tensor."""
     torch = _torch()
     if torch is None:
         return 0
     stats = torch.cuda.memory_stats_as_nested_dict(index)
-    reserved: int = stats["reserved_bytes"]["all"]["current"] - stats["active_bytes"]["all"]["current"]
-    return reserved
+    inactive: int = stats["reserved_bytes"]["all"]["current"] - stats["active_bytes"]["all"]["current"]
+    return inactive
 
 
 def largest_block(index: int) -> int | None:

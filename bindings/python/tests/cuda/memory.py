@@ -9,7 +9,7 @@ import time
 import torch
 
 import layerzero as lz
-from layerzero import _native, _device_memory
+from layerzero import _device_memory, _native
 from layerzero._bench import shapes
 
 MIB = 1 << 20
@@ -126,8 +126,8 @@ def _cut_up(step):
     del whole
     pieces = [torch.empty(64 * MIB, dtype=torch.uint8, device="cuda") for _ in range(16)]
     del pieces[::2]
-    step("cut up", {"held_back_mib": _device_memory.reserved_bytes(0) // MIB})
-    step("cut up, the next call", {"held_back_mib": _device_memory.reserved_bytes(0) // MIB})
+    step("cut up", {"held_back_mib": _device_memory.inactive_bytes(0) // MIB})
+    step("cut up, the next call", {"held_back_mib": _device_memory.inactive_bytes(0) // MIB})
     del pieces
     step("whole again, not looked at since")
     time.sleep(BELIEVED + 0.2)

@@ -347,7 +347,7 @@ def test_verifying_without_a_record_says_so(folder: Path) -> None:
     try:
         lz.verify_lockfile("a.lock")
     except ValueError as error:
-        print("nothing was recorded" in str(error))
+        print("no decisions were recorded" in str(error))
     """
     assert run(folder, code).stdout == "True\n"
 

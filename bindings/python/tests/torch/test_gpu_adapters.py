@@ -356,9 +356,9 @@ def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
     cuda.memory_stats_as_nested_dict = lambda index: stats
     fake = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", fake)
-    assert _device_memory.largest_block(0) == 64 and _device_memory.reserved_bytes(0) == 128
+    assert _device_memory.largest_block(0) == 64 and _device_memory.inactive_bytes(0) == 128
     # What nobody uses can go back to the driver and come from there in one piece.
     segments.append(segment(0, 40))
     assert _device_memory.largest_block(0) == 10 + 32 + 40
     cuda.is_initialized = lambda: False
-    assert _device_memory.largest_block(0) is None and _device_memory.reserved_bytes(0) == 0
+    assert _device_memory.largest_block(0) is None and _device_memory.inactive_bytes(0) == 0
