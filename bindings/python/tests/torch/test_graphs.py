@@ -33,9 +33,9 @@ def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
     [
         ({"kept": 0, "grown": 0, "off": 0.001}, None),
         ({"kept": 512, "grown": 0, "off": 0.0}, "keeps 512 bytes"),
-        ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays took 2097152"),
-        ({"kept": 0, "grown": 0, "off": 0.5}, "off by 0.5"),
-        ({"kept": 0, "grown": 0, "off": float("nan")}, "off by nan"),
+        ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays allocated 2097152"),
+        ({"kept": 0, "grown": 0, "off": 0.5}, "differs by 0.5"),
+        ({"kept": 0, "grown": 0, "off": float("nan")}, "differs by nan"),
         # Memory that comes back, or results that were there before, are nobody's fault.
         ({"kept": -512, "grown": -512, "off": 0.0}, None),
     ],
@@ -90,7 +90,7 @@ def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kerne
     found = {one["kernel"]: one["why"] for one in report.to_dict()["trials"]}
     assert "trial.silent" not in found, "trials only shorten the list of those that say they can"
     assert found["trial.good"] is None and found["trial.leaky"] == "it keeps 512 bytes"
-    assert found["trial.fatal"] == "the process that tried it ended with -11"
+    assert found["trial.fatal"] == "the trial process ended with -11"
     assert marked == [("trial.good", "activation.relu")]
     # After the fatal one the rest is tried by another process.
     assert len(asked) == 2 and "trial.fatal" not in asked[1] and len(asked[0]) > len(asked[1])

@@ -11,7 +11,7 @@ SHAPE = {"batch": 3, "kv_heads": 2, "head_dim": 16, "capacity": 400, "dtype": to
 
 
 @pytest.fixture(autouse=True)
-def small_pieces():
+def small_chunks():
     before = lz.config()["kv_cache.physical_chunk_size_mb"].value
     lz.configure({"kv_cache.physical_chunk_size_mb": 0.01})
     yield
@@ -125,7 +125,7 @@ class FakeDriver:
             arguments[0]._obj.value = 1 << 40
         elif name == "cuMemCreate":
             if sum(self.mapped.values()) + arguments[1] > self.memory:
-                raise MemoryError("the device has no memory left (cuMemCreate)")
+                raise MemoryError("out of device memory (cuMemCreate)")
             arguments[0]._obj.value = 7
         elif name == "cuMemMap":
             assert arguments[0] not in self.mapped and arguments[1] % self.granularity == 0
@@ -134,24 +134,24 @@ class FakeDriver:
             assert self.mapped.pop(arguments[0]) == arguments[1]
 
 
-def test_pieces_of_a_device_are_mapped_once_and_given_back(monkeypatch):
+def test_device_chunks_are_mapped_once_and_released(monkeypatch):
     driver = FakeDriver(1 << 21, 5 << 21)
     monkeypatch.setattr(_memory, "_cuda", lambda: driver)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda index: driver.calls.append("synchronise"))
-    assert _memory.smallest_piece(torch.device("cuda:0")) == 1 << 21
-    piece = 1 << 21
-    memory = _memory.CudaRange(16 * piece, piece, 0)
-    memory.map(0, 2 * piece)
-    memory.map(piece, 3 * piece)
-    assert memory.mapped == 3 * piece and sorted(driver.mapped) == [(1 << 40) + number * piece for number in range(3)]
+    assert _memory.granularity(torch.device("cuda:0")) == 1 << 21
+    chunk = 1 << 21
+    memory = _memory.CudaRange(16 * chunk, chunk, 0)
+    memory.map(0, 2 * chunk)
+    memory.map(chunk, 3 * chunk)
+    assert memory.mapped == 3 * chunk and sorted(driver.mapped) == [(1 << 40) + number * chunk for number in range(3)]
     assert driver.calls.count("cuMemCreate") == driver.calls.count("cuMemRelease") == driver.calls.count("cuMemSetAccess") == 3
     with pytest.raises(MemoryError):
-        memory.map(3 * piece, 9 * piece)
+        memory.map(3 * chunk, 9 * chunk)
     # What was mapped before memory ran out stays, and a smaller wish is fulfilled.
-    assert memory.mapped == 5 * piece
+    assert memory.mapped == 5 * chunk
     driver.calls.clear()
-    memory.unmap(2 * piece, 5 * piece)
-    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * piece
+    memory.unmap(2 * chunk, 5 * chunk)
+    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * chunk
     del memory
     assert not driver.mapped and driver.calls[-1] == "cuMemAddressFree"
 
