@@ -19,7 +19,7 @@ use crate::results::{Wanted, checked};
 
 /// A Python kernel.
 pub struct Hosted {
-    /// The registered object; it may import the function on first use (`layerzero.backends.Later`).
+    /// The registered object; it may import the function on first use (`layerzero.backends.LazyKernel`).
     function: Py<PyAny>,
     /// The function itself, once it was resolved.
     found: PyOnceLock<Py<PyAny>>,

@@ -76,10 +76,10 @@ class KvCache(ABC):
     def _add(self, lengths: list[int], rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         if max(lengths) > self.capacity:
             raise ValueError(f"a sequence would have {max(lengths)} tokens, but the capacity of the cache is {self.capacity}")
-            self._reserve(lengths)
-            self._write(rows, positions, k, v)
-            # Updated last: tokens that could not be written do not count.
-            self.lengths = lengths
+        self._reserve(lengths)
+        self._write(rows, positions, k, v)
+        # Updated last: tokens that could not be written do not count.
+        self.lengths = lengths
 
     @abstractmethod
     def _reserve(self, lengths: list[int]) -> None: ...

@@ -183,7 +183,7 @@ def test_a_callers_own_choice_is_respected():
         lz.ops.attention_standard_prefill(q, q, q)
         with sdpa_kernel(SDPBackend.MATH), pytest.raises(lz.LayerZeroError) as caught:
             lz.ops.attention_standard_prefill(q, q, q)
-        assert "switched off" in str(caught.value.__cause__)
+        assert "is disabled" in str(caught.value.__cause__)
     finally:
         lz.unlock(operation)
     assert torch.backends.cuda.flash_sdp_enabled()
@@ -243,8 +243,8 @@ def test_onednn_that_the_caller_switched_off_declines_and_the_doctor_says_so():
     lz.lock("mlp.linear", "torch.onednn.mlp.linear")
     try:
         with torch.backends.mkldnn.flags(enabled=False):
-            assert state()["oneDNN"] == "switched off"
-            with pytest.raises(lz.LayerZeroError, match="switched off"):
+            assert state()["oneDNN"] == "disabled"
+            with pytest.raises(lz.LayerZeroError, match="is disabled"):
                 lz.ops.mlp_linear(x, weight)
         # A caller's choice is no failure of the kernel.
         torch.testing.assert_close(lz.ops.mlp_linear(x, weight), F.linear(x, weight))

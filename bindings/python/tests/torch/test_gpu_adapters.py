@@ -140,7 +140,7 @@ def test_flash_attention_by_itself_is_given_heads_first(monkeypatch, as_kernel, 
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
     assert asked == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="switched off"):
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="is disabled"):
         torch_backend._flash(q, k, v, False, 1.0)
 
 

@@ -70,7 +70,7 @@ def test_a_norm_with_any_weight():
 def test_a_callers_own_choice_is_respected():
     q = draw(1, 4, 2, 8)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
-    with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION switched off"):
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION is disabled"):
         _native.torch_host_prefill(q, q, q, None, **params)
 
 

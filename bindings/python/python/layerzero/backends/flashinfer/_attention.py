@@ -40,7 +40,7 @@ def _run(made: Planned, q: Any, value_dim: int, return_lse: bool, run: Any, *ten
     if direct is not None:
         _direct.run(direct, tensors)
     else:
-        direct = _direct.listen(made.wrapper, lambda: run(output, lse), tensors)
+        direct = _direct.record(made.wrapper, lambda: run(output, lse), tensors)
         if return_lse:
             made.direct_with_lse = direct
         else:

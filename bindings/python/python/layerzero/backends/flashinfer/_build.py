@@ -1,4 +1,4 @@
-"""Compiles one module of FlashInfer's into the library's cache, in the process that this is called in."""
+"""Compiles one FlashInfer module into the library's cache, in the current process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def spec_of(wanted: str) -> Any:
-    """The library's own description of a module that `_compile.module_of` named."""
+    """The library's JIT spec of a module that `_compile.module_of` named."""
     import torch
     from flashinfer.jit import cascade, norm, rope, sampling
     from flashinfer.jit.attention import modules
@@ -38,7 +38,7 @@ def spec_of(wanted: str) -> Any:
 
 
 def build(wanted: str) -> None:
-    """Compiles it, unless it is there, and prints its name."""
+    """Compiles the module, unless it is compiled already, and prints its name."""
     spec = spec_of(wanted)
     if not spec.is_aot:
         spec.build(verbose=False)
