@@ -554,7 +554,7 @@ kernels! {
 /// each other.
 #[pyfunction]
 #[pyo3(signature = (tensor, first, second=None))]
-fn divided<'py>(
+fn reshape_leading<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
     first: i64,
@@ -606,5 +606,5 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_own_decode, module)?)?;
     module.add_function(wrap_pyfunction!(torch_own_grouped_prefill, module)?)?;
     module.add_function(wrap_pyfunction!(torch_own_grouped_decode, module)?)?;
-    module.add_function(wrap_pyfunction!(divided, module)?)
+    module.add_function(wrap_pyfunction!(reshape_leading, module)?)
 }

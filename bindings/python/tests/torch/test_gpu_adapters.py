@@ -259,9 +259,9 @@ def test_plans_are_bounded_and_keep_their_wrappers(plans):
         table.add_(1)
         ask(0, (table,))
     assert wrappers == [0]
-    for number in range(1, plans.MOST + 5):
+    for number in range(1, plans.MAX_PLANS + 5):
         ask(number, ())
-    assert len(plans._THREAD.plans) == plans.MOST
+    assert len(plans._THREAD.plans) == plans.MAX_PLANS
 
 
 def test_what_a_plan_is_made_from_is_worked_out_only_when_none_is_found(plans):

@@ -160,7 +160,7 @@ params = dict(window_left=-1, soft_cap=0.0, return_lse=False, causal=True, causa
 for kernel in ("host", "own"):
     made = getattr(_native, f"torch_{kernel}_prefill")(q, k, v, None, sm_scale=0.25, **params)
     assert torch.allclose(made, attended, atol=1e-5)
-assert torch.equal(_native.divided(q, 10), q.reshape(10, 4, 16))
+assert torch.equal(_native.reshape_leading(q, 10), q.reshape(10, 4, 16))
 from layerzero.backends import torch as adapters
 for call in (lambda: adapters._flash(q, k, v, True, 0.25), lambda: adapters._onednn_linear(x, torch.eye(64), None, activation="none")):
     try:

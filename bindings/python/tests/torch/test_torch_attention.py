@@ -82,14 +82,14 @@ def test_what_torch_refuses_is_raised_as_torch_does():
             kernel(q, k, k, None, **params)
 
 
-def test_dimensions_are_divided_as_views():
+def test_leading_dimensions_are_reshaped_as_views():
     x = draw(2, 12, 3, 4)
     for sizes in ((24,), (6, 4), (24, 1), (1, 24)):
-        made = _native.divided(x, *sizes)
+        made = _native.reshape_leading(x, *sizes)
         assert made.data_ptr() == x.data_ptr() and torch.equal(made, x.view(*sizes, 3, 4))
     one = draw(1, 24, 3, 4)[:, :12]
-    assert torch.equal(_native.divided(one, 12), one[0]) and _native.divided(one, 12).data_ptr() == one.data_ptr()
-    made = _native.divided(x[:, :1], 2)
+    assert torch.equal(_native.reshape_leading(one, 12), one[0]) and _native.reshape_leading(one, 12).data_ptr() == one.data_ptr()
+    made = _native.reshape_leading(x[:, :1], 2)
     assert torch.equal(made, x[:, 0]) and made.data_ptr() == x.data_ptr()
     del x
     assert made.shape == (2, 3, 4) and bool(torch.isfinite(made).all()), "a view keeps its memory"
@@ -98,6 +98,6 @@ def test_dimensions_are_divided_as_views():
 def test_dimensions_that_are_not_dense_are_copied():
     x = draw(2, 12, 3, 4)
     part = x[:, :8]
-    assert torch.equal(_native.divided(part, 16), part.reshape(16, 3, 4))
+    assert torch.equal(_native.reshape_leading(part, 16), part.reshape(16, 3, 4))
     with pytest.raises(RuntimeError):
-        _native.divided(x, 7)
+        _native.reshape_leading(x, 7)
