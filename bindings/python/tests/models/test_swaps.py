@@ -80,7 +80,7 @@ def test_a_norm_that_computes_something_else_is_left(module):
     model = torch.nn.Sequential(module)
     expected = model(x())
     swaps = integration.swap_norms(model)
-    assert not swaps.swapped and "computes something else than norm.rms" in swaps.left["0"]
+    assert not swaps.swapped and "computes something other than norm.rms" in swaps.left["0"]
     assert "left 0" in str(swaps)
     assert torch.equal(model(x()), expected)
 
@@ -154,7 +154,7 @@ def test_a_rotation_the_other_way_is_left():
     model = tiny(transformers.NanoChatConfig)
     expected = model(IDS).logits
     swaps = integration.swap_rope(model)
-    assert not swaps.swapped and "rotates otherwise" in swaps.left[type(model).__module__]
+    assert not swaps.swapped and "rotates differently" in swaps.left[type(model).__module__]
     assert torch.equal(model(IDS).logits, expected)
 
 
@@ -166,7 +166,7 @@ def test_tables_of_another_structure_are_the_models_own():
     q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
     # The halves of these tables differ, which one angle for each pair cannot state.
     cos, sin = torch.randn(1, 5, 8), torch.randn(1, 5, 8)
-    with pytest.warns(UserWarning, match="modeling_llama rotates otherwise"):
+    with pytest.warns(UserWarning, match="modeling_llama rotates differently"):
         found = getattr(source, FUNCTION)(q, k, cos, sin)
     for one, other in zip(found, own(q, k, cos, sin), strict=True):
         assert torch.equal(one, other)
