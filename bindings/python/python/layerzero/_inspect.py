@@ -129,7 +129,7 @@ def doctor(*, probe: bool = False) -> Report:
         if known and known.state == "ok":
             platforms = {kernel["platform"] for kernel in _native.kernels(backend=known.name)} - set(known.verified)
             if platforms:
-                backend["reason"] = f"not verified on {', '.join(sorted(platforms))}: no recorded run with this library version"
+                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: no recorded run with this library version"
     packages: list[dict[str, str | None]] = []
     for name, purpose in _PACKAGES:
         try:

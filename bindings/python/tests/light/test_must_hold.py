@@ -171,7 +171,7 @@ def test_signatures_can_be_read():
         lz.ops.norm_rms()
     with pytest.raises(TypeError, match="at most 2 positional"):
         lz.ops.norm_rms(1, 2, 3)
-    with pytest.raises(TypeError, match="several values for 'x'"):
+    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
         lz.ops.norm_rms(np.ones((2, 4), np.float32), x=1)
 
 

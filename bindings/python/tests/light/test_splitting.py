@@ -56,7 +56,7 @@ def arguments(batch):
 def test_parts_make_the_whole_and_are_told_once(rows):
     operation, sizes = rows
     x, weight, seen = arguments(10)
-    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, which parts\.rows runs"):
+    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, run by parts\.rows"):
         y = operation(x, weight, seen, factor=5.0)
     np.testing.assert_array_equal(y, x * weight * np.float32(5))
     assert sizes == [3, 3, 3, 1] and seen.tolist() == [1] * 10

@@ -84,7 +84,7 @@ def test_a_memory_that_is_wrong_is_thrown_away():
         warnings.simplefilter("always")
         results = [cache.serve(key, ["a"], encode) for _ in range(20)]
     assert results[-1] == [[1, 1]] and cache.counters().mismatches == 1
-    assert any("differ from fresh ones" in str(warning.message) for warning in caught)
+    assert any("differ from a fresh encoding" in str(warning.message) for warning in caught)
 
 
 def test_models_and_ways_of_encoding_are_kept_apart():

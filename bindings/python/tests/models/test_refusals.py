@@ -114,7 +114,7 @@ def test_a_formula_that_is_not_ours_is_the_models_own():
     module = attention(built(gpt_oss(), "layerzero"))
     source = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
     expected = source.eager_attention_forward(module, *tensors(), None, scaling=0.3)[0]
-    with pytest.warns(UserWarning, match="another attention than this model's own formula.*GptOssAttention"):
+    with pytest.warns(UserWarning, match="computes attention differently from this model's own formula.*GptOssAttention"):
         found = integration.attention_forward(module, *tensors(), None, scaling=0.3)[0]
     assert torch.equal(found, expected)
 

@@ -97,7 +97,7 @@ def test_norms_of_torch():
 def test_a_norm_with_a_bias_is_left():
     module = AnyNorm(lambda weight: weight)
     module.bias = torch.nn.Parameter(torch.ones(12))
-    assert "not the parameters of an RMS norm" in integration.swap_norms(torch.nn.Sequential(module)).left["0"]
+    assert "not have the parameters of an RMS norm" in integration.swap_norms(torch.nn.Sequential(module)).left["0"]
 
 
 def test_calls_that_were_not_compared_go_to_the_modules_own_forward():

@@ -214,7 +214,7 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
     # Calls without a handle have their own plans.
     kernel(x, table, scale=2.0)
     assert len(made) == 3 and len(plans._THREAD.plans) == 1
-    with pytest.raises(RuntimeError, match="make a new one"):
+    with pytest.raises(RuntimeError, match="make a new plan"):
         run(x, table, scale=3.0)
     assert plans._THREAD.handle is None
 

@@ -94,7 +94,7 @@ def test_other_strategies_copy_or_take_pages():
 
 def test_what_cannot_be_kept_is_refused():
     cache = lz.kv_cache("paged", **SHAPE)
-    with pytest.raises(ValueError, match="made for 400"):
+    with pytest.raises(ValueError, match="capacity of the cache is 400"):
         cache.extend(0, *tokens(401, torch.Generator()))
     assert cache.lengths == [0, 0, 0]
     with pytest.raises(ValueError, match="contiguous, paged, virtual, unified"):
@@ -174,7 +174,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
             cache.extend(0, k, v)
     with pytest.raises(ValueError, match="the cache takes"):
         cache.append(one, one)
-    with pytest.raises(ValueError, match="was made for 8"):
+    with pytest.raises(ValueError, match="capacity of the cache is 8"):
         cache.extend(0, torch.randn(6, 2, 4), torch.randn(6, 2, 4))
     assert cache.lengths == [3, 1]
     torch.testing.assert_close(cache.attend(q), before)
