@@ -45,7 +45,7 @@ def state(name):
     return found[name]
 
 
-def test_one_that_works_is_found(install):
+def test_working_entry_point_backend_is_loaded(install):
     install("goodone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'goodone')!r}]\nKERNELS = {{'goodone.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "goodone" in lz.load_backends()
     assert [kernel["id"] for kernel in lz.list_kernels(backend="goodone")] == ["goodone.norm.rms"]
@@ -61,7 +61,7 @@ def test_one_that_works_is_found(install):
         ("hangsone", "import time; time.sleep(60)", "takes longer than"),
     ],
 )
-def test_one_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
+def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
     monkeypatch.setattr(_probe, "SECONDS", 2.0)
     install(name, code)
     assert name not in lz.load_backends(name)
@@ -73,7 +73,7 @@ def test_one_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypa
     lz.load_backends(name)
 
 
-def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
+def test_backend_with_an_invalid_descriptor_is_disabled(install):
     install("wrongone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'wrongone').replace('requires_layouts', 'layouts')!r}]\nKERNELS = {{}}\n")
     lz.load_backends("wrongone")
     found = state("wrongone")
@@ -81,7 +81,7 @@ def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
     assert lz.list_kernels("norm.rms", backend="reference")
 
 
-def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkeypatch):
+def test_compatibility_matrix_uses_probe_results(install, tmp_path, monkeypatch):
     """A library that brings a second CUDA runtime into the process is found out by importing it elsewhere."""
     import _ctypes
     import shutil
@@ -112,13 +112,13 @@ def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkey
         backends._STATES.pop("apex", None)
 
 
-def test_a_backend_that_is_not_installed_says_how_to_get_it():
+def test_doctor_works_without_torch():
     code = "import sys; sys.modules['torch'] = None; import layerzero as lz; print(lz.doctor())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_entry_point_cannot_take_the_name_of_ours(install):
+def test_entry_point_cannot_use_a_reserved_name(install):
     """Neither before our own is loaded nor afterwards, and what is said of it is not said of ours."""
     text = DESCRIPTOR.replace("NAME", "apex")
     install("apex", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'apex.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
@@ -129,14 +129,14 @@ def test_an_entry_point_cannot_take_the_name_of_ours(install):
     backends._STATES.pop("apex (apex)")
 
 
-def test_a_descriptor_of_an_entry_point_cannot_take_the_name_of_ours(install):
+def test_entry_point_descriptor_cannot_use_a_reserved_name(install):
     text = DESCRIPTOR.replace("NAME", "cpu")
     install("poser", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'cpu.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "poser" not in lz.load_backends("poser")
     assert "another name" in state("poser")["reason"]
 
 
-def test_the_sample_package_is_found():
+def test_sample_package_is_loaded():
     pytest.importorskip("lz_sample_backend", reason="it is installed by cargo xtask test python")
     assert "sample" in lz.load_backends("sample")
     assert [kernel["id"] for kernel in lz.list_kernels(backend="sample")] == ["sample.activation.relu"]

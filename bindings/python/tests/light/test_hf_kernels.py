@@ -38,14 +38,14 @@ def prefill(q="q"):
     return hf_kernels.KERNELS["hf_kernels.flash_attn2.standard.prefill"](q, "k", "v", None, **CALL)
 
 
-def test_a_lockfile_beside_the_program(kernels, tmp_path):
+def test_lockfile_in_the_working_directory(kernels, tmp_path):
     lock = tmp_path / "kernels.lock"
     lock.write_text(f'{{"{REPOSITORY}": "a commit"}}')
     assert prefill() == "q" and prefill("other") == "other"
     assert kernels == [lock], "it is loaded once, by this lock"
 
 
-def test_the_lockfile_of_an_installed_project(kernels, tmp_path, monkeypatch):
+def test_lockfile_of_an_installed_package(kernels, tmp_path, monkeypatch):
     installed = tmp_path / "site" / "project-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: project\nVersion: 1.0\n")
@@ -57,7 +57,7 @@ def test_the_lockfile_of_an_installed_project(kernels, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lock", [None, '{"another/kernel": "a commit"}'])
-def test_what_is_not_locked_declines_and_says_what_to_do(kernels, tmp_path, lock):
+def test_unlocked_kernel_declines_with_a_hint(kernels, tmp_path, lock):
     if lock is not None:
         (tmp_path / "kernels.lock").write_text(lock)
     for _ in range(2):

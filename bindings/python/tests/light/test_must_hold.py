@@ -36,7 +36,7 @@ def test_importing_imports_no_heavy_package():
     assert not set(bare.stdout.split()) & {"subprocess", "tempfile", "pathlib", "json", "shutil", "urllib", "ctypes"}
 
 
-def test_it_works_without_numpy():
+def test_works_without_numpy():
     code = """
 import sys
 sys.modules["numpy"] = None
@@ -85,7 +85,7 @@ layerzero.ops.norm_rms(numpy.ones((2, 4), numpy.float32))
     child(code)
 
 
-def test_eight_threads_call_and_register_at_once():
+def test_eight_threads_call_and_change_scopes_at_once():
     small, large = np.ones((4, 64), np.float32), np.ones((256, 256), np.float32)
     problems = []
     stop = threading.Event()
@@ -121,7 +121,7 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
+def test_ten_thousand_calls_do_not_leak(tokenizer_path):
     everything = {**samples(), **text_samples(tokenizer_path)}
     assert set(everything) == {name for name in vars(_native.ops) if not name.startswith("_")}
     for name, (arguments, keywords) in everything.items():
@@ -139,7 +139,7 @@ def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
         assert resident() - before < 256 * 1024, name
 
 
-def test_refused_calls_leak_nothing():
+def test_refused_calls_do_not_leak():
     x, wrong = np.ones((2, 4), np.float32), np.ones(5, np.float32)
 
     def call():
@@ -159,7 +159,7 @@ def test_refused_calls_leak_nothing():
     assert (sys.getrefcount(x), sys.getrefcount(wrong)) == before
 
 
-def test_signatures_can_be_read():
+def test_signatures_and_argument_errors():
     import inspect
 
     signature = inspect.signature(lz.ops.norm_rms)
@@ -175,7 +175,7 @@ def test_signatures_can_be_read():
         lz.ops.norm_rms(np.ones((2, 4), np.float32), x=1)
 
 
-def test_the_whole_api_type_checks_strictly():
+def test_api_type_checks_strictly():
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(HERE / "whole_api.py")],
@@ -186,7 +186,7 @@ def test_the_whole_api_type_checks_strictly():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stubs_agree_with_the_module():
+def test_stubs_match_the_module():
     pytest.importorskip("mypy")
     done = subprocess.run(
         [

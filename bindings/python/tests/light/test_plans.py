@@ -28,7 +28,7 @@ def own(arguments):
     return [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
 
 
-def test_a_plan_of_every_operation_runs_it(tokenizer_path):
+def test_plan_runs_every_operation(tokenizer_path):
     for name, (arguments, keywords) in {**samples(), **text_samples(tokenizer_path)}.items():
         operation = getattr(lz.ops, name)
         # Each gets its own copies: some are changed in place.
@@ -42,7 +42,7 @@ def test_a_plan_of_every_operation_runs_it(tokenizer_path):
         assert same(ours, theirs), name
 
 
-def test_a_plan_keeps_its_kernel_when_a_better_one_comes(kernels):  # noqa: F811
+def test_plan_keeps_its_kernel_when_a_better_one_is_registered(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
     plan = lz.ops.norm_rms.plan(x)
 
@@ -56,7 +56,7 @@ def test_a_plan_keeps_its_kernel_when_a_better_one_comes(kernels):  # noqa: F811
     assert again.kernel == "test.norm.rms" and again.run(x)[0, 0] == 7
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_plan_refuses_a_mismatched_call():
     x, w = np.ones((2, 4), np.float32), np.ones(4, np.float32)
     plan = lz.ops.norm_rms.plan(x, w, eps=1e-5)
     y = plan.run(x * 2, w, eps=1e-5)
@@ -81,7 +81,7 @@ def test_a_call_that_does_not_fit_is_refused():
         plan.run(x, w, epss=1e-5)
 
 
-def test_memory_may_lie_elsewhere_and_out_is_honoured():
+def test_plan_accepts_other_memory_and_out():
     x = np.arange(16, dtype=np.float32).reshape(2, 8)
     plan = lz.ops.norm_rms.plan(x)
     wide = np.zeros((2, 16), np.float32)
@@ -95,7 +95,7 @@ def test_memory_may_lie_elsewhere_and_out_is_honoured():
         plan.run(x, out=out)
 
 
-def test_a_kernel_that_is_gone_or_not_wanted_any_more_is_refused(kernels):  # noqa: F811
+def test_stale_plan_is_refused(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.norm.rms")
@@ -119,7 +119,7 @@ def test_a_kernel_that_is_gone_or_not_wanted_any_more_is_refused(kernels):  # no
     assert [reason.code for reason in caught.value.reasons] == ["PLAN_STALE", "KERNEL_UNKNOWN"]
 
 
-def test_a_kernel_that_fails_is_not_replaced(kernels):  # noqa: F811
+def test_plan_has_no_fallback(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.failing")
@@ -133,7 +133,7 @@ def test_a_kernel_that_fails_is_not_replaced(kernels):  # noqa: F811
     assert lz.ops.norm_rms(x)[0, 0] == pytest.approx(1, rel=1e-5)
 
 
-def test_a_kernel_may_work_something_out_from_values(kernels):  # noqa: F811
+def test_kernel_may_plan_from_values(kernels):  # noqa: F811
     planned = []
 
     @kernels(operation="embedding.lookup", id="test.lookup")
@@ -165,7 +165,7 @@ def test_a_kernel_may_work_something_out_from_values(kernels):  # noqa: F811
     np.testing.assert_array_equal(handle.run(table, ids), table[[9, 0]])
 
 
-def test_an_exception_that_ends_the_program_ends_the_planning(kernels):  # noqa: F811
+def test_interrupt_aborts_planning(kernels):  # noqa: F811
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         return x
@@ -178,7 +178,7 @@ def test_an_exception_that_ends_the_program_ends_the_planning(kernels):  # noqa:
         lz.ops.norm_rms.plan(np.ones((2, 4), np.float32))
 
 
-def test_an_operation_that_was_read_at_run_time_can_be_planned(kernels):  # noqa: F811
+def test_operation_loaded_at_run_time_can_be_planned(kernels):  # noqa: F811
     operation = lz.register_operation(SCALE.replace("test.scale", "test.planned"))
 
     @kernels(operation="test.planned", id="test.planned")
@@ -231,7 +231,7 @@ def test_plans_leak_nothing():
     assert [sys.getrefcount(one) for one in (x, plan, lz.ops.norm_rms, type(plan))] == before
 
 
-def test_operations_look_like_functions():
+def test_operations_look_like_builtin_functions():
     for name in samples():
         operation = getattr(lz.ops, name)
         assert inspect.isbuiltin(operation) and inspect.isroutine(operation)
@@ -244,7 +244,7 @@ def test_operations_look_like_functions():
         type(lz.ops.norm_rms)()
 
 
-def test_stubs_of_operations_say_what_they_take():
+def test_operation_stubs_match_signatures():
     stub = ast.parse((Path(lz.__file__).parent / "ops.pyi").read_text(encoding="utf-8"))
     methods = {}
     for item in stub.body:

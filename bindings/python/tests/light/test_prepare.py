@@ -14,7 +14,7 @@ from layerzero.cli import main
 X = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
 
 
-def test_tuning_measures_every_kernel_and_keeps_it(capsys, tmp_path):
+def test_tuning_measures_every_kernel_and_stores_it(capsys, tmp_path):
     heard = []
     report = lz.tune("norm.rms", X, samples=6, progress=lambda *told: heard.append(told))
     data = report.to_dict()
@@ -49,7 +49,7 @@ def run(code, home, **variables):
     return done.stdout.strip()
 
 
-def test_what_one_process_measured_serves_the_next(tmp_path):
+def test_measurements_are_shared_between_processes(tmp_path):
     assert run(EVIDENCE, tmp_path) == "0"
     run(TUNE, tmp_path)
     assert (tmp_path / ".cache/layerzero/perfdb.sqlite").is_file()
@@ -78,7 +78,7 @@ def test_a_forked_child_measures_into_the_same_file(tmp_path):
     assert run(FORKED, tmp_path) == "['activation.relu', 'norm.layer', 'norm.rms']"
 
 
-def test_with_a_wrong_environment_nothing_runs(tmp_path):
+def test_invalid_environment_is_an_error_of_every_use(tmp_path):
     code = """
 import layerzero as lz, array
 for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
@@ -90,7 +90,7 @@ for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
     assert run(code, tmp_path, LAYERZERO_DEBUG="perhaps") == "True\nTrue"
 
 
-def test_breaking_off_keeps_what_was_measured():
+def test_cancelled_tuning_stores_finished_measurements():
     def told(kernel, nanoseconds, done, most):
         if done >= 2:
             raise KeyboardInterrupt
@@ -116,12 +116,12 @@ print(len(alive) > 3 and not any(alive))
 """
 
 
-def test_a_measured_run_finds_the_result_of_the_last_one_gone(tmp_path):
+def test_tuning_releases_outputs_between_runs(tmp_path):
     """As in a program that makes calls: two results that take turns would be one cache full more than those have."""
     assert run(RESULTS, tmp_path) == "True"
 
 
-def test_a_wrong_call_cannot_be_tuned():
+def test_invalid_call_cannot_be_tuned():
     with pytest.raises(lz.ValidationError):
         lz.tune("norm.rms", X, np.ones(3, np.float32))
 
@@ -138,14 +138,14 @@ def test_warming_up_and_dry_runs(tmp_path):
     assert [one.to_dict()["plan"]["kernel"] for one in explained] == [one["kernel"] for one in written["calls"]]
 
 
-def test_a_table_that_is_none_is_refused(tmp_path):
+def test_invalid_dispatch_table_is_refused(tmp_path):
     path = tmp_path / "table.json"
     path.write_text("{}")
     with pytest.raises(lz.ConfigurationError):
         lz.load_dispatch_table(path)
 
 
-def test_a_solved_table_decides(tmp_path):
+def test_solved_table_is_used(tmp_path):
     path = tmp_path / "dispatch.json"
     report = lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path, model="tiny")
     assert report.data["decided"] > 0 and not report.data["holes"] and not report.data["cancelled"]
@@ -153,7 +153,7 @@ def test_a_solved_table_decides(tmp_path):
     lz.ops.norm_rms(np.ones((4, 64), np.float32))
 
 
-def test_a_table_for_no_model_in_particular_can_be_loaded(tmp_path):
+def test_table_for_any_model_can_be_loaded(tmp_path):
     path = tmp_path / "table.json"
     lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path)
     lz.load_dispatch_table(path)
@@ -165,7 +165,7 @@ def test_workloads_of_schemas_can_be_solved():
     assert report.data["decided"] > 0 and told and told[-1][2] == "activation.relu"
 
 
-def test_a_lockfile_says_what_was_decided(tmp_path):
+def test_lockfile_contains_decisions(tmp_path):
     path = tmp_path / "layerzero.lock"
     x = np.ones((4, 64), np.float32)
     text = lz.freeze(path, [("norm.rms", {"x": x})])

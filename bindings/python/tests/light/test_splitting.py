@@ -53,7 +53,7 @@ def arguments(batch):
     return np.arange(batch * 2, dtype=np.float32).reshape(batch, 2), np.array([1, 3], np.float32), np.zeros(batch, np.int32)
 
 
-def test_parts_make_the_whole_and_are_told_once(rows):
+def test_split_call_gives_the_whole_result_and_warns_once(rows):
     operation, sizes = rows
     x, weight, seen = arguments(10)
     with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, run by parts\.rows"):
@@ -67,7 +67,7 @@ def test_parts_make_the_whole_and_are_told_once(rows):
     assert seen.tolist() == [2] * 10
 
 
-def test_what_asked_for_nothing_implicit_is_refused(rows):
+def test_locked_operation_is_not_split(rows):
     operation, _ = rows
     lz.lock("test.rows", "parts.rows")
     try:
@@ -77,7 +77,7 @@ def test_what_asked_for_nothing_implicit_is_refused(rows):
         lz.unlock("test.rows")
 
 
-def test_an_operation_of_the_catalogue_runs_in_parts_too():
+def test_catalogue_operation_is_split_too():
     sizes = []
 
     @lz.register_kernel(operation="norm.rms", id="parts.norm", backend="parts.norm", limits={"rows <= 8": "CUDA_GRID_DIM_EXCEEDED"})

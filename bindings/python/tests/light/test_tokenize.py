@@ -34,7 +34,7 @@ def test_an_object_with_a_definition(tokenizer_path):
     assert lz.tokenize("hello world", Foreign()) == lz.tokenize("hello world", tokenizer_path)
 
 
-def test_the_digest_knows_everything_that_changes_tokens(tokenizer_path):
+def test_digest_covers_everything_that_affects_tokens(tokenizer_path):
     text = open(tokenizer_path).read()
     same = lz.Tokenizer.from_json(json.dumps(json.loads(text), indent=3))
     assert same.digest == lz.Tokenizer.from_json(text).digest
@@ -43,7 +43,7 @@ def test_the_digest_knows_everything_that_changes_tokens(tokenizer_path):
     assert lz.Tokenizer.from_json(json.dumps(changed)).digest != same.digest
 
 
-def test_a_reason_for_every_kernel_that_is_not_chosen(tokenizer_path):
+def test_explain_gives_a_reason_for_every_rejected_kernel(tokenizer_path):
     plan = lz.explain("tokenize.encode", ["a"], lz.Tokenizer.from_file(tokenizer_path)).to_dict()
     text = json.dumps(plan)
     assert "tokenize.bpe.encode" in text and "tokenize.tiktoken.encode" in text
@@ -59,7 +59,7 @@ class Encoder:
         return [[len(text), int(self.wrong)] for text in texts]
 
 
-def test_known_texts_are_not_encoded_again_but_some_are_tried():
+def test_cache_hits_are_not_encoded_again_but_some_are_validated():
     cache, encode = TokenCache(max_entries=10), Encoder()
     key = cache.space("model", "d" * 64, True, False)
     assert cache.serve(key, ["a", "bb"], encode) == [[1, 0], [2, 0]]
@@ -75,7 +75,7 @@ def test_known_texts_are_not_encoded_again_but_some_are_tried():
     assert cache.counters().entries == 10
 
 
-def test_a_memory_that_is_wrong_is_thrown_away():
+def test_wrong_cache_entries_are_removed():
     cache, encode = TokenCache(), Encoder()
     key = cache.space("", "e" * 64, True, False)
     cache.serve(key, ["a"], encode)
@@ -87,7 +87,7 @@ def test_a_memory_that_is_wrong_is_thrown_away():
     assert any("differ from a fresh encoding" in str(warning.message) for warning in caught)
 
 
-def test_models_and_ways_of_encoding_are_kept_apart():
+def test_cache_keys_differ_by_model_and_encoding_options():
     cache = TokenCache()
     spaces = {cache.space(model, digest, special, offsets) for model in "ab" for digest in "xy" for special in (0, 1) for offsets in (0, 1)}
     assert len(spaces) == 16

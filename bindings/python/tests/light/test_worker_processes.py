@@ -205,7 +205,7 @@ print(is_right(0))
     assert lines == ["interrupted", "True"]
 
 
-def test_the_end_of_a_worker_is_told_with_its_signal(tmp_path):
+def test_worker_crash_reports_the_signal(tmp_path):
     lines = run(
         """
 lz.configure(**{"circuit_breaker.failure_threshold": 100})
@@ -221,7 +221,7 @@ for eps in (kernels.BUS, kernels.EXIT, kernels.KILL):
     assert "OOM killer" in lines[2]
 
 
-def test_a_kernel_that_attacks_its_host(tmp_path):
+def test_kernel_cannot_corrupt_its_host(tmp_path):
     lines = run(
         """
 lz.configure(**{"circuit_breaker.failure_threshold": 100})
@@ -236,7 +236,7 @@ print(reason.code in ("WORKER_GARBAGE", "WORKER_CRASHED"), is_right(2), worker()
     assert lines == ["KERNEL_FAILED True True 1", "True True 2"]
 
 
-def test_capacity_is_not_held_against_a_kernel(tmp_path):
+def test_arena_capacity_counts_as_no_kernel_failure(tmp_path):
     lines = run(
         """
 assert is_right(0)
@@ -264,7 +264,7 @@ print(np.allclose(lz.ops.norm_rms(large, eps=0.0), large))
     assert lines == ["[] 1", *["OUT_OF_MEMORY True"] * 6, "True 1", "True"]
 
 
-def test_a_stated_name_does_not_free_a_kernel(tmp_path):
+def test_isolation_setting_applies_by_module_not_by_stated_name(tmp_path):
     lines = run(
         """
 import importlib
@@ -293,6 +293,6 @@ def test_names_of_built_in_backends_are_reserved(name):
     assert not [kernel for kernel in lz.list_kernels() if kernel["id"].startswith("mine.")]
 
 
-def test_every_backend_of_ours_is_among_the_reserved_names():
+def test_built_in_backends_are_reserved_names():
     ours = {backend.name for backend in backends.BACKENDS} | {"reference", "cpu", "tokenize"}
     assert ours == set(_native.BUILT_IN_BACKENDS)

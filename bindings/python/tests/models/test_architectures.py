@@ -61,14 +61,14 @@ def one_thread():
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.filterwarnings("ignore")
-def test_the_results_are_the_models_own(name):
+def test_results_equal_the_models_own(name):
     if name not in check.model_types():
         pytest.skip("this Transformers does not have it")
     for result in check.check(name, PARTS[name]):
         assert result.outcome in ("equal", "own path", "refused"), result
 
 
-def test_the_sample_is_computed_by_us():
+def test_sample_uses_layerzero():
     for name in ("llama", "gemma2", "gpt_oss", "bert", "t5"):
         (result,) = check.check(name, ["attention"])
         assert (result.outcome, "calls" in result.detail) == ("equal", True), result
@@ -82,7 +82,7 @@ def test_the_command(capsys):
     assert "no architecture lama" in capsys.readouterr().err
 
 
-def test_a_difference_is_found_and_fails_the_command(monkeypatch, capsys):
+def test_difference_fails_the_command(monkeypatch, capsys):
     attention = lz.attention
     monkeypatch.setattr(lz, "attention", lambda *arguments, **keywords: attention(*arguments, **keywords) * 1.001)
     assert main(["check-transformers", "--only", "llama"]) == 1

@@ -81,7 +81,7 @@ def test_generated_tokens(name, cache):
 
 
 @torch.no_grad()
-def test_an_encoder_sees_both_ways():
+def test_encoder_attention_is_bidirectional():
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
     )

@@ -106,7 +106,7 @@ def test_ragged_prefill(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("page_size", [1, 8])
-def test_paged_decode_of_latents(seed: int, page_size: int) -> None:
+def test_paged_mla_decode(seed: int, page_size: int) -> None:
     draw = drawn(30 + seed)
     lengths = [2, 0, 4]
     indptr, ids, count = pages(seed, page_size, lengths)
@@ -144,7 +144,7 @@ def test_norms(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotation_with_the_frequencies_of_llama_31(interleaved: bool) -> None:
+def test_rope_with_llama_31_frequencies(interleaved: bool) -> None:
     draw, size, tokens = drawn(60), 64, 11
     q, k = draw(tokens, 4, size, dtype=torch.float32), draw(tokens, 2, size, dtype=torch.float32)
     indptr, offsets = torch.tensor([0, 6, tokens], dtype=torch.int32), torch.tensor([9000, 3], dtype=torch.int32)
@@ -201,7 +201,7 @@ def test_nvfp4(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sampling_stays_within_what_is_kept(seed: int) -> None:
+def test_sampling_stays_within_the_kept_tokens(seed: int) -> None:
     logits = 3 * drawn(100 + seed)(4, 200, dtype=torch.float32)
     probabilities = logits.softmax(-1)
     for operation, renormed, more in (
@@ -221,7 +221,7 @@ def test_sampling_stays_within_what_is_kept(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_speculation_where_nothing_is_left_to_chance(seed: int) -> None:
+def test_deterministic_speculative_sampling(seed: int) -> None:
     """Their reference decides without drawing; where ours must decide alike whatever it draws, both agree."""
     generator = torch.Generator().manual_seed(110 + seed)
     batch, length, vocab = 16, 4, 50

@@ -176,7 +176,7 @@ def test_activations(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_products_with_four_bit_weights(seed: int) -> None:
+def test_matmul_with_4_bit_weights(seed: int) -> None:
     random = np.random.default_rng(500 + seed)
     rows, columns = int(random.integers(1, 7)), int(random.integers(1, 40))
     block = int(random.choice([16, 32, 64]))
@@ -193,7 +193,7 @@ def test_products_with_four_bit_weights(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_blocks_of_four_and_eight_bits(seed: int) -> None:
+def test_4_and_8_bit_blocks(seed: int) -> None:
     random = np.random.default_rng(600 + seed)
     rows, blocks, block = int(random.integers(1, 7)), int(random.integers(1, 5)), int(random.choice([16, 32]))
     x = draw(random, rows, blocks * block)
@@ -205,6 +205,6 @@ def test_blocks_of_four_and_eight_bits(seed: int) -> None:
     held("dequantize", back, quantized=codes, scale=scale, format="int8", granularity="block", block_size=block)
 
 
-def test_versions_are_the_ones_that_the_answers_come_from() -> None:
+def test_oracle_versions_are_pinned() -> None:
     assert onnx.__version__.startswith("1.23.")
     assert onnxruntime.__version__.startswith("1.31.")

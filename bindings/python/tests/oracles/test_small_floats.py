@@ -21,7 +21,7 @@ def hard_values() -> np.ndarray:
 
 
 @pytest.mark.parametrize("format", SMALL)
-def test_every_rounding_to_eight_bits(format: str) -> None:
+def test_rounding_to_8_bits(format: str) -> None:
     dtype, largest = SMALL[format]
     x = hard_values()[None]
     codes = lz.ops.quantize(x, np.array(1, np.float32), format=format, granularity="tensor")
@@ -30,14 +30,14 @@ def test_every_rounding_to_eight_bits(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", SMALL)
-def test_every_code_of_eight_bits_back(format: str) -> None:
+def test_decoding_of_8_bit_codes(format: str) -> None:
     dtype, _ = SMALL[format]
     codes = np.arange(256, dtype=np.uint8).view(dtype)[None]
     back = lz.ops.dequantize(codes, np.array(1, np.float32), format=format, granularity="tensor")
     np.testing.assert_array_equal(back, codes.astype(np.float32))
 
 
-def test_every_rounding_to_four_bits() -> None:
+def test_rounding_to_4_bits() -> None:
     x = hard_values()
     x = x[np.abs(x) < 1e30]
     x = np.resize(x, (x.size + 15) // 16 * 16)[None]

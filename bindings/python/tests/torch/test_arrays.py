@@ -79,7 +79,7 @@ def same(value):
 
 
 @pytest.mark.parametrize(("kernel", "operation"), KERNELS)
-def test_what_a_kernel_claims_it_computes(kernel, operation):
+def test_kernels_compute_what_their_descriptors_claim(kernel, operation):
     arguments = sample(operation)
     arrays = [name for name, value in arguments.items() if isinstance(value, np.ndarray)]
     tried = 0
@@ -120,7 +120,7 @@ def test_a_reversed_weight_and_residual_are_added_and_written():
 
 
 @pytest.mark.parametrize("operation", ["attention.standard.prefill", "attention.standard.decode"])
-def test_flash_does_not_claim_heads_of_one_feature(operation):
+def test_flash_attention_declines_head_dim_1(operation):
     arguments = sample(operation)
     arguments |= {name: arguments[name][..., :1] for name in ("q", "k", "v")}
     kernel = operation.replace("attention.", "torch.sdpa.flash.")
@@ -134,7 +134,7 @@ def test_flash_does_not_claim_heads_of_one_feature(operation):
     assert lz.list_circuits() == []
 
 
-def test_host_memory_that_torch_cannot_allocate_blames_no_kernel():
+def test_failed_torch_allocation_counts_as_no_failure():
     huge = torch.ones(1).expand(1 << 23, 1 << 23)
     for _ in range(6):
         with pytest.raises(lz.KernelExecutionError) as raised:
@@ -143,7 +143,7 @@ def test_host_memory_that_torch_cannot_allocate_blames_no_kernel():
     assert lz.list_circuits() == []
 
 
-def test_a_result_of_another_kind_or_device_is_a_failure_of_the_kernel():
+def test_result_of_another_kind_or_device_is_a_kernel_failure():
     wrong = {"numpy": lambda x: x.numpy(), "meta": lambda x: x.to("meta"), "half": lambda x: x.half()}
     for name, convert in wrong.items():
 

@@ -48,7 +48,7 @@ def ranks(code, world=2, expected=0):
     return said
 
 
-def test_ranks_that_decide_alike_agree():
+def test_ranks_with_equal_decisions_agree():
     code = """
 lz.ops.norm_rms(x)
 if rank == 1:
@@ -59,7 +59,7 @@ assert found.agrees and not found.disagreements
     ranks(code)
 
 
-def test_disagreement_is_an_error_a_warning_or_settled():
+def test_disagreement_is_an_error_a_warning_or_resolved():
     code = """
 import warnings
 if rank == 1:
@@ -87,7 +87,7 @@ assert distributed.verify().agrees
     ranks(code, world=3)
 
 
-def test_all_ranks_can_use_what_one_decided():
+def test_ranks_can_adopt_the_decisions_of_one():
     code = """
 if rank == 1:
     lz.lock("norm.rms", "reference.norm.rms")
@@ -99,7 +99,7 @@ assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
     ranks(code)
 
 
-def test_a_rank_that_is_gone_keeps_nobody_waiting():
+def test_missing_rank_times_out():
     code = """
 lz.ops.norm_rms(x)
 distributed.verify(timeout=5)
@@ -119,7 +119,7 @@ os._exit(0)
     assert time.monotonic() - begun < 110
 
 
-def test_digests_are_published_without_anybody_waiting():
+def test_digests_are_published_without_blocking():
     code = """
 store = dist.distributed_c10d._get_default_store()
 lz.ops.norm_rms(x)

@@ -239,7 +239,7 @@ def test_adapters_agree_with_the_reference(adapters, operation, kernel, call):
     assert Wrapper.runs == Wrapper.plans, "and does without the wrapper"
 
 
-def test_what_a_plan_has_listened_to_holds_nobodys_tensors(adapters):
+def test_recorded_call_holds_no_tensors(adapters):
     import gc
     import weakref
 
@@ -255,7 +255,7 @@ def test_what_a_plan_has_listened_to_holds_nobodys_tensors(adapters):
     assert [one() for one in gone] == [None] * 4
 
 
-def test_one_tensor_in_two_places_is_not_mistaken_for_another(adapters):
+def test_tensor_passed_twice_is_not_recorded(adapters):
     function, call = adapters["flashinfer.cuda_cores.gqa.decode.paged"], paged(7, 16)
     tables = [call[name] for name in ("kv_indptr", "kv_indices", "kv_last_page_len")]
     params = {"window_left": -1, "soft_cap": 0.0, "sm_scale": 0.125, "return_lse": False, "layout": "NHD"}
@@ -267,7 +267,7 @@ def test_one_tensor_in_two_places_is_not_mistaken_for_another(adapters):
     assert torch.equal(ours, again) and not torch.equal(ours, function(q, k, k, *tables, None, **params))
 
 
-def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):
+def test_plan_is_made_anew_after_a_table_is_written(adapters):
     call = paged(7, 16)
     function = adapters["flashinfer.cuda_cores.gqa.decode.paged"]
     inputs = [call[name] for name in ("q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "kv_last_page_len")]
@@ -281,7 +281,7 @@ def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):
     assert Wrapper.plans == 2
 
 
-def test_every_sampling_operation_draws_with_a_key_of_its_own(adapters):
+def test_sampling_operations_have_separate_random_streams(adapters):
     """The library takes the same numbers for all of its samplers, so that a draft and its verification would share them."""
     rest = sys.modules["layerzero.backends.flashinfer._rest"]
     streams = (rest._TOPK, rest._TOPP, rest._SPECULATIVE)

@@ -68,7 +68,7 @@ print(len(every))
 """
 
 
-def test_kernels_in_triton_compile_for_a_card_that_is_not_here(tmp_path):
+def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
     pytest.importorskip("triton")
     import os
 
@@ -101,7 +101,7 @@ for id, function in triton.KERNELS.items():
 """
 
 
-def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
+def test_interpreted_triton_kernels_agree_with_the_reference():
     pytest.importorskip("triton")
     import os
 
@@ -112,7 +112,7 @@ def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
 
 
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
-def test_flash_attention_by_itself_is_given_heads_first(monkeypatch, as_kernel, layout):
+def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
     """torch's function for GPUs, in whose place one computes on the host what it is documented to."""
     asked = []
 
@@ -157,7 +157,7 @@ def plans(monkeypatch):
     return module
 
 
-def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
+def test_plan_is_reused_only_for_the_same_unwritten_tensors(plans):
     table = torch.arange(4)
     made = []
 
@@ -183,7 +183,7 @@ def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
     assert len(made) == 6
 
 
-def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
+def test_plan_handle_plans_once_with_its_own_workspace(plans, monkeypatch):
     monkeypatch.setattr(plans, "SCRATCH_BYTES", 64)
     made, ran = [], []
 
@@ -219,7 +219,7 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
     assert plans._THREAD.handle is None
 
 
-def test_scratch_memory_is_neither_a_graphs_nor_from_one(monkeypatch):
+def test_workspace_is_not_in_a_graph_pool(monkeypatch):
     """Kept memory is asked for by another thread, whose allocations no capture has redirected; a capture's own is not kept."""
     path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
     spec = importlib.util.spec_from_file_location("plans_alone", path)
@@ -264,7 +264,7 @@ def test_plans_are_bounded_and_keep_their_wrappers(plans):
     assert len(plans._THREAD.plans) == plans.MAX_PLANS
 
 
-def test_what_a_plan_is_made_from_is_worked_out_only_when_none_is_found(plans):
+def test_recipe_is_called_only_on_a_plan_miss(plans):
     asked = []
 
     def recipe(facts, table):
@@ -286,7 +286,7 @@ def test_what_a_plan_is_made_from_is_worked_out_only_when_none_is_found(plans):
     assert asked == [1, 2, 1, 1, 2]
 
 
-def test_modules_are_named_by_what_calls_need():
+def test_flashinfer_module_depends_on_the_call():
     path = Path(backends.__file__).parent / "flashinfer" / "_compile.py"
     spec = importlib.util.spec_from_file_location("compile_alone", path)
     module = importlib.util.module_from_spec(spec)
@@ -318,7 +318,7 @@ class _Compiled:
 
 
 @pytest.mark.parametrize(("scratch", "by"), [(0, "launch"), (64, "run")])
-def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, by):
+def test_compiled_kernel_is_launched_directly(monkeypatch, scratch, by):
     triton = pytest.importorskip("triton") and importlib.import_module("layerzero.backends.triton")
     compiled, asked = _Compiled(scratch), []
 
@@ -340,7 +340,7 @@ def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, b
     assert compiled.launched == [(by, expected)] * 2
 
 
-def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
+def test_largest_block_of_a_gpu(monkeypatch):
     from types import SimpleNamespace
 
     from layerzero import _device_memory

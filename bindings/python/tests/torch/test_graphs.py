@@ -13,7 +13,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import _graphs, _native  # noqa: E402
 
 
-def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
+def test_pack_keeps_values_of_tables_and_shapes_of_the_rest(tmp_path):
     cache = torch.randn(4, 8, 2, 16).transpose(1, 2)
     call = {"k_cache": cache, "kv_indices": torch.tensor([3, 1], dtype=torch.int32), "layout": "HND", "out": None}
     _graphs.pack([("attention.gqa.decode.paged", call)], tmp_path / "calls")
@@ -40,18 +40,18 @@ def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
         ({"kept": -512, "grown": -512, "off": 0.0}, None),
     ],
 )
-def test_a_verdict_names_what_is_wrong(found, why):
+def test_verdict_reports_the_problem(found, why):
     said = _graphs.verdict(**found)
     assert said is None if why is None else why in said
 
 
-def test_only_memory_of_its_own_counts_as_a_result():
+def test_new_bytes_counts_only_the_results_own_memory():
     given = torch.zeros(1000)
     fresh, view = torch.zeros(300), given[:10]
     assert _graphs.new_bytes([fresh, view, fresh[5:]], [given, 3, None]) == 1536
 
 
-def test_differences_are_of_the_largest_value_and_know_nan():
+def test_difference_is_relative_and_handles_nan():
     one = torch.tensor([1.0, torch.nan, torch.inf, 8.0])
     assert _graphs.difference([one], [one.clone()]) == 0
     assert _graphs.difference([torch.tensor([8.0, 4.0])], [torch.tensor([8.0, 6.0])]) == 0.25
@@ -69,7 +69,7 @@ def kernels():
     lz.unregister_backend("trial")
 
 
-def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kernels, monkeypatch):
+def test_passing_kernels_are_marked_and_crashes_are_reported(kernels, monkeypatch):
     marked, asked = [], []
     monkeypatch.setattr(_native, "mark_captured", lambda kernel, operation, arguments, keywords: marked.append((kernel, operation)))
     real = _native.kernels
@@ -96,7 +96,7 @@ def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kerne
     assert len(asked) == 2 and "trial.fatal" not in asked[1] and len(asked[0]) > len(asked[1])
 
 
-def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
+def test_trial_process_reads_its_calls(tmp_path):
     """On a machine without a GPU every trial fails, by name and not by silence."""
     if torch.cuda.is_available():
         pytest.skip("trials succeed here")
@@ -107,7 +107,7 @@ def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
     assert lines[0]["why"] is not None
 
 
-def test_the_process_that_tries_has_the_kernels_of_torch(tmp_path):
+def test_trial_process_has_the_torch_kernels(tmp_path):
     _graphs.pack([], tmp_path / "calls")
     code = (
         "import sys, layerzero as lz; from layerzero._graphs import try_all; try_all(*sys.argv[1:]);"

@@ -94,7 +94,7 @@ def explained(word: str, eps: float) -> None:
     assert "runs in a worker process (backend_isolation: lz.configure)" in text, text
 
 
-def test_it_runs_elsewhere(backend):
+def test_kernel_runs_in_a_worker_process(backend):
     works()
     assert process_id() != os.getpid()
     weight = torch.rand(8)
@@ -106,7 +106,7 @@ def test_it_runs_elsewhere(backend):
     assert kernel["hosted"] is False and "backend_isolation" in kernel["runs_in"]
 
 
-def test_an_exception_is_a_failure_of_its_call_and_the_worker_stays(backend):
+def test_exception_fails_the_call_and_keeps_the_worker(backend):
     works()
     before = process_id()
     reason = fails(backend.RAISE)
@@ -163,7 +163,7 @@ def test_out_of_memory_in_the_middle_of_a_call(backend):
     works()
 
 
-def test_another_kernel_does_the_work(backend):
+def test_fallback_after_a_worker_crash(backend):
     works()
     lz.unlock("norm.rms")
     lz.configure(fallback_enabled=True)
@@ -172,7 +172,7 @@ def test_another_kernel_does_the_work(backend):
     explained("WORKER_CRASHED", backend.CRASH)
 
 
-def test_the_breaker_opens_and_says_why(backend):
+def test_circuit_opens_with_a_reason(backend):
     works()
     lz.configure(**{"circuit_breaker.failure_threshold": 2, "circuit_breaker.timeout_ms": 500})
     try:
@@ -246,7 +246,7 @@ def memory_cgroup() -> Path | None:
     return None
 
 
-def test_killed_by_the_system_for_memory(tmp_path):
+def test_killed_by_the_oom_killer(tmp_path):
     """A real kill by the kernel, where this machine lets us make a control group; the limit of our own is tested above."""
     group = memory_cgroup()
     if group is None:

@@ -63,7 +63,7 @@ def test_every_strategy_attends_to_what_was_appended(strategy, heads):
     torch.testing.assert_close(cache.attend(q), expected(q, rows))
 
 
-def test_virtual_memory_grows_without_moving_and_goes_back():
+def test_virtual_strategy_grows_without_moving_and_unmaps():
     generator = torch.Generator().manual_seed(4)
     cache = lz.kv_cache("virtual", **SHAPE)
     addresses, small = (cache.k.data_ptr(), cache.v.data_ptr()), cache.nbytes
@@ -76,7 +76,7 @@ def test_virtual_memory_grows_without_moving_and_goes_back():
     assert cache.nbytes == small
 
 
-def test_other_strategies_copy_or_take_pages():
+def test_contiguous_and_paged_strategies_copy_or_allocate_pages():
     generator = torch.Generator().manual_seed(5)
     contiguous = lz.kv_cache("contiguous", **SHAPE)
     contiguous.extend(0, *tokens(16, generator))
@@ -92,7 +92,7 @@ def test_other_strategies_copy_or_take_pages():
     assert paged.table() is not table
 
 
-def test_what_cannot_be_kept_is_refused():
+def test_invalid_arguments_are_refused():
     cache = lz.kv_cache("paged", **SHAPE)
     with pytest.raises(ValueError, match="capacity of the cache is 400"):
         cache.extend(0, *tokens(401, torch.Generator()))
@@ -101,7 +101,7 @@ def test_what_cannot_be_kept_is_refused():
         lz.kv_cache("elsewhere", **SHAPE)
 
 
-def test_the_setting_says_how_where_nobody_does():
+def test_default_strategy_is_the_setting():
     assert lz.kv_cache(**SHAPE).strategy == "virtual"
     lz.configure({"kv_cache.strategy": "contiguous"})
     try:
@@ -157,7 +157,7 @@ def test_device_chunks_are_mapped_once_and_released(monkeypatch):
 
 
 @pytest.mark.parametrize("strategy", _kv.STRATEGIES)
-def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
+def test_wrong_shapes_are_refused_and_change_nothing(strategy):
     cache = lz.kv_cache(strategy, batch=2, kv_heads=2, head_dim=4, capacity=8, dtype=torch.float32, device="cpu")
     one = torch.randn(3, 2, 4)
     cache.extend(0, one, one)
@@ -180,7 +180,7 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
     torch.testing.assert_close(cache.attend(q), before)
 
 
-def test_a_write_that_fails_leaves_the_pages_as_they_were(monkeypatch):
+def test_failed_write_leaves_pages_unchanged(monkeypatch):
     cache = lz.kv_cache("paged", batch=1, kv_heads=2, head_dim=4, capacity=64, dtype=torch.float32, device="cpu", page_size=4)
     one, q = torch.randn(4, 2, 4), torch.randn(1, 2, 4)
     cache.extend(0, one, one)

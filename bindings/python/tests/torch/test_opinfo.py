@@ -122,7 +122,7 @@ REFUSED = {"nn.functional.rms_norm": 0, "nn.functional.embedding": 2, "nn.functi
 
 
 @pytest.mark.parametrize("name", [name for name in STATED if INFOS[name].error_inputs_func is not None])
-def test_what_torch_refuses_is_refused(name):
+def test_error_inputs_are_refused(name):
     state, stated = STATED[name][0], 0
     for wrong in INFOS[name].error_inputs("cpu"):
         sample = wrong.sample_input

@@ -62,18 +62,18 @@ def run(program, **variables):
 
 
 @pytest.mark.parametrize(("value", "expected"), [("", True), ("1", True), ("0", False)])
-def test_one_variable_switches_all_of_them_off(value, expected):
+def test_one_environment_variable_disables_all_private_interfaces(value, expected):
     program = "from layerzero import _native; print(_native.private_interfaces())"
     assert run(program, LAYERZERO_PRIVATE_INTERFACES=value).strip() == str(expected)
 
 
-def test_this_torch_is_read_by_the_functions_that_are_listed_for_it():
+def test_installed_torch_uses_the_listed_interfaces():
     """Fails with a torch that is not listed: compare its headers with docs/private-interfaces.md, then list it."""
     lz.ops.norm_rms(torch.zeros(1, 8))
     assert _native.torch_interfaces() == ["exchange", "stable", "is_neg"], torch.__version__
 
 
-def test_the_function_that_says_whether_a_tensor_is_negated_is_declared_as_it_is_called():
+def test_is_neg_declaration_matches_its_use():
     header = pathlib.Path(torch.__file__).parent / "include/ATen/ops/is_neg_native.h"
     assert "TORCH_API bool is_neg(const at::Tensor & self);" in header.read_text()
     handles = pathlib.Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/utils.h"
@@ -96,14 +96,14 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_of_torch_take_what_they_are_called_with(name):
+def test_private_torch_operators_match_their_use(name):
     space, operator = name.split("::")
     schema = str(getattr(getattr(torch.ops, space), operator).default._schema)
     arguments = schema[schema.index("(") + 1 : schema.index(") -> ")]
     assert arguments.replace("=0.0", "=0.").startswith(OPERATORS[name])
 
 
-def test_the_shims_of_attention_are_declared_as_they_are_called():
+def test_attention_shims_match_their_use():
     folder = pathlib.Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
     host, device = (" ".join((folder / f"c_shim_{name}.h").read_text().split()) for name in ("cpu", "cuda"))
     on_host = (
@@ -128,7 +128,7 @@ def test_the_shims_of_attention_are_declared_as_they_are_called():
     assert cudnn in device
 
 
-def test_operations_give_the_same_without_private_interfaces():
+def test_results_are_equal_without_private_interfaces():
     program = """
 import numpy as np
 import torch
@@ -208,7 +208,7 @@ class _Compiled:
         return lambda *arguments, stream: self.launched.append((grid, arguments, stream))
 
 
-def test_a_kernel_of_triton_runs_as_its_tutorials_run_it(monkeypatch):
+def test_triton_kernel_runs_through_the_public_interface(monkeypatch):
     pytest.importorskip("triton")
     adapter = importlib.import_module("layerzero.backends.triton")
     compiled, asked = _Compiled(), []
@@ -229,7 +229,7 @@ def test_a_kernel_of_triton_runs_as_its_tutorials_run_it(monkeypatch):
     assert compiled.launched == [((5, 2, 1), (x.data_ptr(), out.data_ptr(), 4, 16), 1003)] * 2
 
 
-def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
+def test_compiled_triton_kernel_runs_on_a_grid_and_a_stream():
     """The installed Triton's own class, with a launcher that only records: there need not be a card."""
     compiler = pytest.importorskip("triton.compiler")
     calls = []
@@ -247,7 +247,7 @@ def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
     assert before == [5, 2, 1, 1003, 77, ("packed",)] and (first, second, third, fourth) == (10, 20, 4, 16)
 
 
-def test_the_launcher_of_triton_is_called_directly_only_where_its_arguments_are_known():
+def test_triton_launcher_is_called_directly_only_in_known_releases():
     triton = pytest.importorskip("triton")
     adapter = importlib.import_module("layerzero.backends.triton")
     known = triton.__version__.startswith(adapter._LAUNCHERS)
@@ -260,7 +260,7 @@ def test_the_launcher_of_triton_is_called_directly_only_where_its_arguments_are_
     assert call.startswith(in_that_order) == known
 
 
-def test_modules_and_attributes_that_are_watched_for_are_there():
+def test_watched_modules_and_attributes_exist():
     assert importlib.util.find_spec("torch._dynamo") is not None
     assert torch.zeros(1)._version == 0
     transformers = pytest.importorskip("transformers")

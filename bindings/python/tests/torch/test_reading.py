@@ -63,7 +63,7 @@ def test_negated_views_are_refused_in_every_position():
     assert not out.any()
 
 
-def test_a_tensor_that_becomes_a_negated_view_is_refused_from_then_on():
+def test_tensor_that_becomes_a_negated_view_is_refused():
     x, weight = x_and_weight()
     torch.testing.assert_close(lz.ops.norm_rms(x, weight), reference(x, weight))
     x.data = torch._neg_view(x)
@@ -103,7 +103,7 @@ def test_tensors_that_require_grad_are_refused_while_gradients_are_enabled(posit
         torch.testing.assert_close(call(), reference(x, weight))
 
 
-def test_whether_gradients_are_enabled_is_asked_of_the_calling_thread():
+def test_autograd_mode_is_read_from_the_calling_thread():
     x, weight = x_and_weight()
     x.requires_grad_()
     found = []
@@ -187,7 +187,7 @@ def test_wrappers_of_function_transforms_are_refused():
     assert seen == ["x"] * 4
 
 
-def test_fake_tensors_are_refused_as_places_and_traced_as_inputs():
+def test_fake_tensors_are_refused_as_out_and_traced_as_inputs():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     x, weight = x_and_weight()
@@ -197,7 +197,7 @@ def test_fake_tensors_are_refused_as_places_and_traced_as_inputs():
         assert refused("ARGUMENT_KIND", x, weight, out=fake) == "output"
 
 
-def test_a_subclass_may_say_that_it_requires_grad():
+def test_subclass_may_override_requires_grad():
     class Wanting(torch.Tensor):
         requires_grad = True
 
@@ -205,7 +205,7 @@ def test_a_subclass_may_say_that_it_requires_grad():
     assert refused("requires grad", x.as_subclass(Wanting), weight) == "x"
 
 
-def test_a_mode_of_torch_functions_changes_nothing():
+def test_torch_function_mode_changes_nothing():
     x, weight = x_and_weight()
     wanting = x.clone().requires_grad_()
     with torch.device("cpu"):

@@ -34,7 +34,7 @@ def test_results_are_torch_tensors_of_the_same_dtype(dtype):
     torch.testing.assert_close(y.float(), reference(x.float(), w.float()), rtol=1e-2, atol=1e-2)
 
 
-def test_a_torch_without_the_stable_interface_allocates_results_as_its_tensors_do():
+def test_torch_without_the_stable_abi_allocates_with_new_empty():
     """Of torch before 2.14 nothing is here, so its library is hidden from a fresh process while it is looked for."""
     program = """
 import torch
@@ -103,7 +103,7 @@ def test_parameters_and_inference():
     torch.testing.assert_close(lz.ops.norm_rms(x, frozen), expected)
 
 
-def test_what_requires_grad_is_refused_only_while_gradients_are_recorded():
+def test_requires_grad_is_refused_only_while_autograd_is_enabled():
     x, w = tensors()
     x.requires_grad_()
     assert refused("requires grad", x, w).reasons[0].argument == "x"
@@ -149,7 +149,7 @@ def test_tensors_without_plain_memory_are_refused():
     refused("NULL_DATA", torch._efficientzerotensor((2, 4)))
 
 
-def test_subclasses_are_tensors_unless_they_compute_by_dispatch():
+def test_subclasses_are_tensors_unless_they_implement_torch_dispatch():
     class Named(torch.Tensor):
         pass
 
@@ -177,7 +177,7 @@ def test_mixed_kinds_are_refused_by_name():
     assert refused("numpy array", x, w, out=x.numpy().copy()).reasons[0].argument == "output"
 
 
-def test_small_formats_come_and_go():
+def test_small_float_formats_roundtrip():
     x = torch.randn(4, 64)
     values, *scales = lz.ops.quantize(x, format="fp8_e4m3", granularity="tensor")
     assert values.dtype == torch.float8_e4m3fn and all(type(scale) is torch.Tensor for scale in scales)
@@ -190,7 +190,7 @@ def test_attention_agrees_with_sdpa():
     torch.testing.assert_close(y, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
 
 
-def test_several_results_and_their_places():
+def test_several_outputs_and_out():
     q, k, v = (torch.randn(2, 5, 4, 16) for _ in range(3))
     y, lse = lz.ops.attention_standard_prefill(q, k, v, return_lse=True)
     places = (torch.empty_like(y), torch.empty_like(lse))
@@ -220,7 +220,7 @@ def test_a_lazy_copy_is_copied_before_it_is_written():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_tensors_of_every_form_are_seen_as_they_are(dtype):
+def test_tensors_of_every_layout_are_read_correctly(dtype):
     base = torch.randn(3, 8, 6, dtype=torch.float32)
     forms = [
         base,

@@ -67,14 +67,14 @@ def test_a_norm_with_any_weight():
         torch.testing.assert_close(result, expected)
 
 
-def test_a_callers_own_choice_is_respected():
+def test_callers_sdpa_kernel_is_respected():
     q = draw(1, 4, 2, 8)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
     with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION is disabled"):
         _native.torch_host_prefill(q, q, q, None, **params)
 
 
-def test_what_torch_refuses_is_raised_as_torch_does():
+def test_torch_errors_are_raised_unchanged():
     q, k = draw(1, 4, 2, 8), draw(1, 4, 2, 16)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
     for kernel in (_native.torch_host_prefill, _native.torch_own_prefill):

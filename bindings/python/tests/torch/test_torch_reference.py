@@ -49,7 +49,7 @@ def made(operation, kernel, call):
 WRITTEN = ("residual", "k_cache", "v_cache")
 
 
-def test_every_operation_of_tensors_has_a_reference_for_devices():
+def test_every_tensor_operation_has_a_torch_reference():
     ours = {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
     assert ours == set(OPERATIONS)
     described = json.loads((Path(backends.__file__).parent / "torch_reference.cuda.json").read_text())["ops"]
@@ -58,7 +58,7 @@ def test_every_operation_of_tensors_has_a_reference_for_devices():
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_composition_takes_every_call_and_agrees_with_the_reference(operation):
+def test_torch_reference_agrees_with_the_host_reference(operation):
     for seed in range(ROUNDS):
         dtype = FLOATS[seed % 3]
         call = wide(operation, dtype, seed)
@@ -70,7 +70,7 @@ def test_a_composition_takes_every_call_and_agrees_with_the_reference(operation)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_composition_gives_the_same_bits_twice(operation):
+def test_torch_reference_is_deterministic(operation):
     call = wide(operation, "f32", 7)
     first, second = (made(operation, f"composed_on_host.{operation}", call) for _ in range(2))
     assert all(same_bits(one, other) for one, other in zip(first, second, strict=True))
@@ -90,7 +90,7 @@ def test_long_attention_is_computed_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name.endswith((".ragged", "prefill.paged"))])
-def test_what_is_captured_agrees_with_what_is_not(monkeypatch, operation):
+def test_captured_results_match_uncaptured_ones(monkeypatch, operation):
     """While a graph is captured nothing may wait for the device, so that all requests are computed at once."""
     from layerzero.backends.torch_reference import _attention, _requests
 
@@ -104,7 +104,7 @@ def test_what_is_captured_agrees_with_what_is_not(monkeypatch, operation):
         assert differences(operation, "f32", found, expected) == [], f"case {seed}"
 
 
-def test_deterministic_algorithms_of_torch_are_enough():
+def test_torch_reference_works_with_deterministic_algorithms():
     """A program that forbids torch to be nondeterministic can call every composition."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
