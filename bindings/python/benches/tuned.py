@@ -1,14 +1,15 @@
-"""What tuning chooses for the workloads of the schemas, held against what measures best afterwards.
+"""Compares what tuning selects for the workloads of the schemas with what measures best afterwards.
 
-Each call of a list (`bench-cpu --calls`, one a line) is tuned over every kernel that takes it, into a PerfDB of its own, and
-decided. Then the chosen kernel and those that tuning found within twice its time are measured again in turns, each locked: chosen
-rightly is what is at most a twentieth slower than the best of these. A verdict that is close, for or against, takes more turns.
-With `--json`, one object a line; else rows of a table.
+Each call of a list (`bench-cpu --calls`, one per line) is tuned over every kernel that takes it, into a
+separate PerfDB, and its kernel is selected. Then the selected kernel and those that tuning measured within
+twice its time are measured again interleaved, each locked: the selection is right if it is at most 5 % slower
+than the best of these. Close results get more rounds. With `--json`, one object per line; else rows of a
+table.
 
-The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take minutes where others take
-milliseconds. From the work on that `REFERENCE_WORK` and `SCALAR_WORK` name they are not among the candidates, and the row says
-so; `--most-work` leaves out the largest calls altogether, and `--op` all operations whose name does not begin so (or so, after
-a comma).
+The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take
+minutes where others take milliseconds. Above `REFERENCE_WORK` and `SCALAR_WORK` they are not candidates, and
+the row says so; `--most-work` excludes the largest calls altogether, and `--op` all operations whose name
+does not begin with one of these comma-separated prefixes.
 """
 
 import json
@@ -21,7 +22,7 @@ import time
 
 import torch
 
-# Measurements of other days must not help: the engine opens a database of this run's own.
+# Measurements of earlier runs must not affect this one: the engine opens a separate database.
 FOLDER = tempfile.TemporaryDirectory()
 os.environ["LAYERZERO_CONFIG"] = f"{FOLDER.name}/layerzero.yaml"
 with open(os.environ["LAYERZERO_CONFIG"], "w", encoding="utf-8") as config:
@@ -44,16 +45,16 @@ DTYPES = {
     "f4_e2m1x2": torch.float4_e2m1fn_x2,
 }
 
-# Multiplications and additions, or bytes moved, from which on the reference does not take part, and scalar kernels do not.
+# Multiply-adds, or bytes moved, above which the reference and the scalar kernels are not candidates.
 REFERENCE_WORK, SCALAR_WORK = 1e6, 2e7
 
-# What is not slower than this, in turns with the best, is as good as the best.
+# A kernel within this factor of the best, measured interleaved, counts as equally good.
 AS_GOOD = 1.05
 
-# Turns of each kernel, and how long one lasts; a run that takes longer than the last of these is not made three times.
+# Rounds of each kernel, and the duration of one; a run that takes longer than the last of these is not repeated three times.
 ROUNDS, TURN, SLOW = 7, 0.02, 0.1
 
-# Between these times of the best it is not clear yet whether the chosen one is as good: there are as many turns again, and again.
+# If the ratio to the best is between these, the result is not clear yet, and as many rounds are added, repeatedly.
 CLOSE, MORE = (1.02, 1.25), 3
 
 
@@ -72,7 +73,7 @@ def tensor(name, told):
 
 
 def timed(run, seconds):
-    """The time that a tenth of the runs was faster than."""
+    """The 10th percentile of the times."""
     times, begin = [], time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds or (len(times) < 3 and spent < SLOW):
         start = time.perf_counter_ns()
@@ -82,7 +83,7 @@ def timed(run, seconds):
 
 
 def again(operation, arguments, chosen, kernels):
-    """Each kernel locked, in turns: the median of its turns."""
+    """Each kernel locked, interleaved: the median of its rounds."""
     function = getattr(lz.ops, operation.replace(".", "_"))
     turns = {kernel: [] for kernel in kernels}
     medians = {}
@@ -104,7 +105,7 @@ def again(operation, arguments, chosen, kernels):
 
 
 def work(told):
-    """Multiplications and additions, or bytes moved, whichever are more."""
+    """Multiply-adds, or bytes moved, whichever is larger."""
     return max(told["flops"], told["bytes"])
 
 
@@ -136,7 +137,7 @@ def one(told, samples):
 
 
 def main(path, flags):
-    """Rows as they are found, and what became of all."""
+    """Yields rows as they are measured, and the summary."""
     as_json, samples = "--json" in flags, 10
     given = dict(zip(flags, flags[1:]))
     most_work, operations = float(given.get("--most-work", math.inf)), tuple(given.get("--op", "").split(","))

@@ -1,4 +1,4 @@
-"""The everyday functions, inspection, configuration and the command line."""
+"""The common functions, inspection, configuration and the command line."""
 
 import json
 import shutil
@@ -17,12 +17,12 @@ def random(*shape, seed=0):
 
 
 def softmax_attention(q, k, v, causal):
-    """Rank 4, BSHD, any ratio of heads."""
+    """Rank 4, BSHD, any ratio of query heads to key heads."""
     k, v = (np.repeat(t, q.shape[2] // t.shape[2], axis=2) for t in (k, v))
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
     if causal:
-        places = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
-        scores = np.where(np.arange(k.shape[1]) <= places, scores, -np.inf)
+        positions = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        scores = np.where(np.arange(k.shape[1]) <= positions, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("bhqk,bkhd->bqhd", weights, v)
@@ -214,7 +214,7 @@ def test_commands_print_tables_and_json(capsys, arguments):
 
 
 def test_a_fresh_process_is_ready():
-    # Elsewhere operations may be left without kernels by other tests, and then it is right to say that it is not.
+    # In this process other tests may have left operations without kernels.
     for flags in ([], ["--json"]):
         done = subprocess.run([sys.executable, "-m", "layerzero", "ready", *flags], capture_output=True, text=True)
         assert done.returncode == 0 and "circuits" in done.stdout, done.stderr
@@ -256,6 +256,6 @@ def test_completion_lists_every_command(capsys):
 def test_completion_offers_valid_words(capsys, line, offered):
     _, printed = run(capsys, "completion", "bash")
     words = line.split(" ")
-    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    found = subprocess.run(["bash", "-c", f"{printed.out}\n{asked}"], capture_output=True, text=True, check=True)
+    command = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    found = subprocess.run(["bash", "-c", f"{printed.out}\n{command}"], capture_output=True, text=True, check=True)
     assert set(found.stdout.split()) == offered

@@ -1,4 +1,4 @@
-"""Backends of others: found by their entry points, tried in a process of their own, disabled with a reason."""
+"""Third-party backends: discovered by entry points, probed in a separate process, disabled with a reason."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ DESCRIPTOR = """{
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts distributions on the path, as an installer leaves them: a module, and what it announces."""
+    """Installs distributions into a folder on the path: a module and its entry point."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -68,8 +68,8 @@ def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monk
     found = state(name)
     assert found["available"] is False and reason in found["reason"] and f"--force-reinstall {name}" in found["reason"]
     assert f"{name}_backend" not in sys.modules
-    # What was found out is kept by version: nobody waits for it twice.
-    monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was tried again"))
+    # Probe results are cached by version: the library is not probed twice.
+    monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was probed again"))
     lz.load_backends(name)
 
 
@@ -82,15 +82,15 @@ def test_backend_with_an_invalid_descriptor_is_disabled(install):
 
 
 def test_compatibility_matrix_uses_probe_results(install, tmp_path, monkeypatch):
-    """A library that brings a second CUDA runtime into the process is found out by importing it elsewhere."""
+    """A library that loads a second CUDA runtime into the process is detected by importing it in a separate process."""
     import _ctypes
     import shutil
 
-    # Importing torch first takes long, and shows nothing here.
+    # Importing torch first takes long and is not needed here.
     real = backends._exists
     monkeypatch.setattr(backends, "_exists", lambda module: module != "torch" and real(module))
-    kept = tmp_path / "matrix.json"
-    lz.configure({"backend_compatibility.matrix_path": str(kept)})
+    path = tmp_path / "matrix.json"
+    lz.configure({"backend_compatibility.matrix_path": str(path)})
     library = shutil.copy(_ctypes.__file__, tmp_path / "libcudart-a.so.12")
     shutil.copy(library, tmp_path / "libcudart-b.so.13")
     (tmp_path / "apex.py").write_text(f"import ctypes\nfor name in ('libcudart-a.so.12', 'libcudart-b.so.13'): ctypes.CDLL({str(tmp_path)!r} + '/' + name)\n")
@@ -100,10 +100,10 @@ def test_compatibility_matrix_uses_probe_results(install, tmp_path, monkeypatch)
     try:
         assert "apex" not in lz.load_backends("apex")
         assert "loads CUDA 12 and 13 into one process" in state("apex")["reason"]
-        row = {row["backend"]: row for row in json.loads(kept.read_text())["backends"]}["apex"]
+        row = {row["backend"]: row for row in json.loads(path.read_text())["backends"]}["apex"]
         assert row["cuda"] == [12, 13] and row["state"] == "problem" and "CUDA 12 and 13" in row["conflict"]
         assert row in lz.doctor().to_dict()["compatibility"]
-        # The operator may want it all the same.
+        # The operator may disable the check.
         lz.configure({"backend_compatibility.fail_on_incompatible": False})
         assert "apex" in lz.load_backends("apex")
     finally:
@@ -119,7 +119,7 @@ def test_doctor_works_without_torch():
 
 
 def test_entry_point_cannot_use_a_reserved_name(install):
-    """Neither before our own is loaded nor afterwards, and what is said of it is not said of ours."""
+    """Neither before the built-in backend is loaded nor afterwards, and its state does not replace the built-in one's."""
     text = DESCRIPTOR.replace("NAME", "apex")
     install("apex", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'apex.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "apex" not in lz.load_backends()

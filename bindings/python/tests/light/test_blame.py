@@ -1,4 +1,4 @@
-"""Whose fault a failure is: only a kernel's own failures count against its circuit, and only those are remembered."""
+"""Which failures count: only a kernel's own failures count against its circuit breaker and are stored."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ X = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_remembered():
+def reset_circuits():
     lz.reset_kernel()
     yield
     lz.reset_kernel()
@@ -23,7 +23,7 @@ def nothing_is_remembered():
 
 @pytest.fixture
 def kernels():
-    """Registers kernels of a backend that goes away after the test."""
+    """Registers kernels of a backend that is unregistered after the test."""
     yield lambda **about: lz.register_kernel(backend="test", **{"priority": 100, **about})
     lz.unregister_backend("test")
 
@@ -33,7 +33,7 @@ def circuits():
 
 
 class Custom(BaseException):
-    """Not an Exception: nobody but its author handles it."""
+    """Not an Exception: only its author handles it."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Custom])
@@ -49,7 +49,7 @@ def test_base_exceptions_propagate_and_count_as_no_failure(kernels, error):
 
     @kernels(operation="norm.rms", id="test.fallback", priority=99)
     def fallback(x, weight, *, eps, weight_offset):
-        raise AssertionError("no other kernel is tried")
+        raise AssertionError("another kernel was tried")
 
     for _ in range(20):
         with pytest.raises(error, match="now") as raised:
@@ -126,16 +126,16 @@ def test_result_that_violates_the_schema_is_a_kernel_failure(kernels, wrong, out
     def rms(x, weight, *, eps, weight_offset):
         return wrong(x)
 
-    place = {"out": np.full_like(X, np.nan)} if out else {}
-    result = lz.ops.norm_rms(X, **place)
-    np.testing.assert_allclose((result**2).mean(-1), 1, rtol=1e-4, err_msg="another kernel did the work")
+    keywords = {"out": np.full_like(X, np.nan)} if out else {}
+    result = lz.ops.norm_rms(X, **keywords)
+    np.testing.assert_allclose((result**2).mean(-1), 1, rtol=1e-4, err_msg="the fallback kernel must run")
     circuit = circuits()["test.norm.rms"]
     assert circuit["failures"] == 1 and circuit["state"] == "closed" and not circuit["refuses"]
     assert "requires" in circuit["last_error"] and "found" in circuit["last_error"]
     lz.lock("norm.rms", "test.norm.rms")
     try:
         with pytest.raises(lz.KernelExecutionError, match="requires .*, found") as raised:
-            lz.ops.norm_rms(X, **place)
+            lz.ops.norm_rms(X, **keywords)
         assert raised.value.reasons[0].code == "KERNEL_FAILED"
     finally:
         lz.unlock("norm.rms")
@@ -197,10 +197,10 @@ def test_open_circuit_does_not_refuse_the_only_kernel(kernels):
                 lz.ops.norm_rms(X)
         assert circuits()["test.norm.rms"]["refuses"]
         broken = False
-        assert lz.ops.norm_rms(X) is X, "the circuit is open, and there is no other kernel"
+        assert lz.ops.norm_rms(X) is X, "the circuit is open, but there is no other kernel"
     finally:
         lz.unlock("norm.rms")
-    assert lz.ops.norm_rms(X) is not X, "with another kernel the circuit holds"
+    assert lz.ops.norm_rms(X) is not X, "with another kernel the open circuit applies"
 
 
 def test_circuits_are_listed_and_reset(kernels, capsys):
@@ -274,13 +274,13 @@ def test_kill_during_tuning_opens_the_kernels_circuit_until_reset(tmp_path):
 
     victim = run("wait")
     assert victim.stdout.readline() == "measuring\n"
-    # While it lives nobody is blamed.
+    # While the process lives no failure is recorded.
     assert run().communicate(timeout=60)[0].splitlines()[0] == "[]"
     victim.send_signal(signal.SIGKILL)
     victim.wait(timeout=60)
     first, state = run("tune").communicate(timeout=60)[0].splitlines()
     assert first == str([("killer.norm.rms", 1, f"process {victim.pid} ended while it measured this kernel")])
-    assert state == "['passed']", "it is not tried again for a while"
+    assert state == "['passed']", "the open circuit skips it"
     lines = run("reset").communicate(timeout=60)[0].splitlines()
     assert lines[-1] == "1 []"
     first, state = run("tune").communicate(timeout=60)[0].splitlines()
@@ -318,7 +318,7 @@ for out in (None, np.empty_like(x)):
             message = str(error)
             assert "requires" in message and "found" in message, message
     lz.unlock("norm.rms")
-    assert lz.ops.norm_rms(x, eps=1, out=out)[0, 0] < 1, "another kernel did the work"
+    assert lz.ops.norm_rms(x, eps=1, out=out)[0, 0] < 1, "the fallback kernel must run"
 print("done")
 """
 

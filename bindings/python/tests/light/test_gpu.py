@@ -1,4 +1,4 @@
-"""What can be held without a GPU: descriptors, what would be chosen on one, records of runs on one, and backends that conflict."""
+"""GPU support tested without a GPU: descriptors, selection on a simulated GPU, recorded GPU runs, and backend conflicts."""
 
 import json
 import re
@@ -23,15 +23,15 @@ def ids(name):
 
 
 @pytest.fixture(autouse=True)
-def none_of_the_real_ones():
-    """Where the libraries are installed, other tests have loaded their backends; these tests are about machines without."""
+def unregister_real_backends():
+    """Other tests may have loaded installed backends; these tests are about machines without them."""
     for backend in {kernel["backend"] for kernel in lz.list_kernels()} & (OURS.keys() - {"torch", "torch_reference"}):
         lz.unregister_backend(backend)
 
 
 @pytest.fixture
 def registered():
-    """Backends that are not installed, with functions that nobody calls."""
+    """Registers backends that are not installed, with functions that are never called."""
     names = []
 
     def one(name):
@@ -65,7 +65,7 @@ def test_descriptor_is_valid_and_registers_all_its_kernels(registered, name):
 
 
 def of_tensors():
-    """Other tests register operations of their own, and those of text live on the host."""
+    """Tensor operations of the catalogue: other tests register operations of their own, and text operations run on the host."""
     return {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
 
 
@@ -115,7 +115,7 @@ def test_readiness_lists_operations_without_a_kernel(registered):
     registered("torch_reference")
     report = lz.readiness_check(["cpu", "cuda"]).to_dict()
     check = next(one for one in report["checks"] if one["name"] == "kernels")
-    # Operations that other tests registered have kernels for the host at most.
+    # Operations registered by other tests have host kernels at most.
     assert report["platforms"] == ["cpu", "cuda"] and not any(name in check["detail"] for name in of_tensors())
     assert "tokenize." not in check["detail"]
     lz.unregister_backend("torch_reference")
@@ -172,7 +172,7 @@ def test_8_bit_formats_use_the_triton_kernel_and_4_bit_formats_are_declined_on_h
         found = on_h200("quantize", x=x, format=format, granularity="block")
         on_cards = {kernel: codes for kernel, codes in found.items() if kernel.startswith(("triton.", "flashinfer.", "torch.cuda."))}
         assert on_cards and all("QUANT_FORMAT_UNSUPPORTED" in codes for codes in on_cards.values())
-    # Before Hopper a conversion to eight bits goes by sixteen and rounds twice.
+    # Before Hopper, a conversion to 8 bits goes through 16 bits and rounds twice.
     answer = json.loads(_native.explain_on("a100", "quantize", (), {"x": x, "format": "fp8_e4m3", "granularity": "tensor"}))
     ours = next(one for one in answer["candidates"] if one["kernel"] == "triton.quantize")
     assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
@@ -181,7 +181,7 @@ def test_8_bit_formats_use_the_triton_kernel_and_4_bit_formats_are_declined_on_h
 def test_warmup_makes_a_cold_kernel_eligible(registered):
     asked = []
     text = (FOLDER / "triton.cuda.json").read_text()
-    # The same kernels on the host, so that nothing but the compiler is missing here.
+    # The same kernels on the host, so that only the compiler is missing.
     text = re.sub(r'"min_sm": \d+,?', "", text.replace('"platform": "cuda"', '"platform": "cpu"')).replace(",\n      }", "\n      }")
     description = json.loads(re.sub(r",\s*}", "}", text))
     description["backend"] = "coldone"
@@ -274,7 +274,7 @@ def test_cuda_version_of_a_build_is_parsed():
 
 
 def records():
-    """What was found on a card, by backend."""
+    """Recorded GPU runs by backend."""
     found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("*-h200.json"))]
     return {record["backend"]: record for record in found if "runs" in record}
 
@@ -294,7 +294,7 @@ def test_verified_backends_have_a_recorded_gpu_run_without_errors(name):
 
 
 def test_priorities_alone_select_well_on_recorded_measurements():
-    """By the table of a card that is checked in: what the highest priority takes, over what the best one took."""
+    """Latency of the kernel with the highest priority relative to the best kernel, by the recorded benchmark."""
     table = json.loads((RECORDS / "bench-h200.json").read_text())
     priorities = {
         kernel["kernel_id"]: kernel["priority"]
@@ -304,7 +304,7 @@ def test_priorities_alone_select_well_on_recorded_measurements():
     }
     over = {}
     for row in table["results"]:
-        # Kernels that have been replaced since are left out.
+        # Kernels that have been replaced since the recording are ignored.
         took = {kernel: time for kernel, time in row["kernels_us"].items() if kernel in priorities}
         chosen = max(took, key=lambda kernel: (priorities[kernel], kernel))
         over.setdefault(row["family"], []).append(took[chosen] / min(took.values()))

@@ -1,4 +1,4 @@
-"""Kernels of the Hub: the lockfile is respected, and nothing is downloaded."""
+"""Kernels of the Hugging Face Hub: the lockfile is respected, and nothing is downloaded."""
 
 import sys
 import types
@@ -16,7 +16,7 @@ CALL = {
 
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
-    """The package as it is called, over a cache that has what one lockfile names."""
+    """A stub of the package over a cache that has what one lockfile names."""
     asked = []
 
     def load_kernel(repo_id, *, lockfile, backend=None):

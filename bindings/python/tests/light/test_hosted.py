@@ -1,4 +1,4 @@
-"""Kernels that are Python functions, and operations that are read at run time."""
+"""Python kernels, and operations loaded at run time."""
 
 import gc
 import sys
@@ -31,7 +31,7 @@ workloads:
 
 @pytest.fixture
 def kernels():
-    """Registers kernels of a backend that goes away after the test."""
+    """Registers kernels of a backend that is unregistered after the test."""
     yield lambda **about: lz.register_kernel(backend="test", **{"priority": 100, **about})
     lz.unregister_backend("test")
 
@@ -200,7 +200,7 @@ def test_lazy_kernel_is_resolved_once(kernels):
             return lambda x: x * 0 + 3
 
         def __call__(self, x):
-            raise AssertionError("the function itself is called")
+            raise AssertionError("the resolved function is called instead")
 
     later = Later()
     kernels(operation="activation.relu", id="test.later")(later)

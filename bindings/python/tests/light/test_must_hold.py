@@ -1,4 +1,4 @@
-"""What must hold of the package as a whole: import, types, threads, forks, interpreters, memory."""
+"""Properties of the whole package: imports, types, threads, forks, interpreters, memory."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def child(code, *, check=True):
-    """Runs code in an interpreter of its own."""
+    """Runs code in a separate interpreter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert not check or done.returncode == 0, done.stderr
     return done
@@ -29,7 +29,7 @@ def test_importing_imports_no_heavy_package():
     modules = set(child(code).stdout.split())
     assert "layerzero" in modules
     assert not modules & {"numpy", "torch", "ml_dtypes", "jax", "transformers", "asyncio", "inspect", "argparse"}
-    # Without what an environment brings itself: parts of the standard library that take longer than all of ours.
+    # Without site-packages: standard library modules that take longer to import than the package itself.
     home = str(Path(lz.__file__).parents[1])
     code = f"import sys; sys.path.insert(0, {home!r}); {code}"
     bare = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
@@ -135,7 +135,7 @@ def test_ten_thousand_calls_do_not_leak(tokenizer_path):
             function(*arguments, **keywords)
         gc.collect()
         assert [sys.getrefcount(one) for one in objects] == counts, name
-        # Ten thousand calls that each lost the smallest object of Python would grow by more than this.
+        # If each of ten thousand calls leaked the smallest Python object, memory would grow by more than this.
         assert resident() - before < 256 * 1024, name
 
 

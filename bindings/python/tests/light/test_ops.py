@@ -1,4 +1,4 @@
-"""The thin slice from Python: results, out=, refusals, other kinds of arrays."""
+"""Operations from Python: results, out=, validation errors, other array types."""
 
 from pathlib import Path
 
@@ -129,12 +129,12 @@ def test_quantize_roundtrip_of_every_format(format):
     assert y.shape == x.shape and y.dtype == x.dtype
     # Half a step of the coarsest format at the largest value of a block.
     assert np.abs(x - y).max() <= np.abs(x).max() / 4
-    # What has a value of the format keeps it.
+    # Values that the format represents exactly are unchanged.
     again, same = lz.ops.quantize(y, scale, **keywords), values
     assert np.array_equal(again, same) or np.array_equal(lz.ops.dequantize(again, scale, **keywords), y)
-    places = np.zeros_like(values), np.zeros_like(scale)
-    assert lz.ops.quantize(x, **keywords, out=places)[0] is places[0]
-    assert np.array_equal(places[0].view(np.uint8), values.view(np.uint8))
+    outputs = np.zeros_like(values), np.zeros_like(scale)
+    assert lz.ops.quantize(x, **keywords, out=outputs)[0] is outputs[0]
+    assert np.array_equal(outputs[0].view(np.uint8), values.view(np.uint8))
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
 
 

@@ -1,4 +1,4 @@
-"""Plans that a caller keeps: `lz.ops.<operation>.plan(...)`, then `.run(...)`."""
+"""Plan handles: `lz.ops.<operation>.plan(...)`, then `.run(...)`."""
 
 import ast
 import copy
@@ -31,7 +31,7 @@ def own(arguments):
 def test_plan_runs_every_operation(tokenizer_path):
     for name, (arguments, keywords) in {**samples(), **text_samples(tokenizer_path)}.items():
         operation = getattr(lz.ops, name)
-        # Each gets its own copies: some are changed in place.
+        # Each gets its own copies, because some operations change their inputs.
         ours, theirs = own(arguments), own(arguments)
         plan = operation.plan(*ours, **keywords)
         assert same(ours, theirs), f"planning {name} changed an argument"
@@ -74,7 +74,7 @@ def test_plan_refuses_a_mismatched_call():
         assert what[1] is None or what[1] in [getattr(reason, what[0]) for reason in reasons], reasons
         assert all(reason.required != reason.found for reason in reasons)
         assert all((reason.argument or reason.axis) in reason.message for reason in reasons)
-    # What is wrong with any call is wrong with this one.
+    # A plan's calls are validated like any other call.
     with pytest.raises(lz.ValidationError, match="AXIS_MISMATCH"):
         plan.run(x, np.ones(5, np.float32), eps=1e-5)
     with pytest.raises(TypeError, match="did you mean 'eps'"):
@@ -152,13 +152,13 @@ def test_kernel_may_plan_from_values(kernels):  # noqa: F811
     handle = lz.ops.embedding_lookup.plan(table, ids)
     assert handle.kernel == "test.lookup" and planned == [[1, 2]]
     np.testing.assert_array_equal(handle.run(table, ids), table[[1, 2]])
-    # The values are those that were planned, until a new plan is made.
+    # A plan keeps the values that it was made from.
     ids[:] = [3, 4]
     np.testing.assert_array_equal(handle.run(table, ids), table[[1, 2]])
     assert planned == [[1, 2]]
     np.testing.assert_array_equal(lz.ops.embedding_lookup.plan(table, ids).run(table, ids), table[[3, 4]])
     np.testing.assert_array_equal(lz.ops.embedding_lookup(table, ids), table[[3, 4]])
-    # What a kernel cannot plan, the next one can.
+    # If a kernel cannot plan, its fallback is planned.
     ids[:] = [9, 0]
     handle = lz.ops.embedding_lookup.plan(table, ids)
     assert handle.kernel != "test.lookup"
@@ -254,10 +254,10 @@ def test_operation_stubs_match_signatures():
                 methods[item.name, method.name] = names
     for item in stub.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.annotation, ast.Name) and item.target.id in lz.ops.__all__:
-            wanted = list(inspect.signature(getattr(lz.ops, item.target.id)).parameters)
+            expected = list(inspect.signature(getattr(lz.ops, item.target.id)).parameters)
             kind = item.annotation.id
-            for place in ((kind, "__call__"), (kind, "plan"), (f"{kind}Plan", "run")):
-                assert methods[place] == wanted, place
+            for method in ((kind, "__call__"), (kind, "plan"), (f"{kind}Plan", "run")):
+                assert methods[method] == expected, method
             methods.pop((kind, "plan"))
-    # Each operation of the stub was met.
-    assert not [place for place in methods if place[1] == "plan"]
+    # Every operation of the stub was checked.
+    assert not [method for method in methods if method[1] == "plan"]

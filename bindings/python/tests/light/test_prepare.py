@@ -1,4 +1,4 @@
-"""Measuring, warming up, and asking beforehand."""
+"""Tuning, warmup, dispatch tables and dry runs."""
 
 import json
 import os
@@ -117,7 +117,7 @@ print(len(alive) > 3 and not any(alive))
 
 
 def test_tuning_releases_outputs_between_runs(tmp_path):
-    """As in a program that makes calls: two results that take turns would be one cache full more than those have."""
+    """As in a program that makes calls: keeping two outputs alive would use twice as much of the CPU cache."""
     assert run(RESULTS, tmp_path) == "True"
 
 

@@ -1,4 +1,4 @@
-"""What files and variables of the environment can do to a process: nothing that is wrong is taken for something else."""
+"""Policy files and environment variables: invalid or untrusted ones are refused."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def run(
     folder: Path, code: str = "", *arguments: str, text: bool = True, seconds: float = 120, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """A process of its own: a program, or the command line. What hangs is ended."""
+    """Runs a program or the command line in a separate process, with a timeout."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
     environment = {**inherited, "HOME": str(folder / "home"), "PYTHONPATH": _path(folder), **variables}
     command = [sys.executable, *(["-c", textwrap.dedent(code)] if code else ["-m", "layerzero", *arguments])]
@@ -58,7 +58,7 @@ def test_invalid_policy_does_not_weaken_isolation(folder: Path) -> None:
     policy = folder / "layerzero.yaml"
     policy.write_text("backend_isolation: {mine: subprocess}\ndeterministc: true\n")
     done = run(folder, CALL)
-    # Neither the module that registers the kernel nor the call goes through.
+    # Neither the module that registers the kernel nor the call succeeds.
     assert done.returncode == 1
     for part in ("ConfigurationError", "layerzero.yaml:2", "deterministc", "did you mean `deterministic`"):
         assert part in done.stderr, done.stderr
@@ -144,7 +144,7 @@ def test_policy_file_writable_by_others_is_refused(folder: Path) -> None:
         policy.chmod(mode)
         done = run(folder, ask)
         assert done.returncode == 1 and "run `chmod go-w layerzero.yaml`" in done.stderr, done.stderr
-        # Whoever names it has looked at it.
+        # A path that is given explicitly is trusted.
         assert run(folder, ask, LAYERZERO_CONFIG="layerzero.yaml").stdout == "true\n"
     policy.chmod(0o644)
     folder.chmod(0o777)
@@ -228,7 +228,7 @@ def test_files_that_are_not_regular_are_refused(folder: Path, kind: str) -> None
     assert done.returncode == 1 and "is not a regular file" in done.stderr, done.stderr
     (folder / "layerzero.yaml").write_text(f"perfdb: {{path: {path}}}\nplugins: {{directories: [{folder}], load: [{path}]}}\n")
     done = run(folder, "import layerzero as lz; print(lz.readiness_check())")
-    # A device lies in no folder from which plugins may be loaded.
+    # A device is not in a folder from which plugins may be loaded.
     said = done.stdout.count("is not a regular file")
     assert done.returncode == 0 and said == (1 if kind == "device" else 2), done.stdout + done.stderr
 
@@ -298,7 +298,7 @@ def test_locked_database_does_not_block_calls(folder: Path) -> None:
         def norm(x, weight, *, eps, weight_offset):
             return x
     lz.ops.norm_rms(numpy.ones((2, 8), numpy.float32))
-    # Each reads the database; five seconds for each would not end in time.
+    # Each registration reads the database; waiting five seconds each time would exceed the test's timeout.
     for number in range(40):
         kernel(number)
     print("called", lz.readiness_check().data["ready"], flush=True)

@@ -1,4 +1,4 @@
-"""Calls that are too large for every kernel run in parts."""
+"""Split execution: calls that are too large for every kernel run in parts."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ workloads:
 
 @pytest.fixture(scope="module")
 def rows():
-    """An operation whose only kernel takes four rows, and how many each of its calls had."""
+    """An operation whose only kernel takes at most four rows, and the number of rows of each kernel call."""
     operation, sizes = lz.register_operation(OPERATION), []
 
     @lz.register_kernel(
@@ -94,7 +94,7 @@ def test_catalogue_operation_is_split_too():
             parts = lz.ops.norm_rms(x)
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
         assert sizes == [(1, 4, 8)] * 5
-        # Memory without parts that share it cannot be cut.
+        # Buffers cannot be sliced without a copy, so the call cannot be split.
         with pytest.raises(lz.NoKernelFoundError):
             lz.ops.norm_rms(memoryview(x))
     finally:

@@ -1,4 +1,4 @@
-"""Tokenizers by their many names, and the memory of what texts became."""
+"""Tokenizers by name, and the token cache."""
 
 import json
 import warnings
@@ -66,9 +66,9 @@ def test_cache_hits_are_not_encoded_again_but_some_are_validated():
     for _ in range(1100):
         assert cache.serve(key, ["a"], encode) == [[1, 0]]
     counts = cache.counters()
-    # A tenth of the first hundred, a hundredth of the next thousand.
+    # 10 % of the first 100, 1 % of the next 1000.
     assert (counts.hits, counts.misses, counts.validations) == (1100, 2, 20)
-    # What comes back is the caller's own.
+    # Results are copies that the caller may change.
     cache.serve(key, ["a"], encode)[0].append(99)
     assert cache.serve(key, ["a"], encode) == [[1, 0]]
     cache.serve(key, [str(number) for number in range(30)], encode)

@@ -1,4 +1,4 @@
-"""What tokenizer files may hold, and that loading and encoding leave the interpreter to others."""
+"""Limits of tokenizer files, and that loading and encoding release the GIL."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def test_nesting_and_pipes_are_refused(tmp_path, definition):
 
 
 def large(definition, size=60_000):
-    """A byte-level BPE with many more tokens, each made of two that come before it."""
+    """A byte-level BPE with many more tokens, each merged from two earlier ones."""
     vocabulary = dict(definition["model"]["vocab"])
     merges = list(definition["model"]["merges"])
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -79,7 +79,7 @@ def large(definition, size=60_000):
 
 
 def runs_meanwhile(work):
-    """Whether another thread runs while `work` does, though nobody takes the interpreter lock from a thread that holds it."""
+    """Whether another thread runs during `work`, with a switch interval so long that the GIL is never taken away."""
     gate, seen = threading.Lock(), threading.Event()
     before = sys.getswitchinterval()
 
@@ -140,7 +140,7 @@ def test_ctrl_c_interrupts_loading(tmp_path, definition):
 
 
 def test_explain_prints_no_panic(tmp_path, definition):
-    """A token that no merges lead to, which one of the libraries asserts not to exist."""
+    """A vocabulary token that no merges produce; one library panics on it."""
     definition["model"]["vocab"] = {**definition["model"]["vocab"], "zq": 1 + max(definition["model"]["vocab"].values())}
     definition["added_tokens"] = []
     definition["post_processor"] = None

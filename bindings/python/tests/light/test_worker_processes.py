@@ -1,6 +1,6 @@
-"""Kernels in a process of their own: forks, interrupts, limits, and a kernel that attacks its host.
+"""Worker processes: forks, interrupts, limits, and a kernel that attacks its host.
 
-Each script has a process of its own, so that forks, signals and crashes stay in it.
+Each script runs in a separate process, so that forks, signals and crashes stay in it.
 """
 
 import os
@@ -47,7 +47,7 @@ def worker():
 
 
 def run(script: str, home: Path, **environment: str) -> list[str]:
-    """The lines that a script prints in a process of its own, which must end well."""
+    """The lines that a script prints in a separate process, which must exit with 0."""
     variables = {**os.environ, "HOME": str(home), **environment}
     done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", START + script], env=variables, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,7 +77,7 @@ print("parent", is_right(5), worker().process_id == own, worker().starts)
 
 
 def test_a_fork_while_other_threads_call(tmp_path):
-    """Locks that another thread holds at that moment are no concern of the child."""
+    """Locks that another thread holds while forking do not block the child."""
     lines = run(
         """
 assert is_right(0)
@@ -109,7 +109,7 @@ print(codes, wrong, worker().process_id == own, worker().starts)
 
 
 def test_everything_else_works_in_a_forked_child(tmp_path):
-    """The threads of the pool and of background compilation, the database of measurements, and the end of the child."""
+    """Thread pool, background compilation, performance database and process exit in a forked child."""
     lines = run(
         """
 import json
@@ -155,7 +155,7 @@ print("parent")
 def test_ctrl_c_interrupts_a_call(tmp_path):
     lines = run(
         """
-# A process that was started in the background ignores the signal.
+# A process started in the background ignores the signal by default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 assert is_right(0)
 for turn in range(3):
@@ -166,7 +166,7 @@ for turn in range(3):
     except KeyboardInterrupt:
         print("interrupted", is_right(turn), worker().process_id != first)
 print("open" if "CIRCUIT_OPEN" in str(lz.explain("norm.rms", np.ones((4, 16), np.float32))) else "closed")
-# Whatever a handler raises ends the call.
+# An exception raised by a handler aborts the call.
 def handler(number, frame):
     raise TimeoutError("the alarm")
 signal.signal(signal.SIGALRM, handler)
@@ -175,7 +175,7 @@ try:
     call(0, kernels.SLEEP)
 except TimeoutError as error:
     print(error)
-# And one that raises nothing does not.
+# A handler that raises nothing does not.
 signal.signal(signal.SIGALRM, lambda number, frame: print("handled"))
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 for turn in range(20):
@@ -189,7 +189,7 @@ for turn in range(20):
 def test_ctrl_c_interrupts_a_start(tmp_path):
     lines = run(
         """
-# A process that was started in the background ignores the signal.
+# A process started in the background ignores the signal by default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:

@@ -1,4 +1,4 @@
-"""Diffusers' models with our attention: the same images as with torch's own."""
+"""Diffusers models with LayerZero's attention give the same images as with torch's."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def seeded():
 
 
 def counted(monkeypatch):
-    """How often our attention is called."""
+    """Counts the calls of LayerZero's attention."""
     calls = []
     attention = lz.attention
     monkeypatch.setattr(lz, "attention", lambda *arguments, **keywords: (calls.append(1), attention(*arguments, **keywords))[1])

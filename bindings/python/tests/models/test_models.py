@@ -1,4 +1,4 @@
-"""Tiny models with random weights: attention by us gives what attention by torch gives, prompt by prompt, token by token."""
+"""Tiny models with random weights: LayerZero's attention gives the same logits and tokens as torch's."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def model(name, implementation):
 
 
 def pair(name):
-    # Torch's attention has no soft cap, so Gemma is held to the plain formula.
+    # torch's attention has no soft cap, so Gemma is compared with the eager formula.
     return model(name, "eager" if name == "gemma2" else "sdpa"), model(name, "layerzero")
 
 
@@ -59,7 +59,7 @@ def test_logits(name):
     ids, mask = prompts()
     torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-4)
     expected, actual = (one(ids, attention_mask=mask).logits for one in (theirs, ours))
-    # What is padding has no meaning.
+    # Padded positions are ignored.
     torch.testing.assert_close(actual[mask == 1], expected[mask == 1], rtol=1e-4, atol=1e-4)
 
 

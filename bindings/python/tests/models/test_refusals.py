@@ -1,4 +1,4 @@
-"""What the attention of the integration cannot state is refused, or computed by the model itself, and says so."""
+"""Attention that the integration cannot express is refused, or computed by the model itself with a warning."""
 
 import copy
 import warnings
@@ -110,7 +110,7 @@ def test_attention_sinks_are_computed():
 
 
 def test_differing_formula_uses_the_models_own():
-    """The formula of GPT-OSS has sinks even where no keyword says so."""
+    """The formula of GPT-OSS has attention sinks even if no keyword passes them."""
     module = attention(built(gpt_oss(), "layerzero"))
     source = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
     expected = source.eager_attention_forward(module, *tensors(), None, scaling=0.3)[0]

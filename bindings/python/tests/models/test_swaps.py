@@ -1,4 +1,4 @@
-"""Norms and rotary embeddings are replaced where they compute what our operations compute, and left alone elsewhere."""
+"""Norms and rotary embeddings are replaced if they compute what the operations compute, and left unchanged otherwise."""
 
 import copy
 import sys
@@ -15,7 +15,7 @@ FUNCTION = "apply_rotary_pos_emb"
 
 @pytest.fixture(autouse=True)
 def own_functions():
-    """Gives Transformers its own functions back."""
+    """Restores the functions of Transformers."""
     torch.manual_seed(0)
     with torch.no_grad():
         yield
@@ -59,7 +59,7 @@ def test_norms_are_detected_by_their_results(factor, dtype):
     model = torch.nn.Sequential(AnyNorm(factor)).to(dtype)
     swaps = integration.swap_norms(model)
     assert swaps.swapped == ["0"] and not swaps.left and len(swaps) == 1
-    # Weights that are loaded later count.
+    # Weights that are loaded later are used.
     model.load_state_dict({"0.weight": torch.linspace(-1, 2, 12).to(dtype)}, assign=True)
     expected = AnyNorm.forward(model[0], x(dtype))
     found = model(x(dtype))
@@ -164,7 +164,7 @@ def test_other_tables_use_the_models_own_function():
     own = getattr(source, FUNCTION)
     integration.swap_rope(model)
     q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
-    # The halves of these tables differ, which one angle for each pair cannot state.
+    # The halves of these tables differ, which one angle per pair cannot express.
     cos, sin = torch.randn(1, 5, 8), torch.randn(1, 5, 8)
     with pytest.warns(UserWarning, match="modeling_llama rotates differently"):
         found = getattr(source, FUNCTION)(q, k, cos, sin)

@@ -1,4 +1,4 @@
-"""Files that other kernels than our own once encoded, or that could not be loaded: the tokens are those of the library."""
+"""Tokenizer files that were once encoded differently or could not be loaded: the tokens are those of the library."""
 
 from pathlib import Path
 

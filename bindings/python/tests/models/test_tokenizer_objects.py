@@ -1,4 +1,4 @@
-"""Objects of other libraries: the answer is the object's current one, whatever it is called and whatever was changed."""
+"""Tokenizer objects of other libraries: the result matches the object's current state, whatever its name."""
 
 import gc
 import json
@@ -94,7 +94,7 @@ def test_wrapped_tokenizer_detects_changes(fast, change):
     wrapped, inner = integration.wrap(fast), fast.backend_tokenizer
     ids = wrapped(text)["input_ids"]
     assert ids == inner.encode(text).ids
-    # Many calls, so that no comparison with the library hides a stale answer.
+    # Many calls, so that no validation against the library hides a stale result.
     for _ in range(5):
         wrapped(text)
     CHANGES[change](inner)

@@ -1,4 +1,4 @@
-"""Transformers' fast tokenizers with LayerZero underneath, and the Python packages of others as kernels."""
+"""Transformers' fast tokenizers with LayerZero underneath, and tokenizer packages as kernels."""
 
 import os
 import subprocess
@@ -93,7 +93,7 @@ print(PreTrainedTokenizerFast(tokenizer_file={str(DATA / "gpt2.json")!r})("hello
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def model(request, tmp_path_factory):
-    """A model of SentencePiece, trained here on a real text in many languages."""
+    """A SentencePiece model, trained here on a real multilingual text."""
     folder = tmp_path_factory.mktemp("model")
     lines = (DATA / "languages.txt").read_text(encoding="utf-8").splitlines()
     text = [line.strip() for line in lines if line.strip()][::20][:4000]

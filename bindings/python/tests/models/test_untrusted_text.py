@@ -1,4 +1,4 @@
-"""Special tokens that are written in a text: plain text where the caller asks for it, in every entry point."""
+"""Special tokens in untrusted text: encoded as plain text on request, in every entry point."""
 
 import json
 

@@ -1,6 +1,6 @@
-"""FlashInfer's own references in torch, with the cases that it makes for them, against every kernel of ours that claims them.
+"""FlashInfer's torch references, with their own cases, compared with every kernel that claims the call.
 
-Only that part of its wheel is here (`cargo xtask test python-oracles` unpacks it): it needs no card.
+Only that part of its wheel is used (`cargo xtask test python-oracles` unpacks it): it needs no GPU.
 """
 
 import math
@@ -20,7 +20,7 @@ SEEDS = range(3)
 
 
 def held(operation: str, expected: list[Any], at_least: int = 2, **arguments: Any) -> None:
-    """Every kernel that claims the call gives what is expected; nothing is expected of a None."""
+    """Every kernel that claims the call gives the expected results; None is not compared."""
 
     def make() -> dict[str, Any]:
         return {
@@ -48,7 +48,7 @@ def drawn(seed: int) -> Any:
 
 
 def pages(seed: int, page_size: int, lengths: list[int]) -> tuple[Any, Any, int]:
-    """Scattered pages for requests of so many full pages: CSR and how many pages there are."""
+    """Scattered pages for requests with these numbers of full pages: CSR form and the number of pages."""
     generator = torch.Generator().manual_seed(seed)
     total = sum(lengths)
     ids = torch.randperm(total + 3, generator=generator)[:total].to(torch.int32)
@@ -138,7 +138,7 @@ def test_norms(dtype: Any) -> None:
     held("norm.rms", [norm._rmsnorm_reference(x, weight)], x=x, weight=weight, eps=1e-6)
     held("norm.rms", [norm._gemma_rmsnorm_reference(x, weight)], x=x, weight=weight, eps=1e-6, weight_offset=1.0)
     held("norm.layer", [norm._layernorm_reference(x, weight, bias)], x=x, weight=weight, bias=bias, eps=1e-6)
-    # Theirs does not round the sum; ours does, as the residual stream that goes on.
+    # Their sum is not rounded; ours is, as the residual stream that is passed on.
     expected = norm._fused_add_rmsnorm_reference(x, residual, weight)
     held("norm.rms.add", [expected], x=x, residual=residual, weight=weight, eps=1e-6)
 
@@ -222,13 +222,13 @@ def test_sampling_stays_within_the_kept_tokens(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_deterministic_speculative_sampling(seed: int) -> None:
-    """Their reference decides without drawing; where ours must decide alike whatever it draws, both agree."""
+    """Their reference is deterministic; both agree where the result does not depend on the random numbers."""
     generator = torch.Generator().manual_seed(110 + seed)
     batch, length, vocab = 16, 4, 50
     tokens = torch.randint(vocab, (batch, length), generator=generator, dtype=torch.int32)
     draft = torch.rand(batch, length, vocab, generator=generator)
     draft /= draft.sum(-1, keepdim=True)
-    # The target has all its weight on one token: the draft's own, which is accepted, or another, which is emitted.
+    # The target has all its probability on one token: the draft's, which is accepted, or another, which is emitted.
     wanted = torch.randint(vocab, (batch, length + 1), generator=generator)
     agrees = torch.rand(batch, length, generator=generator) < 0.6
     wanted[:, :length] = torch.where(agrees, tokens.long(), wanted[:, :length])

@@ -1,4 +1,4 @@
-"""The node tests of ONNX 1.23: each that an operation of ours can state, through `lz.ops` and every kernel that claims it."""
+"""The node tests of ONNX 1.23: each that an operation can express, through `lz.ops` and every kernel that claims it."""
 
 import pytest
 
@@ -6,12 +6,12 @@ pytest.importorskip("onnx")
 from every_kernel import assert_near, hold  # noqa: E402
 from onnx_nodes import Node, Unstated, nodes, statements  # noqa: E402
 
-# The suite's own, for what is ours; what other libraries compute in fewer bits is held to what the operations allow them.
+# The suite's own tolerances for our kernels; kernels of other libraries with reduced precision have those of the operations.
 TOLERANCE = {"float32": (1e-3, 1e-7), "float16": (1e-3, 1e-7), "bfloat16": (2**-6, 1e-7)}
 OTHERS = {"float32": (1e-3, 1e-6), "float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 NODES = list(nodes())
 
-# What cannot be stated, by operator: how many cases, and why. A number that changes is a case lost or won.
+# Cases that cannot be expressed, by operator: how many, and why. A changed number is a case lost or gained.
 UNSTATED: dict[str, dict[str, int]] = {
     "Cast": {
         "a cast between types of which none is a format of ours and the other a float": 36,

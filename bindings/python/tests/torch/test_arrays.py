@@ -1,4 +1,4 @@
-"""numpy arrays and buffers for torch's kernels of the host: whatever a kernel claims it computes, whatever the memory is like."""
+"""numpy arrays and buffers with torch's host kernels: every kernel computes what its descriptor claims, for any memory layout."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def spread(array):
 
 
 def repeated(array):
-    """One row for all, of stride 0."""
+    """One row broadcast to all, with stride 0."""
     return np.broadcast_to(array[:1], array.shape)
 
 
@@ -54,7 +54,7 @@ VARIANTS = {
 
 
 def result(operation, kernel, arguments):
-    """What a kernel computes; nothing where the call is wrong or the kernel does not claim it."""
+    """The results of a kernel; None if the call is invalid or the kernel declines it."""
     lz.lock(operation, kernel)
     try:
         assert lz.which(operation, **arguments).kernel_id == kernel
@@ -86,7 +86,7 @@ def test_kernels_compute_what_their_descriptors_claim(kernel, operation):
     for variant, change in VARIANTS.items():
         for chosen in (arrays, *([name] for name in arrays)):
             if variant == "a buffer" and chosen is not arrays:
-                continue  # A call has tensors of one kind.
+                continue  # All tensors of a call are of one kind.
             made = dict(arguments)
             for name in arrays:
                 value = arguments[name].copy()

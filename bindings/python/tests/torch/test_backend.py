@@ -1,4 +1,4 @@
-"""Torch's own functions as kernels: each held to the reference, on the host, wherever it claims a call."""
+"""torch's functions as kernels: each is compared with the reference, on the host, for every call that it claims."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def flat(value):
 
 
 def check(operation, kernel, make):
-    """Calls with the kernel and with the reference; `make` gives fresh arguments each time."""
+    """Results of the kernel and of the reference; `make` creates fresh arguments each time."""
     function = getattr(lz.ops, operation.replace(".", "_"))
     found = []
     for chosen in (kernel, f"reference.{operation}"):
@@ -74,7 +74,7 @@ def test_sample_of_each_operation(kernel, operation, dtype):
         single = False
         made = []
         for at, value in enumerate(arguments):
-            # The lse of partial results and the scales of weights have single precision whatever the values have.
+            # The lse of partial results and the scales of weights are float32 whatever the dtype of the values.
             single = (operation, at) in (("attention.state.merge", 1), ("mlp.linear.weight_only", 2))
             made.append(tensor(value))
         single = False
@@ -100,7 +100,7 @@ def prefill_cases():
 
 
 def prefills():
-    """Each kernel with each case that its operation has: an encoder's keys stand in no order."""
+    """Each kernel with each case of its operation; cross attention has no causal order."""
     for kernel, operation in ATTENTION:
         for name, case in prefill_cases():
             ordered = case.keys() - {"mask", "sm_scale", "layout"}
@@ -246,7 +246,7 @@ def test_disabled_onednn_declines_and_doctor_reports_it():
             assert state()["oneDNN"] == "disabled"
             with pytest.raises(lz.LayerZeroError, match="is disabled"):
                 lz.ops.mlp_linear(x, weight)
-        # A caller's choice is no failure of the kernel.
+        # The caller's setting is not a failure of the kernel.
         torch.testing.assert_close(lz.ops.mlp_linear(x, weight), F.linear(x, weight))
     finally:
         lz.unlock("mlp.linear")

@@ -1,4 +1,4 @@
-"""`torch.ops.layerzero`: torch's own checks of each operation, and graphs that contain them."""
+"""`torch.ops.layerzero`: torch's opcheck of each operation, and graphs that contain operations."""
 
 import sys
 
@@ -21,7 +21,7 @@ def as_torch(value):
 
 def sample(name):
     arguments, keywords = SAMPLES[name]
-    # The order of the signature, so that keywords that are tensors come by position too.
+    # In the order of the signature, so that tensors passed by keyword become positional.
     return tuple(map(as_torch, arguments)), {key: as_torch(value) for key, value in keywords.items()}
 
 
@@ -30,7 +30,7 @@ def results(value):
 
 
 def overload(name, *, writes):
-    """The overload that the sample means, and what it is called with."""
+    """The overload for the sample, and its arguments."""
     arguments, keywords = sample(name)
     made = results(getattr(lz.ops, name)(*arguments, **keywords))
     arguments, keywords = sample(name)
@@ -74,13 +74,13 @@ def test_compiled_call_gives_the_same_result(name):
     again, keywords_again = sample(name)
     actual = results(compiled(*again, **keywords_again))
     assert len(actual) == len(expected)
-    # What is changed in place must be changed here too.
+    # In-place changes must happen here too.
     for one, other in zip([*expected, *arguments], [*actual, *again]):
         torch.testing.assert_close(one, other)
 
 
 class Block(torch.nn.Module):
-    """A block as models have it: norm, attention with grouped queries, a residual stream, a gated feed-forward."""
+    """A transformer block: norm, grouped-query attention, residual stream, gated MLP."""
 
     def __init__(self):
         super().__init__()
@@ -147,7 +147,7 @@ def test_gradients_are_refused_in_graphs():
 
 
 def test_wrong_overload_names_the_right_one():
-    # torch knows no exceptions but its own of what is not written in Python.
+    # torch raises its own exceptions for kernels that are not written in Python.
     with pytest.raises((ValueError, RuntimeError), match="scale_out"):
         torch.ops.layerzero.quantize.default(torch.randn(2, 4), format="int8", granularity="tensor")
 
@@ -156,7 +156,7 @@ def test_failure_reports_its_cause():
     x, w = torch.randn(2, 4), torch.randn(3)
     with pytest.raises(RuntimeError, match="AXIS_MISMATCH"):
         torch.ops.layerzero.norm_rms.default(x, w)
-    # And leaves nothing behind.
+    # No exception stays set.
     right = torch.ops.layerzero.norm_rms.default(x, torch.ones(4))
     assert torch.equal(right, lz.ops.norm_rms(x, torch.ones(4)))
 
@@ -176,7 +176,7 @@ def test_tensors_are_released():
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
 def test_threads_without_the_gil_can_call():
-    """TorchScript runs forks on threads of its own, which Python has never seen."""
+    """TorchScript runs forks on its own threads, which Python does not know."""
 
     def norm(x: torch.Tensor, weight: torch.Tensor):
         return torch.ops.layerzero.norm_rms(x, weight)

@@ -23,7 +23,7 @@ distributed.record()
 x = torch.ones(4, 64)
 """
 
-# Whoever leaves first takes the store from the others, whose threads may still be asking it.
+# The rank that hosts the store must exit last, because threads of other ranks may still use it.
 EPILOGUE = """
 dist.barrier()
 dist.destroy_process_group()
@@ -52,7 +52,7 @@ def test_ranks_with_equal_decisions_agree():
     code = """
 lz.ops.norm_rms(x)
 if rank == 1:
-    lz.ops.activation_relu(x)  # A call that the other did not make is no disagreement.
+    lz.ops.activation_relu(x)  # A call that the other rank did not make is no disagreement.
 found = distributed.verify()
 assert found.agrees and not found.disagreements
 """

@@ -1,4 +1,4 @@
-"""What `help` says of an operation can be done: the call of every example is one that the operation accepts."""
+"""The example in every operation's docstring is a valid call."""
 
 import functools
 import textwrap

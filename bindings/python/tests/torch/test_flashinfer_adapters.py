@@ -1,5 +1,5 @@
-"""FlashInfer's adapters without FlashInfer: a stand-in computes what the library would, with its conventions, on the host. What it is
-planned with, given and made of must come out as the operations define it."""
+"""FlashInfer's adapters without FlashInfer: a stub computes on the host what the library would, with its
+conventions. Plans, arguments and results must match what the operations define."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ LN2 = 0.6931471805599453
 
 
 def attend(q, k, v, causal=False, window_left=-1, soft_cap=0.0, sm_scale=1.0):
-    """One request, ``q [m, heads, d]``: output and lse to base 2, as the library gives them."""
+    """One request, ``q [m, heads, d]``: output and base-2 lse, as the library returns them."""
     group = q.shape[1] // k.shape[1]
     keys, values = (one.float().repeat_interleave(group, 1).transpose(0, 1) for one in (k, v))
     scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * sm_scale
@@ -35,7 +35,7 @@ def attend(q, k, v, causal=False, window_left=-1, soft_cap=0.0, sm_scale=1.0):
 
 
 class Wrapper:
-    """What all wrappers do: remember a plan, count how often it is made, and hand everything to a compiled module."""
+    """The common part of all wrapper stubs: stores a plan, counts plans, and passes everything to a compiled module."""
 
     plans = runs = 0
 
@@ -119,7 +119,7 @@ class Latents(Wrapper):
 
 
 class Single:
-    """A compiled module: it takes rows of results for dense."""
+    """A compiled module stub: it assumes contiguous output rows."""
 
     def run(self, q, k, v, scratch, out, lse, mask_mode, layout, window_left, mask, slopes, soft_cap, sm_scale, *_):
         assert out.is_contiguous() and (mask, slopes, layout) == (None, None, 0)
@@ -276,13 +276,13 @@ def test_plan_is_made_anew_after_a_table_is_written(adapters):
     call["kv_last_page_len"].fill_(1)
     after = function(*inputs, None, **params)
     assert Wrapper.plans == 2 and not torch.allclose(before, after)
-    # Other queries over the same tables need no other plan.
+    # Other queries over the same tables need no new plan.
     function(inputs[0] * 2, *inputs[1:], None, **params)
     assert Wrapper.plans == 2
 
 
 def test_sampling_operations_have_separate_random_streams(adapters):
-    """The library takes the same numbers for all of its samplers, so that a draft and its verification would share them."""
+    """The library uses the same random numbers for all samplers, so a draft and its verification would be correlated."""
     rest = sys.modules["layerzero.backends.flashinfer._rest"]
     streams = (rest._TOPK, rest._TOPP, rest._SPECULATIVE)
     params = [rest._draws(stream, 5, 9, None, None, "cpu") for stream in streams]

@@ -1,5 +1,5 @@
-"""Adapters for GPUs, as far as a host can hold them: kernels in Triton interpreted and compiled for a card that is
-not here, plans of FlashInfer by when they are made anew."""
+"""GPU adapters tested on the host: Triton kernels interpreted and compiled for an absent GPU, and reuse of
+FlashInfer plans."""
 
 import importlib
 import importlib.util
@@ -88,7 +88,7 @@ from layerzero.backends import triton
 for id, function in triton.KERNELS.items():
     operation = id.removeprefix("triton.")
     lz.register_kernel(operation=operation, id=f"interpreted.{operation}", backend="interpreted")(lambda *a, f=function, **k: f(*a, **k))
-    # Of formats only one in three is for the interpreter, and half of a dozen ways to run it are tried.
+    # The interpreter is slow: one in three formats, and half a dozen variants, are run.
     for seed in range(40 if "quantize" in operation else 3):
         call = small(operation, "f32", seed)
         # The interpreter does not round to 8 bits as devices do.
@@ -113,7 +113,7 @@ def test_interpreted_triton_kernels_agree_with_the_reference():
 
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
 def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
-    """torch's function for GPUs, in whose place one computes on the host what it is documented to."""
+    """Replaces torch's GPU function with a host implementation of its documented behavior."""
     asked = []
 
     def flash(q, k, v, dropout, is_causal, *, scale):
@@ -146,7 +146,7 @@ def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
 
 @pytest.fixture
 def plans(monkeypatch):
-    """The module without the library that the package beside it needs."""
+    """Loads the module without the library that its package imports."""
     path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
     spec = importlib.util.spec_from_file_location("plans_alone", path)
     module = importlib.util.module_from_spec(spec)
@@ -169,7 +169,7 @@ def test_plan_is_reused_only_for_the_same_unwritten_tensors(plans):
 
     first = ask(table)
     assert ask(table) is first and len(made) == 1
-    # An equal tensor is another one, whatever lies at its address.
+    # An equal tensor is a different one, even at the same address.
     ask(table.clone())
     assert len(made) == 2
     ask(table)
@@ -204,7 +204,7 @@ def test_plan_handle_plans_once_with_its_own_workspace(plans, monkeypatch):
     run = kernel.plan(x, table, scale=2.0)
     assert made == [[0, 1, 2]] and ran == []
     assert run(x, table, scale=2.0).tolist() == [2, 2] and ran[-1].memory.numel() == 64
-    # Neither other values nor other tensors are planned again: that is the caller's to ask for.
+    # A handle does not plan again for other values or tensors: that is the caller's responsibility.
     table.add_(1)
     run(x, table.clone(), scale=2.0)
     assert len(made) == 1 and ran[-1] is ran[0]
@@ -220,7 +220,7 @@ def test_plan_handle_plans_once_with_its_own_workspace(plans, monkeypatch):
 
 
 def test_workspace_is_not_in_a_graph_pool(monkeypatch):
-    """Kept memory is asked for by another thread, whose allocations no capture has redirected; a capture's own is not kept."""
+    """Long-lived memory is allocated by another thread, whose allocations no capture redirects; memory of a capture is not cached."""
     path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
     spec = importlib.util.spec_from_file_location("plans_alone", path)
     module = importlib.util.module_from_spec(spec)
@@ -277,9 +277,9 @@ def test_recipe_is_called_only_on_a_plan_miss(plans):
     one, other = torch.arange(4), torch.arange(4)
     first = ask(1, one)
     assert ask(1, one) is first and asked == [1]
-    # Other facts that come to the same plan: it is found after all, and at once from then on.
+    # Another call key with the same plan: found through the plan, and directly from then on.
     assert ask(2, one) is first and ask(2, one) is first and asked == [1, 2]
-    # The wrapper is planned for another table: the first plan does not stand any more, by whatever it is looked for.
+    # The wrapper is planned for another table: the first plan is invalid, whichever key finds it.
     second = ask(1, other)
     assert second.wrapper == "wrapper" and first.versions is None and not first.watched
     assert ask(1, one) is not first and ask(2, one).empty == 1
@@ -300,7 +300,7 @@ def test_flashinfer_module_depends_on_the_call():
 
 
 class _Compiled:
-    """What Triton gives back after a launch, in the form of 3.6."""
+    """What Triton 3.6 returns after a launch."""
 
     function, packed_metadata = 77, ("packed",)
 
@@ -357,7 +357,7 @@ def test_largest_block_of_a_gpu(monkeypatch):
     fake = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", fake)
     assert _device_memory.largest_block(0) == 64 and _device_memory.inactive_bytes(0) == 128
-    # What nobody uses can go back to the driver and come from there in one piece.
+    # Unused segments can be released to the driver and allocated as one block.
     segments.append(segment(0, 40))
     assert _device_memory.largest_block(0) == 10 + 32 + 40
     cuda.is_initialized = lambda: False

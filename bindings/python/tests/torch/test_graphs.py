@@ -1,4 +1,4 @@
-"""Trials of captures, as far as a host can hold them: what is sent to the process that tries, what is found there, what becomes of it."""
+"""CUDA graph capture trials tested on the host: the calls sent to the trial process, its results, and their use."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def test_pack_keeps_values_of_tables_and_shapes_of_the_rest(tmp_path):
     made = arrived["k_cache"]
     assert (made.shape, made.stride(), made.dtype) == (cache.shape, cache.stride(), cache.dtype)
     assert made.std() > 0.5 and not torch.equal(made, cache)
-    # Values of floats do not travel, however many there are.
+    # Values of floating-point tensors are not sent.
     assert (tmp_path / "calls").stat().st_size < 4096
 
 
@@ -36,7 +36,7 @@ def test_pack_keeps_values_of_tables_and_shapes_of_the_rest(tmp_path):
         ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays allocated 2097152"),
         ({"kept": 0, "grown": 0, "off": 0.5}, "differs by 0.5"),
         ({"kept": 0, "grown": 0, "off": float("nan")}, "differs by nan"),
-        # Memory that comes back, or results that were there before, are nobody's fault.
+        # Released memory, or results that existed before, are not a problem.
         ({"kept": -512, "grown": -512, "off": 0.0}, None),
     ],
 )
@@ -60,7 +60,7 @@ def test_difference_is_relative_and_handles_nan():
 
 @pytest.fixture
 def kernels():
-    """Three kernels of a GPU that need none, of which one says nothing about captures."""
+    """Kernels registered as GPU kernels, one of which is not marked as safe for capture."""
     for name, safe in (("good", True), ("leaky", True), ("silent", False), ("fatal", True)):
         lz.register_kernel(
             operation="activation.relu", id=f"trial.{name}", backend="trial", platform="cpu", priority=90, cuda_graph_safe=safe
@@ -92,12 +92,12 @@ def test_passing_kernels_are_marked_and_crashes_are_reported(kernels, monkeypatc
     assert found["trial.good"] is None and found["trial.leaky"] == "it keeps 512 bytes"
     assert found["trial.fatal"] == "the trial process ended with -11"
     assert marked == [("trial.good", "activation.relu")]
-    # After the fatal one the rest is tried by another process.
+    # After the crash the rest is tried by another process.
     assert len(asked) == 2 and "trial.fatal" not in asked[1] and len(asked[0]) > len(asked[1])
 
 
 def test_trial_process_reads_its_calls(tmp_path):
-    """On a machine without a GPU every trial fails, by name and not by silence."""
+    """On a machine without a GPU every trial fails with a reason."""
     if torch.cuda.is_available():
         pytest.skip("trials succeed here")
     _graphs.pack([("activation.relu", {"x": torch.ones(8)})], tmp_path / "calls")

@@ -1,4 +1,4 @@
-"""Keys and values kept in four ways: the same answers, and what growing costs."""
+"""The four KV-cache strategies: equal results, and the cost of growing."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def tokens(count, generator):
 
 
 def expected(q, rows):
-    """By the definition, one sequence after the other."""
+    """Attention by its definition, one sequence after the other."""
     results = []
     for query, (k, v) in zip(q, rows, strict=True):
         keys, values = (one.repeat_interleave(q.shape[1] // 2, 1).transpose(0, 1) for one in (k, v))
@@ -55,7 +55,7 @@ def test_every_strategy_attends_to_what_was_appended(strategy, heads):
     assert cache.lengths == [45, 57, 170]
     q = torch.randn(3, heads, 16, generator=generator)
     torch.testing.assert_close(cache.attend(q), expected(q, rows))
-    # Another sequence in the place of one.
+    # A new sequence in the row of a released one.
     cache.release(2)
     k, v = tokens(9, generator)
     cache.extend(2, k, v)
@@ -111,7 +111,7 @@ def test_default_strategy_is_the_setting():
 
 
 class FakeDriver:
-    """What the driver is told, and a heap in its place."""
+    """A stub of the driver that records calls and emulates memory."""
 
     def __init__(self, granularity, memory):
         self.granularity, self.memory, self.mapped, self.calls = granularity, memory, {}, []
@@ -147,7 +147,7 @@ def test_device_chunks_are_mapped_once_and_released(monkeypatch):
     assert driver.calls.count("cuMemCreate") == driver.calls.count("cuMemRelease") == driver.calls.count("cuMemSetAccess") == 3
     with pytest.raises(MemoryError):
         memory.map(3 * chunk, 9 * chunk)
-    # What was mapped before memory ran out stays, and a smaller wish is fulfilled.
+    # Chunks that were mapped before memory ran out stay mapped, and a smaller request succeeds.
     assert memory.mapped == 5 * chunk
     driver.calls.clear()
     memory.unmap(2 * chunk, 5 * chunk)

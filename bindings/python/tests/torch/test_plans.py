@@ -1,4 +1,4 @@
-"""Plans over torch tensors, kernels of torch among them, and what compiled graphs make of operations that can be planned."""
+"""Plans over torch tensors with torch kernels, and compiled graphs of operations that can be planned."""
 
 import copy
 

@@ -1,4 +1,4 @@
-"""What is used of other packages although they do not publish it: listed, checked against what is installed, and dispensable."""
+"""Private interfaces of other packages: listed, checked against the installed versions, and optional."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ from layerzero import _native  # noqa: E402
 
 PACKAGE = pathlib.Path(lz.__file__).parent
 PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs" / "private-interfaces.md"
-# Underscored, and documented by Python all the same.
+# Underscored, but documented by Python.
 DOCUMENTED = {"_asdict", "_replace", "_fields"}
 
 
@@ -29,7 +29,7 @@ def root(node):
 
 
 def foreign_attributes():
-    """Underscored attributes of objects that are not the package's own, with where each is used."""
+    """Underscored attributes of objects of other packages, with their locations."""
     found = {}
     for file in PACKAGE.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(file.read_text())))
@@ -80,7 +80,7 @@ def test_is_neg_declaration_matches_its_use():
     assert "reinterpret_cast<at::Tensor*>(handle)" in handles.read_text()
 
 
-#: Operators of torch that it does not document, as they are called.
+#: Undocumented operators of torch, as they are called.
 OPERATORS = {
     "aten::_scaled_dot_product_flash_attention": (
         "Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, "
@@ -197,7 +197,7 @@ table[0] = known
 
 
 class _Compiled:
-    """What Triton gives back after a launch, as far as its tutorials use it."""
+    """What Triton returns after a launch, as far as its public interface is used."""
 
     packed_metadata = ("packed",)
 
@@ -230,7 +230,7 @@ def test_triton_kernel_runs_through_the_public_interface(monkeypatch):
 
 
 def test_compiled_triton_kernel_runs_on_a_grid_and_a_stream():
-    """The installed Triton's own class, with a launcher that only records: there need not be a card."""
+    """The installed Triton's own class, with a launcher that only records: no GPU is needed."""
     compiler = pytest.importorskip("triton.compiler")
     calls = []
     compiled = compiler.CompiledKernel.__new__(compiler.CompiledKernel)
@@ -242,7 +242,7 @@ def test_compiled_triton_kernel_runs_on_a_grid_and_a_stream():
     finally:
         # There is nothing to unload.
         compiled.module = None
-    # Between them are Triton's hooks.
+    # Triton's hooks are in between.
     ((*before, _, _, _, first, second, third, fourth),) = calls
     assert before == [5, 2, 1, 1003, 77, ("packed",)] and (first, second, third, fourth) == (10, 20, 4, 16)
 

@@ -1,4 +1,4 @@
-"""Every kind of torch tensor is read right or refused, whichever interface of torch it is read through."""
+"""Every kind of torch tensor is read correctly or refused, through each of torch's interfaces."""
 
 import os
 import pathlib
@@ -155,7 +155,7 @@ def test_tensors_without_plain_memory_are_refused_in_every_position(name):
     tensor = without_memory()[name]
     codes = "ARGUMENT_KIND|NULL_DATA|DTYPE|NESTED_TENSOR_UNSUPPORTED"
     if name == "jagged":
-        # It computes by __torch_dispatch__, which says itself that it cannot do this.
+        # It implements __torch_dispatch__, which raises for this.
         with pytest.raises((lz.ValidationError, RuntimeError, NotImplementedError)):
             lz.ops.norm_rms(tensor)
     else:
@@ -256,7 +256,7 @@ def test_reading_keeps_no_reference():
     ids=["published", "exchange functions alone", "capsules"],
 )
 def test_published_interfaces_alone_pass_this_file(hidden, expected):
-    """What is not in an older torch is hidden from a fresh process while layerzero looks for it."""
+    """Hides interfaces that older releases of torch lack from a fresh process while layerzero looks them up."""
     program = f"""
 import sys
 import pytest

@@ -1,4 +1,4 @@
-"""Torch tensors: results of their own kind, `out=`, and every tensor that must not reach a kernel."""
+"""torch tensors: outputs of the same kind, `out=`, and tensors that must not reach a kernel."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ def test_results_are_torch_tensors_of_the_same_dtype(dtype):
 
 
 def test_torch_without_the_stable_abi_allocates_with_new_empty():
-    """Of torch before 2.14 nothing is here, so its library is hidden from a fresh process while it is looked for."""
+    """torch before 2.14 is not installed, so its library is hidden from a fresh process while layerzero looks it up."""
     program = """
 import torch
 import layerzero as lz
@@ -120,11 +120,11 @@ def test_fake_tensors_never_reach_a_kernel():
     x, w = tensors()
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
-        # No kernel runs: torch asks what the result would be.
+        # No kernel runs: torch infers the output.
         promised = lz.ops.norm_rms(fake, mode.from_tensor(w))
         assert type(promised) is type(fake) and promised.shape == x.shape and promised.dtype == x.dtype
         y = lz.ops.norm_rms(x, w)
-    # Real tensors have real results, whatever the mode.
+    # Real tensors give real results in any mode.
     assert type(y) is torch.Tensor
     torch.testing.assert_close(y, reference(x, w))
     assert refused("ARGUMENT_KIND", x, w, out=fake).reasons[0].argument == "output"

@@ -1,4 +1,4 @@
-"""torch's attention behind its dispatcher, and views made without it: as far as a host has them, against torch's own."""
+"""torch's attention called through its C ABI, and views created natively, compared with torch on the host."""
 
 import pytest
 
@@ -11,7 +11,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import _native  # noqa: E402
 
 PARAMS = {"window_left": -1, "soft_cap": 0.0, "return_lse": False}
-# torch's records are looked at when its first tensor comes.
+# torch's interfaces are looked up when its first tensor is read.
 lz.ops.norm_rms(torch.ones(1, 8), torch.ones(8))
 
 

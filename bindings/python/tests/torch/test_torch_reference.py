@@ -1,5 +1,5 @@
-"""The references of devices, held on the host to the references of the host: the same functions and the same descriptor, so that only the
-device differs on a card."""
+"""The torch reference, compared on the host with the host reference: the same functions and the same
+descriptor, so that on a GPU only the device differs."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def on_the_host():
 
 
 def made(operation, kernel, call):
-    """What a kernel makes of a copy of a call, and what it changed."""
+    """The results of a kernel for a copy of a call, and its in-place changes."""
     own = {name: value.clone() if isinstance(value, torch.Tensor) and name in WRITTEN else value for name, value in call.items()}
     lz.lock(operation, kernel)
     try:
@@ -77,7 +77,7 @@ def test_torch_reference_is_deterministic(operation):
 
 
 def test_long_attention_is_computed_in_parts(monkeypatch):
-    """Scores that do not fit into the bound at once give what they give together."""
+    """Scores that exceed the memory bound give the same results in parts."""
     from layerzero.backends.torch_reference import _attention
 
     call = wide("attention.gqa.prefill", "f32", 3) | {"q": torch.randn(2, 7, 4, 16), "k": torch.randn(2, 9, 2, 16), "v": torch.randn(2, 9, 2, 16)}
@@ -91,7 +91,7 @@ def test_long_attention_is_computed_in_parts(monkeypatch):
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name.endswith((".ragged", "prefill.paged"))])
 def test_captured_results_match_uncaptured_ones(monkeypatch, operation):
-    """While a graph is captured nothing may wait for the device, so that all requests are computed at once."""
+    """During capture nothing may synchronize the device, so all requests are computed at once."""
     from layerzero.backends.torch_reference import _attention, _requests
 
     for seed in range(ROUNDS):
@@ -105,7 +105,7 @@ def test_captured_results_match_uncaptured_ones(monkeypatch, operation):
 
 
 def test_torch_reference_works_with_deterministic_algorithms():
-    """A program that forbids torch to be nondeterministic can call every composition."""
+    """A program that forbids nondeterministic torch algorithms can call every reference kernel."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:
