@@ -58,10 +58,10 @@ ROUNDS, TURN, SLOW = 7, 0.02, 0.1
 CLOSE, MORE = (1.02, 1.25), 3
 
 
-def tensor(name, told):
-    shape, dtype = told["shape"], DTYPES[told["dtype"]]
-    if "values" in told:
-        return torch.tensor(told["values"], dtype=dtype).view(shape)
+def tensor(name, case):
+    shape, dtype = case["shape"], DTYPES[case["dtype"]]
+    if "values" in case:
+        return torch.tensor(case["values"], dtype=dtype).view(shape)
     count = math.prod(shape)
     if not dtype.is_floating_point or dtype.itemsize == 1:
         drawn = torch.randint(0, 100, (min(count, 1 << 20),), dtype=torch.uint8)
@@ -104,16 +104,16 @@ def again(operation, arguments, chosen, kernels):
     return medians
 
 
-def work(told):
+def work(case):
     """Multiply-adds, or bytes moved, whichever is larger."""
-    return max(told["flops"], told["bytes"])
+    return max(case["flops"], case["bytes"])
 
 
-def one(told, samples):
-    operation = told["operation"]
-    arguments = {name: tensor(name, value) for name, value in told["tensors"].items()} | told["params"]
+def one(case, samples):
+    operation = case["operation"]
+    arguments = {name: tensor(name, value) for name, value in case["tensors"].items()} | case["params"]
     limits = {"reference.*": REFERENCE_WORK, "cpu.*.scalar": SCALAR_WORK}
-    left_out = [kernels for kernels, most in limits.items() if work(told) > most]
+    left_out = [kernels for kernels, most in limits.items() if work(case) > most]
     lz.configure(deny=left_out)
     data = lz.tune(operation, samples=samples, progress=False, **arguments).to_dict()
     measured = {row["kernel"]: row["median_ns"] for row in data["kernels"] if row["state"] == "measured"}
@@ -123,7 +123,7 @@ def one(told, samples):
     best = min(times, key=times.get)
     return {
         "bench": "tuned",
-        "case": f"{operation} {told['workload']}",
+        "case": f"{operation} {case['workload']}",
         "unit": "ns",
         "candidates": len(measured),
         "left_out": left_out,
@@ -144,16 +144,16 @@ def main(path, flags):
     rows, too_large = [], 0
     with open(path, encoding="utf-8") as file, torch.no_grad():
         for line in file:
-            told = json.loads(line)
-            if not told["operation"].startswith(operations):
+            case = json.loads(line)
+            if not case["operation"].startswith(operations):
                 continue
-            if work(told) > most_work:
+            if work(case) > most_work:
                 too_large += 1
                 continue
             try:
-                row = one(told, samples)
+                row = one(case, samples)
             except lz.LayerZeroError as error:
-                print(f"{told['operation']} {told['workload']}: {error}", file=sys.stderr)
+                print(f"{case['operation']} {case['workload']}: {error}", file=sys.stderr)
                 continue
             rows.append(row)
             if as_json:

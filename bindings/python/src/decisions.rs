@@ -54,10 +54,10 @@ fn solve<'py>(
     }
     let problem = Problem { model_id: model, works, outside_is_error, compile };
     let mut progress = |progress: &SolveProgress<'_>| {
-        let heard = on_progress.map_or(Ok(()), |on_progress| {
+        let outcome = on_progress.map_or(Ok(()), |on_progress| {
             on_progress.call1((progress.done, progress.total, progress.operation)).map(drop)
         });
-        if heard.is_err() || py.check_signals().is_err() {
+        if outcome.is_err() || py.check_signals().is_err() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())

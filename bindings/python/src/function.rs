@@ -53,7 +53,7 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// The object is one of ours.
+/// The object is an `Operation` function object of this module.
 unsafe fn entry_of(object: *mut ffi::PyObject) -> &'static Entry {
     // SAFETY: promised by the caller.
     unsafe { (*object.cast::<Function>()).entry }

@@ -157,8 +157,8 @@ fn compile_cold<'py>(
             all.compiled.extend(report.compiled);
             all.failed.extend(report.failed);
             all.already_warm += report.already_warm;
-            let heard = on_progress.map(|on_progress| on_progress.call1((done, items.len(), name)));
-            if heard.is_some_and(|heard| heard.is_err()) || py.check_signals().is_err() {
+            let outcome = on_progress.map(|on_progress| on_progress.call1((done, items.len(), name)));
+            if outcome.is_some_and(|outcome| outcome.is_err()) || py.check_signals().is_err() {
                 stop.store(1, Ordering::Relaxed);
             }
         }

@@ -64,14 +64,14 @@ fn tune<'py>(
             options.turn_time = Duration::ZERO;
         }
         let mut report = |progress: &Progress<'_>| {
-            let heard = match (progress, on_progress) {
+            let outcome = match (progress, on_progress) {
                 (Progress::Sampled { kernel, ns, done, most }, Some(on_progress)) => {
                     on_progress.call1((*kernel, *ns, *done, *most)).map(drop)
                 }
                 _ => Ok(()),
             };
             // A signal, or an exception of the progress callback, stops the measurement.
-            if heard.is_err() || py.check_signals().is_err() {
+            if outcome.is_err() || py.check_signals().is_err() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())

@@ -46,16 +46,16 @@ fn register_kernel(
     function: &Bound<'_, PyAny>,
     description: &Bound<'_, PyDict>,
 ) -> PyResult<()> {
-    let said: Description = description.extract()?;
-    let info = operation(&said.operation)?;
+    let kernel: Description = description.extract()?;
+    let info = operation(&kernel.operation)?;
     let platforms =
         [Platform::Cpu, Platform::Cuda, Platform::Rocm, Platform::Hpu, Platform::Xpu, Platform::Metal];
     let platform =
-        platforms.into_iter().find(|platform| platform.to_string() == said.platform).ok_or_else(|| {
-            wrong("platform", &said.platform, &platforms.map(|platform| platform.to_string()).join(", "))
+        platforms.into_iter().find(|platform| platform.to_string() == kernel.platform).ok_or_else(|| {
+            wrong("platform", &kernel.platform, &platforms.map(|platform| platform.to_string()).join(", "))
         })?;
-    let mut spec = KernelSpec::new(&said.id, &info.name, &said.backend, &said.version, platform);
-    for (variable, names) in &said.dtypes {
+    let mut spec = KernelSpec::new(&kernel.id, &info.name, &kernel.backend, &kernel.version, platform);
+    for (variable, names) in &kernel.dtypes {
         let mut dtypes = Vec::new();
         for name in names {
             let all = || DType::ALL.map(DType::long_name).join(", ");
@@ -63,23 +63,23 @@ fn register_kernel(
         }
         spec = spec.dtype(variable, &dtypes);
     }
-    for (check, code) in said.limits {
+    for (check, code) in kernel.limits {
         let code = ReasonCode::parse(&code)
             .ok_or_else(|| PyValueError::new_err(format!("unknown reason code {code:?}")))?;
         spec.limits.push(Limit { check, code });
     }
-    spec.strides = match said.strides.as_str() {
+    spec.strides = match kernel.strides.as_str() {
         "any" => StrideNeeds::Any,
         "last_dense" => StrideNeeds::LastDense,
         "contiguous" => StrideNeeds::Contiguous,
         other => return Err(wrong("stride requirement", other, "any, last_dense, contiguous")),
     };
-    spec.layouts = said.layouts;
-    spec.priority = said.priority;
-    spec.deterministic = said.deterministic;
-    spec.cuda_graph_safe = said.cuda_graph_safe;
-    spec.reduced_precision = said.reduced_precision;
-    spec.writes_into_output = said.writes_into_output;
+    spec.layouts = kernel.layouts;
+    spec.priority = kernel.priority;
+    spec.deterministic = kernel.deterministic;
+    spec.cuda_graph_safe = kernel.cuda_graph_safe;
+    spec.reduced_precision = kernel.reduced_precision;
+    spec.writes_into_output = kernel.writes_into_output;
     worker::refuse_reserved(py, &spec.id, &spec.backend)?;
     let module = worker::module_of(function);
     if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
@@ -87,7 +87,7 @@ fn register_kernel(
         return engine()?.register([entry]).map_err(|error| raise(py, &error));
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
-    let hosted = Hosted::new(function, said.writes_into_output, params)?;
+    let hosted = Hosted::new(function, kernel.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
     engine()?.register([entry]).map_err(|error| raise(py, &error))
 }

@@ -210,10 +210,10 @@ fn unreadable(error: PyErr) -> KernelError {
 /// Refuses a result that differs in kind, dtype, sizes or device from the tensor that it is copied into.
 #[pyfunction]
 fn check_result(name: &str, result: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<()> {
-    let (found, wanted) = (Described::of(result), Described::of(target));
-    if let (Ok(found), Ok(wanted)) = (&found, &wanted) {
-        let (a, b) = (found.import.view(), wanted.import.view());
-        if found.kind == wanted.kind
+    let (found, expected) = (Described::of(result), Described::of(target));
+    if let (Ok(found), Ok(expected)) = (&found, &expected) {
+        let (a, b) = (found.import.view(), expected.import.view());
+        if found.kind == expected.kind
             && a.dtype() == b.dtype()
             && a.shape() == b.shape()
             && a.place() == b.place()
@@ -223,7 +223,7 @@ fn check_result(name: &str, result: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>
     }
     let message = format!(
         "the kernel's result `{name}`: requires {}, found {}",
-        text(&wanted, target),
+        text(&expected, target),
         text(&found, result)
     );
     Err(PyTypeError::new_err(message))

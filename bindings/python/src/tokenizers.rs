@@ -10,8 +10,8 @@ use crate::text::{PyTokenizer, interruptible};
 /// The tokenizer of a tiktoken encoding, from compiled-in ranks.
 #[pyfunction]
 fn tokenizer_of_encoding(py: Python<'_>, name: &str) -> PyResult<PyTokenizer> {
-    let wanted = name.to_owned();
-    match interruptible(py, move || lz_tokenize::encoding(&wanted))? {
+    let encoding = name.to_owned();
+    match interruptible(py, move || lz_tokenize::encoding(&encoding))? {
         None => Err(PyKeyError::new_err(name.to_owned())),
         Some(made) => made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string())),
     }

@@ -68,10 +68,10 @@ class KvCache(ABC):
 
     def _check(self, tokens: int, k: Any, v: Any) -> None:
         for name, given in (("k", k), ("v", v)):
-            wanted = (tokens, self.kv_heads, self.head_dim)
-            if tuple(given.shape) != wanted or given.dtype != self.dtype:
+            expected = (tokens, self.kv_heads, self.head_dim)
+            if tuple(given.shape) != expected or given.dtype != self.dtype:
                 found = f"{list(given.shape)} of {given.dtype}"
-                raise ValueError(f"{name} is {found}, but the cache takes {list(wanted)} of {self.dtype}")
+                raise ValueError(f"{name} is {found}, but the cache takes {list(expected)} of {self.dtype}")
 
     def _add(self, lengths: list[int], rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         if max(lengths) > self.capacity:

@@ -34,11 +34,11 @@ def tokenizer_of_processor(processor: Any) -> _native.Tokenizer:
     """The tokenizer of a ``SentencePieceProcessor``; refused if options of the object change its tokens."""
     tokenizer = tokenizer_of(processor.serialized_model_proto())
     for text in _PROBES:
-        wanted = _native.defined_tokens(tokenizer, text)
+        expected = _native.defined_tokens(tokenizer, text)
         found = [list(processor.encode(text)) for _ in range(2)]
-        if found != [wanted, wanted]:
+        if found != [expected, expected]:
             raise ValueError(
-                f"this {type(processor).__name__} encodes {text!r} as {found[0]}, but its model as {wanted}: options such as "
+                f"this {type(processor).__name__} encodes {text!r} as {found[0]}, but its model as {expected}: options such as "
                 "add_bos, add_eos, reverse, enable_sampling or out_type=str are set; pass a processor without them"
             )
     return tokenizer

@@ -25,9 +25,9 @@ def tokenizer_of(encoding: Any) -> _native.Tokenizer:
         ranks, special = encoding._mergeable_ranks, encoding._special_tokens
         known = _native.tokenizer_of_ranks(list(ranks.items()), list(special.items()), encoding._pat_str)
         for text in (*_PROBES, *(f"a{token} b{token}{token}c" for token in list(special)[:8])):
-            found, wanted = _native.defined_tokens(known, text), encoding.encode(text, allowed_special="all")
-            if found != wanted:
-                message = f"{encoding!r} encodes {text[:24]!r} as {wanted[:8]}, but the tokenizer built from its ranks as {found[:8]}"
+            found, expected = _native.defined_tokens(known, text), encoding.encode(text, allowed_special="all")
+            if found != expected:
+                message = f"{encoding!r} encodes {text[:24]!r} as {expected[:8]}, but the tokenizer built from its ranks as {found[:8]}"
                 raise ValueError(f"{message}: call the encoding itself")
         _CACHE[encoding] = known
     return known

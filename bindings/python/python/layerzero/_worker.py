@@ -50,15 +50,15 @@ def _invoke(
     inputs: Sequence[Any],
     params: dict[str, Any],
     out: Sequence[_Description | None],
-    wanted: Sequence[str | None],
+    output_names: Sequence[str | None],
     takes_out: bool,
 ) -> list[Any]:
     """Calls a kernel with torch tensors if torch is imported, otherwise with numpy arrays, and copies its
-    checked results into `out`. `wanted` names the outputs that the call produces."""
+    checked results into `out`. `output_names` names the outputs that the call produces."""
     make = _torch_tensor if "torch" in sys.modules else _numpy_array
     arguments = [make(one) if isinstance(one, tuple) else one for one in inputs]
     targets = [None if one is None else make(one) for one in out]
-    produced = [(at, name) for at, name in enumerate(wanted) if name is not None]
+    produced = [(at, name) for at, name in enumerate(output_names) if name is not None]
     if takes_out and all(targets[at] is not None for at, _ in produced):
         outputs = [targets[at] for at, _ in produced]
         function(*arguments, **params, out=outputs[0] if len(outputs) == 1 else tuple(outputs))

@@ -2,8 +2,8 @@
 digests.
 
 Selection never communicates with other ranks: ranks select different numbers of times, and a collective
-inside selection would deadlock. Ranks compare explicitly, all at the same point of the program, on a process
-group of its own:
+inside selection would deadlock. Ranks compare explicitly, all at the same point of the program, on a
+separate process group:
 
     lz.distributed.record()          # from the beginning
     ...                              # warm-up

@@ -260,11 +260,11 @@ pub fn allocate<'py>(
     }
     // For a torch without the stable C ABI, or for dtypes that it lacks. `new_empty` is cheaper than
     // `torch.empty`, which needs the device.
-    let (wanted, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
-    let object = if like.getattr(intern!(py, "dtype"))?.is(&wanted) {
+    let (torch_dtype, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
+    let object = if like.getattr(intern!(py, "dtype"))?.is(&torch_dtype) {
         like.call_method1(intern!(py, "new_empty"), (shape,))?
     } else {
-        let keywords = [("dtype", wanted)].into_py_dict(py)?;
+        let keywords = [("dtype", torch_dtype)].into_py_dict(py)?;
         like.call_method(intern!(py, "new_empty"), (shape,), Some(&keywords))?
     };
     hold.fill(object.as_borrowed(), view)?;

@@ -194,7 +194,7 @@ def check_draws(options):
     target, behind = torch.tensor([0.1, 0.35, 0.25, 0.2, 0.1]), torch.tensor([0.3, 0.1, 0.1, 0.3, 0.2])
     logits = draft.log().expand(requests, 2, vocab).contiguous()
     probs = torch.stack((target, behind)).cuda().expand(requests, 2, vocab).contiguous()
-    said = []
+    pairs = []
     drafters = [("sampling.topk", {"k": 3}), ("sampling.topp", {"p": 0.85})]
     for operation, params in drafters:
         for drafter in usable(operation, logits=logits, **params):
@@ -216,8 +216,8 @@ def check_draws(options):
                     wanted = counts.sum() * expected.double()
                     statistic = float(((counts - wanted) ** 2 / wanted).sum())
                     assert statistic < 33.4, f"{drafter} verified by {verifier}: {counts.tolist()} for {expected.tolist()}, chi-square {statistic:.0f}"
-                said.append(f"{drafter} + {verifier}")
-    return f"{len(said)} pairs of kernels: {', '.join(said)}"
+                pairs.append(f"{drafter} + {verifier}")
+    return f"{len(pairs)} pairs of kernels: {', '.join(pairs)}"
 
 
 def usable(operation, **call):
@@ -291,8 +291,8 @@ def main():
             continue
         began = time.monotonic()
         try:
-            said = check(options)
-            print(f"ok    {name}: {said} ({time.monotonic() - began:.1f} s)", flush=True)
+            message = check(options)
+            print(f"ok    {name}: {message} ({time.monotonic() - began:.1f} s)", flush=True)
         except Exception as error:
             failed.append(name)
             print(f"WRONG {name}: {type(error).__name__}: {str(error)[:1500]}", flush=True)

@@ -49,9 +49,9 @@ spec = spec_of(sys.argv[1])
 if not spec.is_aot:
     spec.build(verbose=False)
     spec.aot_path.parent.mkdir(parents=True, exist_ok=True)
-    beside = spec.aot_path.with_suffix(".part")
-    beside.write_bytes(spec.jit_library_path.read_bytes())
-    beside.replace(spec.aot_path)
+    temporary = spec.aot_path.with_suffix(".part")
+    temporary.write_bytes(spec.jit_library_path.read_bytes())
+    temporary.replace(spec.aot_path)
 """
 
 

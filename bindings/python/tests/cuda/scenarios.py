@@ -258,13 +258,13 @@ def cold_process(mode, seconds):
 def cold_trace(process, seconds):
     """The output of such a process."""
     try:
-        said, errors = process.communicate(timeout=max(seconds, 0.1))
+        output, errors = process.communicate(timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
         process.kill()
         return "it took too long"
     if process.returncode != 0:
         return errors[-600:]
-    *before, trace = [json.loads(line) for line in said.strip().splitlines()]
+    *before, trace = [json.loads(line) for line in output.strip().splitlines()]
     return [*before, *trace]
 
 

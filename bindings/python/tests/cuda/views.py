@@ -63,12 +63,12 @@ def main():
     options = parser.parse_args()
     began = time.monotonic()
     with ThreadPoolExecutor(min(12, os.cpu_count() or 1)) as pool:
-        told = list(pool.map(one, range(options.processes)))
+        results = list(pool.map(one, range(options.processes)))
     import torch
 
     found = {
-        "torch": torch.__version__, "cuda": torch.cuda.is_available(), "date": time.strftime("%Y-%m-%d"), "processes": len(told),
-        "wrong": [words for words in told if words], "took_s": round(time.monotonic() - began, 1),
+        "torch": torch.__version__, "cuda": torch.cuda.is_available(), "date": time.strftime("%Y-%m-%d"), "processes": len(results),
+        "wrong": [words for words in results if words], "took_s": round(time.monotonic() - began, 1),
     }  # fmt: skip
     Path(options.output, "views.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found)[:3000], flush=True)

@@ -233,7 +233,7 @@ def test_backend_built_for_another_cuda_is_disabled(tmp_path, monkeypatch):
     info = tmp_path / "apex-0.1+cu99.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apex\nVersion: 0.1+cu99\n")
-    (tmp_path / "apex.py").write_text("raise RuntimeError('nobody imports it')")
+    (tmp_path / "apex.py").write_text("raise RuntimeError('must not be imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     real = backends._version
     monkeypatch.setattr(backends, "_version", lambda name: "2.11.0+cu130" if name == "torch" else real(name))

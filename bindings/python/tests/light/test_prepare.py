@@ -15,12 +15,12 @@ X = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
 
 
 def test_tuning_measures_every_kernel_and_stores_it(capsys, tmp_path):
-    heard = []
-    report = lz.tune("norm.rms", X, samples=6, progress=lambda *told: heard.append(told))
+    reported = []
+    report = lz.tune("norm.rms", X, samples=6, progress=lambda *sample: reported.append(sample))
     data = report.to_dict()
     measured = {one["kernel"] for one in data["kernels"] if one["state"] == "measured"}
     assert "reference.norm.rms" in measured and data["best"] in measured and data["kept"]
-    assert {told[0] for told in heard} == measured
+    assert {sample[0] for sample in reported} == measured
     evidence = [candidate["evidence"] for candidate in lz.explain("norm.rms", X).to_dict()["candidates"]]
     assert any(evidence)
     assert main(["perfdb", "show", "--json"]) == 0
@@ -91,11 +91,11 @@ for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
 
 
 def test_cancelled_tuning_stores_finished_measurements():
-    def told(kernel, nanoseconds, done, most):
+    def on_sample(kernel, nanoseconds, done, most):
         if done >= 2:
             raise KeyboardInterrupt
 
-    data = lz.tune("norm.layer", X, samples=50, progress=told).to_dict()
+    data = lz.tune("norm.layer", X, samples=50, progress=on_sample).to_dict()
     assert data["cancelled"] and any(one["state"] == "measured" for one in data["kernels"])
 
 
@@ -160,9 +160,9 @@ def test_table_for_any_model_can_be_loaded(tmp_path):
 
 
 def test_workloads_of_schemas_can_be_solved():
-    told = []
-    report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: told.append((done, total, name)))
-    assert report.data["decided"] > 0 and told and told[-1][2] == "activation.relu"
+    reported = []
+    report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: reported.append((done, total, name)))
+    assert report.data["decided"] > 0 and reported and reported[-1][2] == "activation.relu"
 
 
 def test_lockfile_contains_decisions(tmp_path):

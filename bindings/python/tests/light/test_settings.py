@@ -229,8 +229,8 @@ def test_files_that_are_not_regular_are_refused(folder: Path, kind: str) -> None
     (folder / "layerzero.yaml").write_text(f"perfdb: {{path: {path}}}\nplugins: {{directories: [{folder}], load: [{path}]}}\n")
     done = run(folder, "import layerzero as lz; print(lz.readiness_check())")
     # A device is not in a folder from which plugins may be loaded.
-    said = done.stdout.count("is not a regular file")
-    assert done.returncode == 0 and said == (1 if kind == "device" else 2), done.stdout + done.stderr
+    count = done.stdout.count("is not a regular file")
+    assert done.returncode == 0 and count == (1 if kind == "device" else 2), done.stdout + done.stderr
 
 
 def test_foreign_file_is_not_overwritten(folder: Path) -> None:

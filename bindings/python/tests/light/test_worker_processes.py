@@ -272,8 +272,8 @@ def runs_in():
     lz.unregister_backend("isolated")
     importlib.reload(kernels)
     return next(one for one in lz.list_kernels("norm.rms") if one["id"] == "isolated.norm.rms")["runs_in"]
-for said in ("default: subprocess, isolated: in_process", "default: subprocess, isolated_numpy: in_process", "isolated_numpy: in_process, isolated: subprocess"):
-    lz.configure(backend_isolation=said)
+for setting in ("default: subprocess, isolated: in_process", "default: subprocess, isolated_numpy: in_process", "isolated_numpy: in_process, isolated: subprocess"):
+    lz.configure(backend_isolation=setting)
     print(runs_in() is not None)
 """,
         tmp_path,

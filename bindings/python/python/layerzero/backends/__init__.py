@@ -128,9 +128,9 @@ def _load_built_in(backend: Backend, probe_again: bool) -> None:
         _note(backend, "absent", None, "not installed", f"pip install {backend.distribution}")
         return
     if not backend.oldest <= _numbers(version) < backend.before:
-        wanted = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
-        reason = f"version {version} is not supported by the adapters ({wanted})"
-        _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'", "BACKEND_VERSION_UNSUPPORTED")
+        supported = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
+        reason = f"version {version} is not supported by the adapters ({supported})"
+        _disable(backend, version, reason, f"pip install '{backend.distribution}{supported}'", "BACKEND_VERSION_UNSUPPORTED")
         return
     if _disable_in_conflict(backend, version, ()):
         return

@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 
-def spec_of(wanted: str) -> Any:
+def spec_of(module: str) -> Any:
     """The library's JIT spec of a module that `_compile.module_of` named."""
     import torch
     from flashinfer.jit import cascade, norm, rope, sampling
     from flashinfer.jit.attention import modules
 
-    kind, *arguments = json.loads(wanted)
+    kind, *arguments = json.loads(module)
     index = torch.int32
     if kind == "norm":
         return norm.gen_norm_module()
@@ -37,9 +37,9 @@ def spec_of(wanted: str) -> Any:
     return modules.gen_batch_prefill_module(backend, dtype, dtype, dtype, index, qk, vo, 0, window, cap, False)
 
 
-def build(wanted: str) -> None:
+def build(module: str) -> None:
     """Compiles the module, unless it is compiled already, and prints its name."""
-    spec = spec_of(wanted)
+    spec = spec_of(module)
     if not spec.is_aot:
         spec.build(verbose=False)
     print(spec.name)

@@ -47,27 +47,27 @@ def module_of(kernel: str, call: Mapping[str, str]) -> list[Any]:
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
     """Compiles the module of a kernel, unless it is compiled already, and returns its name."""
-    wanted = json.dumps(module_of(kernel, call))
+    module = json.dumps(module_of(kernel, call))
     if "flashinfer" in sys.modules:
         from layerzero.backends.flashinfer._build import spec_of
 
-        spec = spec_of(wanted)
+        spec = spec_of(module)
         if spec.is_compiled:
             return [spec.name]
     if os.environ.get("FLASHINFER_DISABLE_JIT"):
-        raise RuntimeError(f"the FlashInfer module {wanted} is not compiled, and FLASHINFER_DISABLE_JIT is set")
+        raise RuntimeError(f"the FlashInfer module {module} is not compiled, and FLASHINFER_DISABLE_JIT is set")
     with _LOCK:
-        done = _COMPILED.get(wanted)
+        done = _COMPILED.get(module)
         is_first = done is None
         if done is None:
-            done = _COMPILED[wanted] = threading.Event()
+            done = _COMPILED[module] = threading.Event()
     if not is_first:
         done.wait()
-        if wanted not in _COMPILED:
-            raise RuntimeError(f"compiling the FlashInfer module {wanted} failed in another thread")
-        return [wanted]
+        if module not in _COMPILED:
+            raise RuntimeError(f"compiling the FlashInfer module {module} failed in another thread")
+        return [module]
     try:
-        code = f"from layerzero.backends.flashinfer._build import build; build({wanted!r})"
+        code = f"from layerzero.backends.flashinfer._build import build; build({module!r})"
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         _RUNNING.add(child)
         try:
@@ -76,11 +76,11 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _RUNNING.discard(child)
         if child.returncode != 0:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
-            raise RuntimeError(f"compiling the FlashInfer module {wanted} failed: {' '.join(lines[-3:])[-500:]}")
+            raise RuntimeError(f"compiling the FlashInfer module {module} failed: {' '.join(lines[-3:])[-500:]}")
         return [output.decode().strip().splitlines()[-1]]
     except BaseException:
         with _LOCK:
-            del _COMPILED[wanted]
+            del _COMPILED[module]
         raise
     finally:
         done.set()

@@ -64,7 +64,7 @@ def own_attention(kind: type[PreTrainedModel]) -> str | None:
     if not _uses_table(module):
         return "computes attention without the table of attention functions" if _has_attention(module) else None
     if _branches(module, bool(kind._supports_sdpa)):
-        return "selects its code by the names of the attention implementations that it knows"
+        return "selects its code by the names of the attention implementations that it supports"
     return None
 
 
