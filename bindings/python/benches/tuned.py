@@ -85,22 +85,22 @@ def timed(run, seconds):
 def again(operation, arguments, chosen, kernels):
     """Each kernel locked, interleaved: the median of its rounds."""
     function = getattr(lz.ops, operation.replace(".", "_"))
-    turns = {kernel: [] for kernel in kernels}
+    times_by_kernel = {kernel: [] for kernel in kernels}
     medians = {}
     begin = time.perf_counter()
     for number in range(MORE * ROUNDS):
-        if number >= 3 and time.perf_counter() - begin > ROUNDS * SLOW * len(turns):
+        if number >= 3 and time.perf_counter() - begin > ROUNDS * SLOW * len(times_by_kernel):
             break
         if number >= ROUNDS and not CLOSE[0] < medians[chosen] / min(medians.values()) < CLOSE[1]:
             break
-        for kernel, times in turns.items():
+        for kernel, times in times_by_kernel.items():
             lz.lock(operation, kernel)
             try:
                 function(**arguments)
                 times.append(timed(lambda: function(**arguments), TURN))
             finally:
                 lz.unlock(operation)
-        medians = {kernel: statistics.median(times) for kernel, times in turns.items()}
+        medians = {kernel: statistics.median(times) for kernel, times in times_by_kernel.items()}
     return medians
 
 
@@ -162,10 +162,10 @@ def main(path, flags):
                 verdict = "yes" if row["right"] else f"no, {1 / row['speedup']:.2f}× the time of `{row['best']}`"
                 print(f"| {row['case']} | `{row['chosen']}` | {row['ours'] / 1e3:.1f} µs | {verdict} |", flush=True)
     right = sum(row["right"] for row in rows)
-    lost = [row["speedup"] for row in rows if not row["right"]]
+    misses = [row["speedup"] for row in rows if not row["right"]]
     print(
-        f"chosen rightly: {right} of {len(rows)}, the worst of the rest at {min(lost, default=1):.2f} of the best; "
-        f"{too_large} left out for their size",
+        f"selected correctly: {right} of {len(rows)}, the worst of the rest at {min(misses, default=1):.2f} of the best; "
+        f"{too_large} skipped because of their size",
         file=sys.stderr,
     )
 

@@ -185,8 +185,8 @@ def planned(
     """
     if _THREAD.handle is not None:
         return _THREAD.handle.planned(call_key, like, recipe, arguments)
-    near = id(watched[0]) if watched else call_key
-    recent = _THREAD.recent.get(near)
+    lookup_key = id(watched[0]) if watched else call_key
+    recent = _THREAD.recent.get(lookup_key)
     if recent is not None:
         known, found = recent
         # A valid plan holds its tensors, so an equal id means the same tensor.
@@ -199,7 +199,7 @@ def planned(
     found = _planned(like, watched, *recipe(call_key, *arguments))
     if len(_THREAD.recent) >= MAX_RECENT:
         _THREAD.recent.clear()
-    _THREAD.recent[near] = (call_key, found)
+    _THREAD.recent[lookup_key] = (call_key, found)
     return found
 
 

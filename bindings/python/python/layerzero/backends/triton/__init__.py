@@ -135,12 +135,12 @@ def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layo
         out = _empty_like(x)
     half = cos.shape[-1]
     if layout == "BHSD":
-        (batch, heads, seq, head_dim), place, head = x.shape, 2, 1
+        (batch, heads, seq, head_dim), seq_dim, head = x.shape, 2, 1
     else:
-        (batch, seq, heads, head_dim), place, head = x.shape, 1, 2
-    strides, turned = x.stride(), out.stride()
+        (batch, seq, heads, head_dim), seq_dim, head = x.shape, 1, 2
+    strides, out_strides = x.stride(), out.stride()
     numbers = (
-        heads, seq, head_dim, half, strides[0], strides[place], strides[head], turned[0], turned[place], turned[head],
+        heads, seq, head_dim, half, strides[0], strides[seq_dim], strides[head], out_strides[0], out_strides[seq_dim], out_strides[head],
     )  # fmt: skip
     key = ("rope", *numbers, interleaved, x.dtype, cos.dtype, None if positions is None else positions.dtype, x.get_device())
 
@@ -168,9 +168,9 @@ _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
     tokens, heads, head_dim = k.shape
-    place, head = (1, 2) if layout == "NHD" else (2, 1)
+    slot_dim, head = (1, 2) if layout == "NHD" else (2, 1)
     strides = k_cache.stride()
-    numbers = (tokens, heads, head_dim, k_cache.shape[place], strides[0], strides[place], strides[head])
+    numbers = (tokens, heads, head_dim, k_cache.shape[slot_dim], strides[0], strides[slot_dim], strides[head])
 
     def recipe() -> _Recipe:
         largest = _LARGEST.get(k_cache.dtype)

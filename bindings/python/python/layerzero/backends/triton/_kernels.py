@@ -183,9 +183,9 @@ def largest(x, parts, count, outer, channels, inner, PARTS: tl.constexpr, BLOCK:
     for row in range(part, outer, PARTS):
         start = (tl.cast(row, tl.int64) * channels + group) * inner
         for column in range(0, inner, BLOCK):
-            places = column + at
-            inside = (places < inner) & (start + places < count)
-            values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+            columns = column + at
+            inside = (columns < inner) & (start + columns < count)
+            values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
             most = tl.maximum(most, values.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     tl.store(parts + group * PARTS + part, tl.max(most, 0))
 
@@ -205,13 +205,13 @@ def quantize(
         by = _scale_of(tl.max(tl.load(parts + group * PARTS + tl.arange(0, PARTS)), 0), LARGEST)
         if (row < channels) & (chunk == 0):
             tl.store(scale + group, by)
-    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < inner
+    columns = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < inner
     start = tl.cast(row, tl.int64) * inner
-    values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
     ratio = tl.div_rn(values, tl.zeros((BLOCK,), tl.float32) + by)
     from_zero = tl.load(zero + group) if HAS_ZERO else 0
-    tl.store(out + start + places, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+    tl.store(out + start + columns, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -246,19 +246,19 @@ def dequantize(
     """A block of one row, with a scale per block or one for the row's channel."""
     program = tl.program_id(0)
     row, chunk = tl.cast(program // chunks, tl.int64), program % chunks
-    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < inner
+    columns = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < inner
     start = row * inner
     if PER_BLOCK:
-        group = row * blocks + places // size
+        group = row * blocks + columns // size
         by = tl.load(scale + group, mask=inside, other=0.0)
     else:
         group = row % channels
         by = tl.load(scale + group)
-    values = tl.load(quantized + start + places, mask=inside, other=0.0)
+    values = tl.load(quantized + start + columns, mask=inside, other=0.0)
     if HAS_ZERO:
         from_zero = tl.load(zero + group, mask=inside, other=0) if PER_BLOCK else tl.load(zero + group)
         result = ((values.to(tl.float64) - from_zero.to(tl.float64)) * by.to(tl.float64)).to(tl.float32)
     else:
         result = values.to(tl.float32) * by
-    tl.store(out + start + places, result.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + start + columns, result.to(out.dtype.element_ty), mask=inside)
