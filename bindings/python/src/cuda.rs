@@ -19,7 +19,7 @@ use lz_schema::policy::SettingValue;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::engine::{engine, opened};
+use crate::engine::{engine, engine_if_open};
 use crate::inspect::{context, operation};
 use crate::tensor::torch;
 
@@ -106,7 +106,7 @@ fn moment_of_capture(number: u64) -> Option<Moment> {
     if let Some((_, moment)) = known.iter().find(|(one, _)| *one == number) {
         return Some(moment.clone());
     }
-    let moment = opened()?.moment();
+    let moment = engine_if_open()?.moment();
     known.truncate(MAX_CONCURRENT_CAPTURES - 1);
     known.push_front((number, moment.clone()));
     Some(moment)
@@ -206,7 +206,7 @@ fn memory_shortage() -> MutexGuard<'static, Option<(Instant, Duration)>> {
 /// cannot be in the thread cache, and take longer than many kernels run.
 #[cold]
 pub fn record_out_of_memory() {
-    let Some(engine) = opened() else { return };
+    let Some(engine) = engine_if_open() else { return };
     let ttl = match engine.setting("memory.probe_ttl_seconds").map(|one| one.value) {
         Some(SettingValue::Float(seconds)) => Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX),
         _ => Duration::from_secs(60),
@@ -234,7 +234,7 @@ fn end_memory_pressure(device: lz_core::tensor::Place) {
             _ => return,
         }
     }
-    if let Some(engine) = opened()
+    if let Some(engine) = engine_if_open()
         && query_allocator("largest_block", u32::from(device.index))
             .is_some_and(|bytes| bytes >= SUFFICIENT_BLOCK_BYTES)
         && IS_MEMORY_SHORT.swap(false, Ordering::AcqRel)

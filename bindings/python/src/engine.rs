@@ -27,19 +27,19 @@ fn problems() -> MutexGuard<'static, Vec<String>> {
 pub fn engine() -> PyResult<&'static Engine> {
     match ENGINE.get() {
         Some(Ok(engine)) => Ok(engine),
-        _ => first(),
+        _ => open_engine(),
     }
 }
 
 /// The engine, if it is open.
-pub fn opened() -> Option<&'static Engine> {
+pub fn engine_if_open() -> Option<&'static Engine> {
     ENGINE.get()?.as_ref().ok()
 }
 
 /// Opens the engine. That calls into Python, which may let another thread run; that thread must not wait here
 /// while it holds the GIL.
 #[cold]
-fn first() -> PyResult<&'static Engine> {
+fn open_engine() -> PyResult<&'static Engine> {
     Python::attach(|py| {
         let mut fresh = false;
         let opened = ENGINE.get_or_init_py_attached(py, || {

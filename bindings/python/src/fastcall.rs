@@ -192,7 +192,7 @@ pub unsafe fn enter<const N: usize>(
         guarded(|py| {
             let parsed = entry.signature.parse(py, arguments, count, keywords);
             match parsed.and_then(|parsed| body(py, Way::Decide, parsed)) {
-                Err(error) => refused(entry, error, py, arguments, count, keywords),
+                Err(error) => handle_failure(entry, error, py, arguments, count, keywords),
                 done => done,
             }
         })
@@ -204,7 +204,7 @@ pub unsafe fn enter<const N: usize>(
 /// # Safety
 /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
 #[cold]
-unsafe fn refused<'py>(
+unsafe fn handle_failure<'py>(
     entry: &'static Entry,
     error: PyErr,
     py: Python<'py>,
@@ -220,7 +220,7 @@ unsafe fn refused<'py>(
         if !is_no_kernel(py, &error) {
             return Err(error);
         }
-        let (arguments, keywords) = collected(py, arguments, count, keywords)?;
+        let (arguments, keywords) = collect_arguments(py, arguments, count, keywords)?;
         split::call(py, entry.operation, &arguments, Some(&keywords))?.ok_or(error)
     }
 }
@@ -229,7 +229,7 @@ unsafe fn refused<'py>(
 ///
 /// # Safety
 /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
-pub unsafe fn collected<'py>(
+pub unsafe fn collect_arguments<'py>(
     py: Python<'py>,
     arguments: *const *mut ffi::PyObject,
     count: usize,

@@ -15,7 +15,7 @@ use pyo3::types::{PyString, PyTuple};
 use crate::call::{Argument, Frame};
 use crate::output::Out;
 use crate::plan::Way;
-use crate::results::{Wanted, checked};
+use crate::results::{Wanted, check_results};
 
 /// A Python kernel.
 pub struct Hosted {
@@ -112,7 +112,7 @@ impl Hosted {
         match self.call(frame.py, planned, inputs, params, out) {
             Ok(_) if out.is_some() && self.takes_out => Ok(()),
             Ok(result) => {
-                let result = checked(frame, wanted, result)?;
+                let result = check_results(frame, wanted, result)?;
                 match out {
                     None => frame.keep_result(result),
                     Some(out) => copy_into(out, &result).map_err(|error| frame.failed(error))?,

@@ -12,7 +12,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::fastcall::{collected, guarded};
+use crate::fastcall::{collect_arguments, guarded};
 use crate::function::Entry;
 use crate::runtime;
 
@@ -102,7 +102,7 @@ unsafe extern "C" fn run(
             match plan.source {
                 Source::Catalogue(entry) => (entry.along)(py, way, arguments, count as usize, keywords),
                 Source::Read(info) => {
-                    let (arguments, keywords) = collected(py, arguments, count as usize, keywords)?;
+                    let (arguments, keywords) = collect_arguments(py, arguments, count as usize, keywords)?;
                     runtime::call(py, way, info, &arguments, Some(&keywords))
                 }
             }

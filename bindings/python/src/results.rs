@@ -49,7 +49,7 @@ impl From<&OutputSpec> for Wanted {
 
 /// Checks the results of a kernel and returns them as the caller gets them: `None`, the only result, or a
 /// tuple.
-pub fn checked<'py>(
+pub fn check_results<'py>(
     frame: &Frame<'_, 'py>,
     wanted: &[Wanted],
     result: Bound<'py, PyAny>,

@@ -159,7 +159,7 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
     // All arguments are taken even if one fails: each holds a reference that must be released.
     for (at, (argument, &(kind, optional))) in arguments.iter_mut().zip(&overload.kinds).enumerate() {
         // SAFETY: as many arguments as kinds.
-        let taken = unsafe { interface.take(py, kind, optional, *stack.add(at)) };
+        let taken = unsafe { interface.take_argument(py, kind, optional, *stack.add(at)) };
         argument.write(match taken {
             Ok(object) => object.map_or(none, |object| temporaries.keep(object)),
             Err(error) => {
@@ -207,7 +207,7 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
         }
         for (at, one) in several.iter().enumerate() {
             // SAFETY: there is space for the results.
-            unsafe { *stack.add(at) = interface.give(&one)? };
+            unsafe { *stack.add(at) = interface.result_handle(&one)? };
         }
         return Ok(());
     }
@@ -215,7 +215,7 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
         return Err(overload.wrong_result_count(py));
     }
     // SAFETY: as above.
-    unsafe { *stack = interface.give(&result)? };
+    unsafe { *stack = interface.result_handle(&result)? };
     Ok(())
 }
 
@@ -240,7 +240,7 @@ impl Interface {
     ///
     /// # Safety
     /// The value has this type and was passed by torch.
-    unsafe fn take<'py>(
+    unsafe fn take_argument<'py>(
         &self,
         py: Python<'py>,
         kind: Kind,
@@ -249,7 +249,7 @@ impl Interface {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         if !optional {
             // SAFETY: passed on.
-            return unsafe { self.take_one(py, kind, value) }.map(Some);
+            return unsafe { self.take_value(py, kind, value) }.map(Some);
         }
         let inner = ptr::with_exposed_provenance_mut::<u64>(value as usize);
         if inner.is_null() {
@@ -257,15 +257,15 @@ impl Interface {
         }
         // SAFETY: an optional value that is present is behind an owned pointer.
         unsafe {
-            let object = self.take_one(py, kind, *inner);
+            let object = self.take_value(py, kind, *inner);
             (self.delete_value)(inner);
             object.map(Some)
         }
     }
 
     /// # Safety
-    /// As for `take`.
-    unsafe fn take_one<'py>(&self, py: Python<'py>, kind: Kind, value: u64) -> PyResult<Bound<'py, PyAny>> {
+    /// As for `take_argument`.
+    unsafe fn take_value<'py>(&self, py: Python<'py>, kind: Kind, value: u64) -> PyResult<Bound<'py, PyAny>> {
         let handle = ptr::with_exposed_provenance_mut::<c_void>(value as usize);
         Ok(match kind {
             Kind::Float => f64::from_bits(value).into_pyobject(py)?.into_any(),
@@ -304,7 +304,7 @@ impl Interface {
 
     /// Converts a result for torch. The fake kernel promises contiguous results, and a Python kernel may
     /// return others.
-    fn give(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
+    fn result_handle(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (mut view, mut hold) = (TensorView::empty(), Hold::NOTHING);
         let dense = hold.fill(result.as_borrowed(), &mut view).is_ok() && view.is_contiguous();
         let contiguous = if dense { None } else { Some(result.call_method0("contiguous")?) };

@@ -295,7 +295,7 @@ impl Served {
         for ((output, result), stated) in outputs.iter_mut().zip(results.try_iter()?).zip(&schema.outputs) {
             let result = result?;
             match output {
-                OutArg::Dynamic(slot) => **slot = Some(owned(&result, stated)?),
+                OutArg::Dynamic(slot) => **slot = Some(to_owned_tensor(&result, stated)?),
                 OutArg::Text(slot) => **slot = Some(result.extract()?),
                 OutArg::Absent | OutArg::Tensor(_) => {}
             }
@@ -356,7 +356,7 @@ fn tensor_description<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<B
 }
 
 /// Copies a function's result to an owned tensor. Its dtype and rank must be those of the schema.
-fn owned(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
+fn to_owned_tensor(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
     let wrong = |text: String| PyRuntimeError::new_err(text);
     let import = Import::new(object.as_borrowed()).map_err(|problem| match problem {
         Problem::Python(error) => error,

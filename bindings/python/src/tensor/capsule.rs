@@ -26,7 +26,7 @@ pub fn read(
         Ok(capsule) => capsule,
         // Exporters before DLPack 1.0 do not accept the keyword.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
-        Err(error) => return Err(refused(py, error)),
+        Err(error) => return Err(export_refused(py, error)),
     };
     let capsule = capsule.cast::<PyCapsule>().map_err(PyErr::from)?;
     // SAFETY: the capsule's name is checked, its pointer has the type that the name promises, and renaming it
@@ -58,7 +58,7 @@ pub fn read(
 }
 
 /// Converts an exporter's `BufferError` to a reason. Other exceptions are passed on.
-pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
+pub fn export_refused(py: Python<'_>, error: PyErr) -> Problem {
     if !error.is_instance_of::<PyBufferError>(py) {
         return Problem::Python(error);
     }

@@ -180,7 +180,7 @@ fn borrow_refused(object: Borrowed<'_, '_, PyAny>, error: PyErr) -> Problem {
     // The first line describes the tensor; the others are a stack trace inside torch.
     let message = error.value(py).to_string();
     let first = message.lines().next().unwrap_or_default();
-    capsule::refused(py, PyBufferError::new_err(first.to_owned()))
+    capsule::export_refused(py, PyBufferError::new_err(first.to_owned()))
 }
 
 /// An AOTI handle that shares the tensor of an object. Nothing for objects of other types, and where torch's
