@@ -14,7 +14,7 @@ from layerzero._bench import shapes
 
 MIB = 1 << 20
 #: Time-to-live of the cached size of the largest free block.
-BELIEVED = 1.0
+PROBE_TTL = 1.0
 
 
 OPERATION = "attention.gqa.decode.paged"
@@ -37,10 +37,10 @@ class _Filled:
 
     def release(self):
         self.pieces.clear()
-        give_back()
+        release_workspaces()
 
 
-def give_back():
+def release_workspaces():
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
@@ -51,7 +51,7 @@ def _forget():
     from layerzero.backends import flashinfer
 
     flashinfer.forget()
-    give_back()
+    release_workspaces()
 
 
 def memory():
@@ -61,7 +61,7 @@ def memory():
     run = getattr(lz.ops, OPERATION.replace(".", "_"))
     _native.compile_cold([(OPERATION, (), call)], 8)
     expected = shape.by_torch().float()
-    lz.configure(**{"memory.probe_ttl_seconds": BELIEVED})
+    lz.configure(**{"memory.probe_ttl_seconds": PROBE_TTL})
     found = {}
 
     def step(name, more=None):
@@ -99,7 +99,7 @@ def memory():
         step(f"{name}, the next call")
         filled.release()
         step(f"{name}, released")
-        time.sleep(BELIEVED + 0.2)
+        time.sleep(PROBE_TTL + 0.2)
         step(f"{name}, released and looked at again")
     _forget()
     filled = _Filled(leave=40 * MIB)
@@ -109,11 +109,11 @@ def memory():
     finally:
         lz.unlock(OPERATION)
         filled.release()
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("everything released")
     _forget()
     _cut_up(step)
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("at last")
     lz.configure(**{"memory.probe_ttl_seconds": 60.0})
     return found
@@ -130,6 +130,6 @@ def _cut_up(step):
     step("cut up, the next call", {"held_back_mib": _device_memory.inactive_bytes(0) // MIB})
     del pieces
     step("whole again, not looked at since")
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("whole again")
     filled.release()

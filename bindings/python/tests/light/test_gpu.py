@@ -179,7 +179,7 @@ def test_8_bit_formats_use_the_triton_kernel_and_4_bit_formats_are_declined_on_h
 
 
 def test_warmup_makes_a_cold_kernel_eligible(registered):
-    asked = []
+    compiled_calls = []
     text = (FOLDER / "triton.cuda.json").read_text()
     # The same kernels on the host, so that only the compiler is missing.
     text = re.sub(r'"min_sm": \d+,?', "", text.replace('"platform": "cuda"', '"platform": "cpu"')).replace(",\n      }", "\n      }")
@@ -187,7 +187,7 @@ def test_warmup_makes_a_cold_kernel_eligible(registered):
     description["backend"] = "coldone"
 
     def compile(kernel, operation, call):
-        asked.append((kernel, operation, call["hidden"], call["T"]))
+        compiled_calls.append((kernel, operation, call["hidden"], call["T"]))
         return ["made"]
 
     _native.register_descriptor("coldone", json.dumps(description), dict.fromkeys(ids("triton"), lambda x, weight, **_: x), compile)
@@ -197,7 +197,7 @@ def test_warmup_makes_a_cold_kernel_eligible(registered):
         before = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
         assert [reason["code"] for reason in before["triton.norm.rms"]] == ["JIT_COLD"]
         report = lz.warmup([call]).to_dict()
-        assert asked == [("triton.norm.rms", "norm.rms", "8", "f32")]
+        assert compiled_calls == [("triton.norm.rms", "norm.rms", "8", "f32")]
         assert report["compiled"] == [{"kernel": "triton.norm.rms", "artifacts": ["made"]}]
         after = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
         assert after["triton.norm.rms"] == []

@@ -17,10 +17,10 @@ CALL = {
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
     """A stub of the package over a cache that has what one lockfile names."""
-    asked = []
+    lockfiles = []
 
     def load_kernel(repo_id, *, lockfile, backend=None):
-        asked.append(lockfile)
+        lockfiles.append(lockfile)
         if repo_id not in lockfile.read_text():
             raise ValueError(f"Kernel `{repo_id}` is not locked.")
         return types.SimpleNamespace(flash_attn_func=lambda q, k, v, **keywords: (q, k, v, keywords["causal"]))
@@ -29,9 +29,9 @@ def kernels(monkeypatch, tmp_path):
     module.load_kernel = load_kernel
     monkeypatch.setitem(sys.modules, "kernels", module)
     monkeypatch.chdir(tmp_path)
-    hf_kernels._found.cache_clear()
-    yield asked
-    hf_kernels._found.cache_clear()
+    hf_kernels._load.cache_clear()
+    yield lockfiles
+    hf_kernels._load.cache_clear()
 
 
 def prefill(q="q"):
@@ -42,7 +42,7 @@ def test_lockfile_in_the_working_directory(kernels, tmp_path):
     lock = tmp_path / "kernels.lock"
     lock.write_text(f'{{"{REPOSITORY}": "a commit"}}')
     assert prefill() == "q" and prefill("other") == "other"
-    assert kernels == [lock], "it is loaded once, by this lock"
+    assert kernels == [lock], "it is loaded once, with this lockfile"
 
 
 def test_lockfile_of_an_installed_package(kernels, tmp_path, monkeypatch):
@@ -63,4 +63,4 @@ def test_unlocked_kernel_declines_with_a_hint(kernels, tmp_path, lock):
     for _ in range(2):
         with pytest.raises(NotImplementedError, match="kernels lock"):
             prefill()
-    assert len(kernels) == (lock is not None), "it is not looked for again in every call"
+    assert len(kernels) == (lock is not None), "it is not searched for again in every call"

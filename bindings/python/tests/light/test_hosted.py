@@ -192,22 +192,22 @@ def test_python_kernel_does_not_leak(kernels):
 
 
 def test_lazy_kernel_is_resolved_once(kernels):
-    class Later:
+    class Lazy:
         found = 0
 
         def find_kernel(self):
-            Later.found += 1
+            Lazy.found += 1
             return lambda x: x * 0 + 3
 
         def __call__(self, x):
             raise AssertionError("the resolved function is called instead")
 
-    later = Later()
-    kernels(operation="activation.relu", id="test.later")(later)
-    assert Later.found == 0
+    lazy = Lazy()
+    kernels(operation="activation.relu", id="test.later")(lazy)
+    assert Lazy.found == 0
     for _ in range(3):
         assert lz.ops.activation_relu(np.ones(2, np.float32)).tolist() == [3, 3]
-    assert Later.found == 1
+    assert Lazy.found == 1
 
 
 def test_lazy_kernel_that_fails_to_resolve_falls_back(kernels):

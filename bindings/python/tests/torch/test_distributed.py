@@ -42,10 +42,10 @@ def ranks(code, world=2, expected=0):
         )
         for rank in range(world)
     ]  # fmt: skip
-    said = [one.communicate(timeout=120)[0] for one in started]
+    outputs = [one.communicate(timeout=120)[0] for one in started]
     for rank, one in enumerate(started):
-        assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), said[rank]
-    return said
+        assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), outputs[rank]
+    return outputs
 
 
 def test_ranks_with_equal_decisions_agree():
@@ -68,7 +68,7 @@ lz.ops.norm_rms(x)
 lz.unlock("norm.rms")
 try:
     distributed.verify()
-    raise SystemExit("ranks were said to agree")
+    raise SystemExit("ranks were reported to agree")
 except distributed.DisagreementError as error:
     (one,) = error.disagreements
     assert one.operation == "norm.rms" and one.kernels[1].startswith("reference.norm.rms"), one

@@ -285,7 +285,7 @@ def test_sampling_operations_have_separate_random_streams(adapters):
     """The library uses the same random numbers for all samplers, so a draft and its verification would be correlated."""
     rest = sys.modules["layerzero.backends.flashinfer._rest"]
     streams = (rest._TOPK, rest._TOPP, rest._SPECULATIVE)
-    params = [rest._draws(stream, 5, 9, None, None, "cpu") for stream in streams]
+    params = [rest._random_state(stream, 5, 9, None, None, "cpu") for stream in streams]
     assert len({one["seed"] for one in params}) == 3 and {one["offset"] for one in params} == {9}
-    tensors = [rest._draws(stream, 0, 9, torch.tensor(5), None, "cpu") for stream in streams]
+    tensors = [rest._random_state(stream, 0, 9, torch.tensor(5), None, "cpu") for stream in streams]
     assert [int(one["seed"]) for one in tensors] == [one["seed"] for one in params]

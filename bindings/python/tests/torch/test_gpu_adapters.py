@@ -114,10 +114,10 @@ def test_interpreted_triton_kernels_agree_with_the_reference():
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
 def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
     """Replaces torch's GPU function with a host implementation of its documented behavior."""
-    asked = []
+    flash_calls = []
 
     def flash(q, k, v, dropout, is_causal, *, scale):
-        asked.append((q.shape, k.shape, dropout))
+        flash_calls.append((q.shape, k.shape, dropout))
         keys, values = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
         scores = q @ keys.transpose(-1, -2) * scale
         if is_causal:
@@ -139,7 +139,7 @@ def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
         expected = run(operation, f"reference.{operation}", {**call, "layout": layout})
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
-    assert asked == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
+    assert flash_calls == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="is disabled"):
         torch_backend._flash(q, k, v, False, 1.0)
 
@@ -161,25 +161,25 @@ def test_plan_is_reused_only_for_the_same_unwritten_tensors(plans):
     table = torch.arange(4)
     made = []
 
-    def recipe(facts):
-        return plans.Recipe(facts, lambda memory: object(), lambda wrapper: made.append(1))
+    def recipe(call_key):
+        return plans.Recipe(call_key, lambda memory: object(), lambda wrapper: made.append(1))
 
-    def ask(*watched):
+    def plan_for(*watched):
         return plans.planned(("kernel",), watched[0], watched, recipe)
 
-    first = ask(table)
-    assert ask(table) is first and len(made) == 1
+    first = plan_for(table)
+    assert plan_for(table) is first and len(made) == 1
     # An equal tensor is a different one, even at the same address.
-    ask(table.clone())
+    plan_for(table.clone())
     assert len(made) == 2
-    ask(table)
+    plan_for(table)
     table.add_(1)
-    ask(table)
+    plan_for(table)
     assert len(made) == 4
     with torch.inference_mode():
         uncounted = torch.arange(4)
-        ask(uncounted)
-        ask(uncounted)
+        plan_for(uncounted)
+        plan_for(uncounted)
     assert len(made) == 6
 
 
@@ -191,8 +191,8 @@ def test_plan_handle_plans_once_with_its_own_workspace(plans, monkeypatch):
         def __init__(self, memory):
             self.memory = memory
 
-    def recipe(facts, table):
-        return plans.Recipe(facts, Wrapper, lambda wrapper: made.append(table.tolist()))
+    def recipe(call_key, table):
+        return plans.Recipe(call_key, Wrapper, lambda wrapper: made.append(table.tolist()))
 
     @plans.with_plan
     def kernel(x, table, *, scale):
@@ -227,7 +227,7 @@ def test_workspace_is_not_in_a_graph_pool(monkeypatch):
     spec.loader.exec_module(module)
     threads, empty = [], torch.empty
 
-    def listening(*arguments, **keywords):
+    def recording_empty(*arguments, **keywords):
         threads.append(threading.current_thread())
         return empty(*arguments, **keywords)
 
@@ -235,7 +235,7 @@ def test_workspace_is_not_in_a_graph_pool(monkeypatch):
     monkeypatch.setattr(module, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(module, "SCRATCH_BYTES", 16)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch, "empty", listening)
+    monkeypatch.setattr(torch, "empty", recording_empty)
     like = empty(1)
     first = module.scratch(like)
     capturing[0] = False
@@ -247,43 +247,43 @@ def test_workspace_is_not_in_a_graph_pool(monkeypatch):
 def test_plans_are_bounded_and_keep_their_wrappers(plans):
     wrappers = []
 
-    def recipe(facts):
-        return plans.Recipe(facts, lambda memory: wrappers.append(facts[0]) or facts[0], lambda wrapper: None)
+    def recipe(call_key):
+        return plans.Recipe(call_key, lambda memory: wrappers.append(call_key[0]) or call_key[0], lambda wrapper: None)
 
     table = torch.arange(4)
 
-    def ask(number, watched):
+    def plan_for(number, watched):
         return plans.planned((number,), table, watched, recipe)
 
     for _ in range(3):
         table.add_(1)
-        ask(0, (table,))
+        plan_for(0, (table,))
     assert wrappers == [0]
     for number in range(1, plans.MAX_PLANS + 5):
-        ask(number, ())
+        plan_for(number, ())
     assert len(plans._THREAD.plans) == plans.MAX_PLANS
 
 
 def test_recipe_is_called_only_on_a_plan_miss(plans):
-    asked = []
+    calls = []
 
-    def recipe(facts, table):
-        asked.append(facts[0])
-        return plans.Recipe(("kernel",), lambda memory: "wrapper", lambda wrapper: facts[0])
+    def recipe(call_key, table):
+        calls.append(call_key[0])
+        return plans.Recipe(("kernel",), lambda memory: "wrapper", lambda wrapper: call_key[0])
 
-    def ask(number, table):
+    def plan_for(number, table):
         return plans.planned((number,), table, (table,), recipe, table)
 
     one, other = torch.arange(4), torch.arange(4)
-    first = ask(1, one)
-    assert ask(1, one) is first and asked == [1]
+    first = plan_for(1, one)
+    assert plan_for(1, one) is first and calls == [1]
     # Another call key with the same plan: found through the plan, and directly from then on.
-    assert ask(2, one) is first and ask(2, one) is first and asked == [1, 2]
+    assert plan_for(2, one) is first and plan_for(2, one) is first and calls == [1, 2]
     # The wrapper is planned for another table: the first plan is invalid, whichever key finds it.
-    second = ask(1, other)
+    second = plan_for(1, other)
     assert second.wrapper == "wrapper" and first.versions is None and not first.watched
-    assert ask(1, one) is not first and ask(2, one).empty == 1
-    assert asked == [1, 2, 1, 1, 2]
+    assert plan_for(1, one) is not first and plan_for(2, one).empty == 1
+    assert calls == [1, 2, 1, 1, 2]
 
 
 def test_flashinfer_module_depends_on_the_call():
@@ -320,13 +320,13 @@ class _Compiled:
 @pytest.mark.parametrize(("scratch", "by"), [(0, "launch"), (64, "run")])
 def test_compiled_kernel_is_launched_directly(monkeypatch, scratch, by):
     triton = pytest.importorskip("triton") and importlib.import_module("layerzero.backends.triton")
-    compiled, asked = _Compiled(scratch), []
+    compiled, calls = _Compiled(scratch), []
 
     class Kernel:
         arg_names = ("x", "out", "count", "BLOCK")
 
         def __getitem__(self, grid):
-            return lambda *arguments, **keywords: asked.append((grid, arguments, keywords)) or compiled
+            return lambda *arguments, **keywords: calls.append((grid, arguments, keywords)) or compiled
 
     monkeypatch.setattr(triton, "_READY", {})
     monkeypatch.setattr(triton, "_IS_DIRECT", True)
@@ -334,7 +334,7 @@ def test_compiled_kernel_is_launched_directly(monkeypatch, scratch, by):
     x, out = torch.ones(4), torch.empty(4)
     for _ in range(3):
         triton._launch(("key", 3), 5, 2, (x, out), (4,), lambda: triton._Recipe(Kernel(), (16,), 8))
-    assert asked == [((5, 2), (x, out, 4), {"BLOCK": 16, "num_warps": 8})]
+    assert calls == [((5, 2), (x, out, 4), {"BLOCK": 16, "num_warps": 8})]
     before = (False, True, None, None, ("packed",)) if by == "launch" else (("packed",),)
     expected = (5, 2, 1, 1003, 77, *before, None, None, None, x.data_ptr(), out.data_ptr(), 4, 16)
     assert compiled.launched == [(by, expected)] * 2

@@ -41,8 +41,8 @@ def test_pack_keeps_values_of_tables_and_shapes_of_the_rest(tmp_path):
     ],
 )
 def test_verdict_reports_the_problem(found, why):
-    said = _graphs.verdict(**found)
-    assert said is None if why is None else why in said
+    verdict = _graphs.verdict(**found)
+    assert verdict is None if why is None else why in verdict
 
 
 def test_new_bytes_counts_only_the_results_own_memory():
@@ -114,5 +114,5 @@ def test_trial_process_has_the_torch_kernels(tmp_path):
         "print(sum(one['id'].startswith('torch.cuda.') for one in lz.list_kernels()))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "calls"), "[]", '["torch"]']
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
-    assert int(said.stdout) > 10
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
+    assert int(done.stdout) > 10

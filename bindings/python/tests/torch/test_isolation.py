@@ -110,7 +110,7 @@ def test_exception_fails_the_call_and_keeps_the_worker(backend):
     works()
     before = process_id()
     reason = fails(backend.RAISE)
-    assert reason.code == "KERNEL_FAILED" and "it was told to fail" in reason.message
+    assert reason.code == "KERNEL_FAILED" and "it fails on request" in reason.message
     assert process_id() == before
 
 

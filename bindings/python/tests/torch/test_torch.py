@@ -159,13 +159,13 @@ def test_subclasses_are_tensors_unless_they_implement_torch_dispatch():
     class Wrapping(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-            asked.append(function)
+            functions.append(function)
             return torch.zeros(4, 64)
 
-    asked = []
+    functions = []
     wrapping = torch.Tensor._make_wrapper_subclass(Wrapping, (4, 64))
     assert not lz.ops.norm_rms(wrapping, w).any()
-    assert asked == [torch.ops.layerzero.norm_rms.default]
+    assert functions == [torch.ops.layerzero.norm_rms.default]
     with pytest.raises(lz.ValidationError, match="__torch_dispatch__"):
         lz.which("norm.rms", wrapping, w)
 

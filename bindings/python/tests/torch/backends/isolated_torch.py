@@ -27,6 +27,6 @@ def rms(x, weight, *, eps, weight_offset):
 
         ctypes.string_at(8)
     if eps == RAISE:
-        raise RuntimeError("it was told to fail")
+        raise RuntimeError("it fails on request")
     normed = torch.nn.functional.rms_norm(x, x.shape[-1:], eps=eps)
     return normed if weight is None else normed * (weight + weight_offset)
