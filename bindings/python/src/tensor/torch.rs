@@ -1,6 +1,6 @@
-//! torch tensors: borrowed through the DLPack exchange API of their type, allocated through torch's stable C
-//! ABI. Two kinds that the exchange API exports are refused, because a kernel would compute a wrong result:
-//! views with the negative bit set, and tensors that require grad.
+//! torch tensors. Inputs are borrowed through the DLPack exchange API of their type; output allocation goes through
+//! torch's stable C ABI (`allocate`). Two kinds of tensors that the exchange API exports are refused, because a
+//! kernel would compute a wrong result: views with the negative bit set, and tensors that require grad.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
