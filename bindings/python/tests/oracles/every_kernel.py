@@ -15,13 +15,13 @@ def outputs(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def claimants(operation: str, arguments: Mapping[str, Any]) -> list[str]:
+def eligible_kernels(operation: str, arguments: Mapping[str, Any]) -> list[str]:
     """The kernels that can run a call."""
     candidates = lz.explain(operation, **arguments).to_dict()["candidates"]
     return [candidate["kernel"] for candidate in candidates if not candidate["reasons"]]
 
 
-def hold(
+def check_every_kernel(
     operation: str,
     make: Callable[[], dict[str, Any]],
     check: Callable[[str, list[Any], dict[str, Any]], None],
@@ -33,7 +33,7 @@ def hold(
     """
     function = getattr(lz.ops, operation.replace(".", "_"))
     arguments = make()
-    kernels = claimants(operation, arguments)
+    kernels = eligible_kernels(operation, arguments)
     assert kernels, f"no kernel claims this call of {operation}"
     check("as selected", outputs(function(**arguments)), arguments)
     for kernel in kernels:

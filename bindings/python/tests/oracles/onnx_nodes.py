@@ -34,7 +34,7 @@ MODULES = {
 }
 
 
-class Unstated(Exception):
+class Unsupported(Exception):
     """A feature of a node that no operation has."""
 
 
@@ -60,7 +60,7 @@ class Node:
     def only(self, *names: str) -> None:
         for name in self.attributes:
             if name not in names:
-                raise Unstated(f"the attribute {name}")
+                raise Unsupported(f"the attribute {name}")
 
 
 @dataclass
@@ -112,12 +112,12 @@ def array(value: Any) -> Any:
 
 
 def statements(node: Node) -> list[Statement]:
-    """The calls that express a node; raises `Unstated` with the reason if there are none."""
+    """The calls that express a node; raises `Unsupported` with the reason if there are none."""
     found = STATED[node.operator](node)
     for statement in found:
         for value in statement.make().values():
             if isinstance(value, np.ndarray) and value.dtype == np.float64:
-                raise Unstated("float64: our operations compute in at most single precision")
+                raise Unsupported("float64: the operations compute in float32 at most")
     return found
 
 
@@ -268,7 +268,7 @@ def tensor_scatter(node: Node) -> list[Statement]:
     node.only("axis", "mode")
     cache, update, starts = node.inputs[:3]
     if node.get("axis", -2) not in (-2, cache.ndim - 2):
-        raise Unstated("places that are not the second-last dimension")
+        raise Unsupported("positions that are not in the second-last dimension")
     if cache.ndim == 3:
         cache, update = cache[:, None], update[:, None]
     places = starts[:, None] + np.arange(update.shape[2])
@@ -289,7 +289,7 @@ def rows(node: Node, x: Any) -> tuple[Any, int]:
 
 def features(value: Any, hidden: int) -> Any:
     if value is not None and value.size != hidden:
-        raise Unstated("a weight that is broadcast over a row")
+        raise Unsupported("a weight that is broadcast over a row")
     return None if value is None else value.reshape(hidden)
 
 
@@ -319,7 +319,7 @@ def rotary_embedding(node: Node) -> list[Statement]:
     cos, sin, positions = node.input(1), node.input(2), node.input(3)
     half = cos.shape[-1]
     if node.get("rotary_embedding_dim", 0) not in (0, 2 * half):
-        raise Unstated("fewer rotary features than the tables have")
+        raise Unsupported("fewer rotary features than the tables have")
     if positions is None:
         # The tables then have a row for each token of each batch row.
         places = cos.shape[0] * cos.shape[1]
@@ -343,7 +343,7 @@ def swish(node: Node) -> list[Statement]:
 def swiglu(node: Node) -> list[Statement]:
     node.only("alpha")
     if node.get("alpha", 1.0) != 1.0:
-        raise Unstated("a factor within the gate's sigmoid")
+        raise Unsupported("a factor inside the gate's sigmoid")
     return [simple("activation.silu_mul", [node.output(0)], gate=node.input(0), up=node.input(1))]
 
 
@@ -357,7 +357,7 @@ def relu(node: Node) -> list[Statement]:
 
 def integers_are_no_floats(value: Any) -> None:
     if value.dtype.kind in "iub":
-        raise Unstated("products of integers")
+        raise Unsupported("integer matrix products")
 
 
 def matmul(node: Node) -> list[Statement]:
@@ -379,7 +379,7 @@ def gemm(node: Node) -> list[Statement]:
     node.only("alpha", "beta", "transA", "transB")
     a, b, c = node.input(0), node.input(1), node.input(2)
     if node.get("alpha", 1.0) != 1.0 or node.get("beta", 1.0) != 1.0:
-        raise Unstated("factors of the product and of the addend")
+        raise Unsupported("scale factors of the product and of the addend")
     x = a.T if node.get("transA", 0) else a
     weight = b if node.get("transB", 0) else b.T
     expected = node.output(0)
@@ -399,7 +399,7 @@ def gather(node: Node) -> list[Statement]:
     node.only("axis")
     data, ids = node.input(0), node.input(1)
     if (ids < 0).any():
-        raise Unstated("indices that count from the end")
+        raise Unsupported("indices that count from the end")
     axis = node.get("axis", 0) % data.ndim
     tables = np.moveaxis(data, axis, 0) if axis else data
     weight = np.ascontiguousarray(tables.reshape(tables.shape[0], -1))
@@ -430,7 +430,7 @@ def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]
     """The shape in which channels are the second-last dimension; and scales, zero points, format and
     granularity, once for each format that can represent them."""
     if node.get("block_size", 0):
-        raise Unstated("blocks along any dimension")
+        raise Unsupported("blocks along any dimension")
     scale, zero_point = node.input(1), node.input(2)
     per_tensor = scale.size == 1
     axis = 0 if per_tensor else node.get("axis", 1) % codes.ndim
@@ -443,7 +443,7 @@ def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]
         return shape, list(in_blocks(shape, scale))
     format = FORMATS.get(codes.dtype)
     if format is None:
-        raise Unstated("a type that no format of ours stores")
+        raise Unsupported("a dtype that no quantization format stores")
     one = () if per_tensor else (channels,)
     call = {
         "scale": scale.astype(np.float32).reshape(one),
@@ -486,7 +486,7 @@ def unpacked(stored: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
 def quantize_linear(node: Node) -> list[Statement]:
     node.only("axis", "block_size", "output_dtype", "precision", "saturate")
     if node.get("precision", 0) or not node.get("saturate", 1):
-        raise Unstated("a division of another type, or no saturation")
+        raise Unsupported("a division in another dtype, or no saturation")
     codes = node.output(0)
     shape, calls = scaled(node, codes)
     # As numbers: all NaN are equal, and the suite accepts either zero if a format has two.
@@ -516,17 +516,17 @@ def cast(node: Node) -> list[Statement]:
     """A cast to or from a small format is a quantization with scale 1."""
     node.only("round_mode", "saturate", "to")
     if not node.get("saturate", 1):
-        raise Unstated("a cast that does not saturate")
+        raise Unsupported("a cast that does not saturate")
     x, expected = node.input(0), node.output(0)
     small = {*FORMATS, np.dtype(ml_dtypes.float4_e2m1fn)}
     one = Node(node.name, node.operator, {}, [x, np.array(1, np.float32)], [expected])
     if expected.dtype in small and str(x.dtype) in DTYPES:
         if expected.dtype == ml_dtypes.int4:
-            raise Unstated("a cast that wraps around")
+            raise Unsupported("a cast that wraps around")
         return quantize_linear(one)
     if x.dtype in small and str(expected.dtype) in DTYPES:
         return dequantize_linear(one)
-    raise Unstated("a cast between types of which none is a format of ours and the other a float")
+    raise Unsupported("a cast that is not between a float and a quantization format")
 
 
 STATED: dict[str, Callable[[Node], list[Statement]]] = {

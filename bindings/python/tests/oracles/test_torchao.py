@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx
     from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
     from torchao.quantization import quant_primitives as affine
-from every_kernel import hold  # noqa: E402
+from every_kernel import check_every_kernel  # noqa: E402
 
 SEEDS = range(4)
 FOUR_BITS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -53,7 +53,7 @@ def held(operation: str, check: Callable[[list[Any]], None], **arguments: Any) -
         except AssertionError as error:
             raise AssertionError(f"{operation} by {who}: {error}") from error
 
-    hold(operation, lambda: dict(arguments), checked)
+    check_every_kernel(operation, lambda: dict(arguments), checked)
 
 
 def equal(found: Any, expected: Any) -> None:
