@@ -63,8 +63,8 @@ _ARGUMENT = re.compile(r"(\w+)(?:\(\w+!?\))?(\?)? (\w+)(?:=.*)?")
 def _implemented(name: str, overload: Overload) -> bool:
     """Whether the overload was implemented natively, as a boxed kernel, which recent releases of torch allow."""
     texts = overload.schema[overload.schema.index("(") + 1 : overload.schema.rindex(") ->")].split(", ")
-    by_place = texts.index("*") if "*" in texts else len(texts)
-    kinds, by_name = "", []
+    keyword_start = texts.index("*") if "*" in texts else len(texts)
+    kinds, keywords = "", []
     for position, text in enumerate(texts):
         if text in ("*", ""):
             continue
@@ -73,14 +73,14 @@ def _implemented(name: str, overload: Overload) -> bool:
         if found is None or kind is None:
             return False
         kinds += kind.upper() if found[2] else kind
-        if position > by_place:
-            by_name.append(found[3])
+        if position > keyword_start:
+            keywords.append(found[3])
     return _native.implement_overload(
         name,
         getattr(_native.ops, overload.operation),
         kinds,
-        len(kinds) - len(by_name),
-        [one for one in by_name if one not in overload.places],
+        len(kinds) - len(keywords),
+        [one for one in keywords if one not in overload.places],
         overload.fixed,
         len(overload.places),
         overload.results,
