@@ -128,7 +128,7 @@ impl Synchronise for StreamSynchronizer {
         // SAFETY: as above.
         match unsafe { (driver.wait)(stream as *mut c_void) } {
             0 => Ok(()),
-            code => Err(KernelError::failed(format!("the device reports error {code}"))),
+            code => Err(KernelError::failed(format!("cuStreamSynchronize failed with CUDA error {code}"))),
         }
     }
 }
