@@ -1,7 +1,8 @@
-"""What a call from Python costs, beside its peers, in one process. Tiny tensors on the CPU: almost all of it is overhead.
+"""Overhead of a call from Python compared with peers, in one process. Tiny tensors on the CPU: almost all of
+the latency is overhead.
 
-Ours and theirs are measured in turns, so that whatever else the machine does hits both; each figure is the best of many
-short rounds. With `--json`, one object a line.
+LayerZero and its peers are measured interleaved, so that other load affects both; each figure is the best of
+many short rounds. With `--json`, one object per line.
 """
 
 import contextlib
@@ -15,7 +16,7 @@ import time
 import timeit
 import warnings
 
-# What other processes have measured, and what has failed there, is not what is measured here.
+# Stored measurements and failures of other processes must not affect this one.
 _FOLDER = tempfile.TemporaryDirectory()
 _CONFIG = pathlib.Path(_FOLDER.name) / "layerzero.yaml"
 _CONFIG.write_text("perfdb:\n  enabled: false\n")
@@ -31,7 +32,7 @@ ROUNDS, CALLS = 60, 2000
 
 
 def measure(*functions):
-    """Nanoseconds a call of each, measured in turns."""
+    """Nanoseconds per call of each, measured interleaved."""
     timers = [timeit.Timer(function, timer=time.perf_counter_ns) for function in functions]
     best = [float("inf")] * len(functions)
     counts = []
@@ -42,13 +43,13 @@ def measure(*functions):
     for _ in range(ROUNDS):
         for at, (timer, count) in enumerate(zip(timers, counts, strict=True)):
             best[at] = min(best[at], timer.timeit(count) / count)
-    # What calling an empty function costs is the harness's.
+    # The cost of calling an empty function is the harness's and is subtracted.
     empty = min(timeit.Timer(lambda: None, timer=time.perf_counter_ns).repeat(20, CALLS)) / CALLS
     return [max(value - empty, 0.1) for value in best]
 
 
 def torch_cases(mode=""):
-    """Name, ours, the peer's name, the peer: calls with torch tensors beside torch's own and tvm-ffi's."""
+    """Name, LayerZero's call, the peer's name, the peer's call: torch tensors compared with torch's own functions and tvm-ffi's."""
     x, w = torch.randn(4, 64), torch.randn(64)
     out = torch.empty_like(x)
     norm = lambda: lz.ops.norm_rms(x, w)  # noqa: E731
@@ -79,7 +80,7 @@ def torch_cases(mode=""):
 
 
 def cases():
-    """The same, beside all other peers."""
+    """The same, compared with all other peers."""
     x, w = torch.randn(4, 64), torch.randn(64)
     out = torch.empty_like(x)
     norm = lambda: lz.ops.norm_rms(x, w)  # noqa: E731
@@ -103,7 +104,7 @@ def cases():
             f"{peer}, out=",
             lambda: theirs.out(x, w, out=out),
         )
-    # It says what it installs where our figures go.
+    # It prints what it installs to stdout, where our figures go.
     with contextlib.redirect_stdout(sys.stderr):
         idle = flashinfer_bench_apply(x, w, "return x")
         allocating = flashinfer_bench_apply(x, w, "import torch; return torch.empty_like(x)")
@@ -114,7 +115,7 @@ def cases():
 
 
 def hosted():
-    """A kernel in Python through selection, and the same function called directly."""
+    """A Python kernel through selection, and the same function called directly."""
     x, w = torch.randn(4, 64), torch.randn(64)
 
     def kernel(x, weight, *, eps, weight_offset):
@@ -140,7 +141,7 @@ def tvm_ffi_nop():
 
 
 def written_by_hand():
-    """Loads an operation of torch in C++ with the signature of ours; compiled once for each torch."""
+    """Loads a torch operation in C++ with the same signature; compiled once per torch version."""
     from layerzero import _torch
 
     _torch.define()
@@ -161,7 +162,7 @@ def written_by_hand():
 
 
 def dict_selection(x, w):
-    """What serving frameworks write by hand: a key of what matters, a dictionary, a call."""
+    """What serving frameworks write by hand: a key, a dictionary lookup, a call."""
     table = {}
 
     def key():
@@ -176,7 +177,7 @@ def dict_selection(x, w):
 
 
 def flashinfer_bench_apply(x, w, body):
-    """A hit of its selection, with a solution that does no more than is said."""
+    """A cache hit of its selection, with a minimal solution."""
     try:
         import logging
 
@@ -242,7 +243,7 @@ def main():
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     rows = []
-    # Where gradients are enabled, each tensor is asked whether it requires one.
+    # With autograd enabled, each tensor is checked for requires_grad.
     for mode, context in (("", torch.enable_grad()), (", no_grad", torch.no_grad())):
         with context:
             for name, ours, peer, theirs in torch_cases(mode):

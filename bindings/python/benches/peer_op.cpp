@@ -1,5 +1,5 @@
-// What somebody would write by hand: an operation of torch in C++ with the signature of ours, which allocates its result, or
-// takes a place for it, and does nothing else.
+// A hand-written torch operator in C++ with the signature of LayerZero's: it allocates its output, or takes `out`, and does
+// nothing else.
 #include <torch/library.h>
 
 #include <ATen/ops/empty_like.h>

@@ -1,14 +1,15 @@
-"""What tuning chooses for the workloads of the schemas, held against what measures best afterwards.
+"""Compares what tuning selects for the workloads of the schemas with what measures best afterwards.
 
-Each call of a list (`bench-cpu --calls`, one a line) is tuned over every kernel that takes it, into a PerfDB of its own, and
-decided. Then the chosen kernel and those that tuning found within twice its time are measured again in turns, each locked: chosen
-rightly is what is at most a twentieth slower than the best of these. A verdict that is close, for or against, takes more turns.
-With `--json`, one object a line; else rows of a table.
+Each call of a list (`bench-cpu --calls`, one per line) is tuned over every kernel that takes it, into a
+separate PerfDB, and its kernel is selected. Then the selected kernel and those that tuning measured within
+twice its time are measured again interleaved, each locked: the selection is right if it is at most 5 % slower
+than the best of these. Close results get more rounds. With `--json`, one object per line; else rows of a
+table.
 
-The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take minutes where others take
-milliseconds. From the work on that `REFERENCE_WORK` and `SCALAR_WORK` name they are not among the candidates, and the row says
-so; `--most-work` leaves out the largest calls altogether, and `--op` all operations whose name does not begin so (or so, after
-a comma).
+The reference computes in f64, element by element, and the scalar kernels one lane at a time: both take
+minutes where others take milliseconds. Above `REFERENCE_WORK` and `SCALAR_WORK` they are not candidates, and
+the row says so; `--most-work` excludes the largest calls altogether, and `--op` all operations whose name
+does not begin with one of these comma-separated prefixes.
 """
 
 import json
@@ -21,7 +22,7 @@ import time
 
 import torch
 
-# Measurements of other days must not help: the engine opens a database of this run's own.
+# Measurements of earlier runs must not affect this one: the engine opens a separate database.
 FOLDER = tempfile.TemporaryDirectory()
 os.environ["LAYERZERO_CONFIG"] = f"{FOLDER.name}/layerzero.yaml"
 with open(os.environ["LAYERZERO_CONFIG"], "w", encoding="utf-8") as config:
@@ -44,23 +45,23 @@ DTYPES = {
     "f4_e2m1x2": torch.float4_e2m1fn_x2,
 }
 
-# Multiplications and additions, or bytes moved, from which on the reference does not take part, and scalar kernels do not.
+# Multiply-adds, or bytes moved, above which the reference and the scalar kernels are not candidates.
 REFERENCE_WORK, SCALAR_WORK = 1e6, 2e7
 
-# What is not slower than this, in turns with the best, is as good as the best.
+# A kernel within this factor of the best, measured interleaved, counts as equally good.
 AS_GOOD = 1.05
 
-# Turns of each kernel, and how long one lasts; a run that takes longer than the last of these is not made three times.
+# Rounds of each kernel, and the duration of one; a run that takes longer than the last of these is not repeated three times.
 ROUNDS, TURN, SLOW = 7, 0.02, 0.1
 
-# Between these times of the best it is not clear yet whether the chosen one is as good: there are as many turns again, and again.
+# If the ratio to the best is between these, the result is not clear yet, and as many rounds are added, repeatedly.
 CLOSE, MORE = (1.02, 1.25), 3
 
 
-def tensor(name, told):
-    shape, dtype = told["shape"], DTYPES[told["dtype"]]
-    if "values" in told:
-        return torch.tensor(told["values"], dtype=dtype).view(shape)
+def tensor(name, case):
+    shape, dtype = case["shape"], DTYPES[case["dtype"]]
+    if "values" in case:
+        return torch.tensor(case["values"], dtype=dtype).view(shape)
     count = math.prod(shape)
     if not dtype.is_floating_point or dtype.itemsize == 1:
         drawn = torch.randint(0, 100, (min(count, 1 << 20),), dtype=torch.uint8)
@@ -72,7 +73,7 @@ def tensor(name, told):
 
 
 def timed(run, seconds):
-    """The time that a tenth of the runs was faster than."""
+    """The 10th percentile of the times."""
     times, begin = [], time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds or (len(times) < 3 and spent < SLOW):
         start = time.perf_counter_ns()
@@ -82,37 +83,37 @@ def timed(run, seconds):
 
 
 def again(operation, arguments, chosen, kernels):
-    """Each kernel locked, in turns: the median of its turns."""
+    """Each kernel locked, interleaved: the median of its rounds."""
     function = getattr(lz.ops, operation.replace(".", "_"))
-    turns = {kernel: [] for kernel in kernels}
+    times_by_kernel = {kernel: [] for kernel in kernels}
     medians = {}
     begin = time.perf_counter()
     for number in range(MORE * ROUNDS):
-        if number >= 3 and time.perf_counter() - begin > ROUNDS * SLOW * len(turns):
+        if number >= 3 and time.perf_counter() - begin > ROUNDS * SLOW * len(times_by_kernel):
             break
         if number >= ROUNDS and not CLOSE[0] < medians[chosen] / min(medians.values()) < CLOSE[1]:
             break
-        for kernel, times in turns.items():
+        for kernel, times in times_by_kernel.items():
             lz.lock(operation, kernel)
             try:
                 function(**arguments)
                 times.append(timed(lambda: function(**arguments), TURN))
             finally:
                 lz.unlock(operation)
-        medians = {kernel: statistics.median(times) for kernel, times in turns.items()}
+        medians = {kernel: statistics.median(times) for kernel, times in times_by_kernel.items()}
     return medians
 
 
-def work(told):
-    """Multiplications and additions, or bytes moved, whichever are more."""
-    return max(told["flops"], told["bytes"])
+def work(case):
+    """Multiply-adds, or bytes moved, whichever is larger."""
+    return max(case["flops"], case["bytes"])
 
 
-def one(told, samples):
-    operation = told["operation"]
-    arguments = {name: tensor(name, value) for name, value in told["tensors"].items()} | told["params"]
+def one(case, samples):
+    operation = case["operation"]
+    arguments = {name: tensor(name, value) for name, value in case["tensors"].items()} | case["params"]
     limits = {"reference.*": REFERENCE_WORK, "cpu.*.scalar": SCALAR_WORK}
-    left_out = [kernels for kernels, most in limits.items() if work(told) > most]
+    left_out = [kernels for kernels, most in limits.items() if work(case) > most]
     lz.configure(deny=left_out)
     data = lz.tune(operation, samples=samples, progress=False, **arguments).to_dict()
     measured = {row["kernel"]: row["median_ns"] for row in data["kernels"] if row["state"] == "measured"}
@@ -122,7 +123,7 @@ def one(told, samples):
     best = min(times, key=times.get)
     return {
         "bench": "tuned",
-        "case": f"{operation} {told['workload']}",
+        "case": f"{operation} {case['workload']}",
         "unit": "ns",
         "candidates": len(measured),
         "left_out": left_out,
@@ -136,23 +137,23 @@ def one(told, samples):
 
 
 def main(path, flags):
-    """Rows as they are found, and what became of all."""
+    """Yields rows as they are measured, and the summary."""
     as_json, samples = "--json" in flags, 10
     given = dict(zip(flags, flags[1:]))
     most_work, operations = float(given.get("--most-work", math.inf)), tuple(given.get("--op", "").split(","))
     rows, too_large = [], 0
     with open(path, encoding="utf-8") as file, torch.no_grad():
         for line in file:
-            told = json.loads(line)
-            if not told["operation"].startswith(operations):
+            case = json.loads(line)
+            if not case["operation"].startswith(operations):
                 continue
-            if work(told) > most_work:
+            if work(case) > most_work:
                 too_large += 1
                 continue
             try:
-                row = one(told, samples)
+                row = one(case, samples)
             except lz.LayerZeroError as error:
-                print(f"{told['operation']} {told['workload']}: {error}", file=sys.stderr)
+                print(f"{case['operation']} {case['workload']}: {error}", file=sys.stderr)
                 continue
             rows.append(row)
             if as_json:
@@ -161,10 +162,10 @@ def main(path, flags):
                 verdict = "yes" if row["right"] else f"no, {1 / row['speedup']:.2f}× the time of `{row['best']}`"
                 print(f"| {row['case']} | `{row['chosen']}` | {row['ours'] / 1e3:.1f} µs | {verdict} |", flush=True)
     right = sum(row["right"] for row in rows)
-    lost = [row["speedup"] for row in rows if not row["right"]]
+    misses = [row["speedup"] for row in rows if not row["right"]]
     print(
-        f"chosen rightly: {right} of {len(rows)}, the worst of the rest at {min(lost, default=1):.2f} of the best; "
-        f"{too_large} left out for their size",
+        f"selected correctly: {right} of {len(rows)}, the worst of the rest at {min(misses, default=1):.2f} of the best; "
+        f"{too_large} skipped because of their size",
         file=sys.stderr,
     )
 

@@ -1,4 +1,4 @@
-"""A short tour of the real thing: three operations through selection, what was chosen and why, and a call that is wrong."""
+"""A short tour: three operations through selection, the selected kernels with the reasons, and an invalid call."""
 
 import numpy as np
 
@@ -31,7 +31,7 @@ logits = rng.normal(size=(3, 32)).astype(np.float32) * 4
 print("tokens:", lz.ops.sampling_topp(logits, p=0.9, seed=1), " the same seed again:", lz.ops.sampling_topp(logits, p=0.9, seed=1))
 print("which:", lz.which("sampling.topp", logits, p=0.9, seed=1))
 
-heading("4. a call that is wrong")
+heading("4. an invalid call")
 try:
     lz.ops.attention_gqa_prefill(q, k[:, :, :, :8], v.astype(np.float16))
 except lz.ValidationError as error:

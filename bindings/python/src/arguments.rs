@@ -1,5 +1,5 @@
-//! Arguments of any operation, in the schema's order: for questions about a call, and for operations that were read at run
-//! time. Operations of the catalogue have generated code for their calls.
+//! Arguments of any operation, in schema order: for inspection (`which`, `explain`) and for operations that
+//! are loaded at run time. Catalogue operations have generated code for their calls.
 
 use lz_core::expr::Value;
 use lz_core::{Arg, DType, OperationInfo, Reason, ReasonCode};
@@ -9,14 +9,14 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
 use crate::call::Frame;
-use crate::error::refuse;
+use crate::error::validation_error;
 use crate::tensor::Import;
 use crate::text;
 
-/// An argument that Python lends for the time of a call.
-pub enum Lent<'py> {
+/// An argument borrowed from Python for the duration of a call.
+pub enum BorrowedArgument<'py> {
     /// Not given.
-    Nothing,
+    Absent,
     /// A tensor.
     Tensor(Import),
     /// Strings.
@@ -27,13 +27,13 @@ pub enum Lent<'py> {
     Value(Value),
 }
 
-/// Names in the schema's order: inputs, then params.
+/// Argument names in schema order: inputs, then params.
 pub fn names(schema: &Operation) -> impl Iterator<Item = &str> {
     let inputs = schema.inputs.iter().map(|input| input.name.as_str());
     inputs.chain(schema.params.iter().map(|param| param.name.as_str()))
 }
 
-/// Places of the inputs in the order of the function's signature: those that must be given, then those that may.
+/// Indices of the inputs in the order of the function's signature: required inputs, then optional ones.
 pub fn signature_order(schema: &Operation) -> Vec<usize> {
     let of = |optional: bool| {
         let matches = move |(_, input): &(usize, &Input)| input.optional.is_some() == optional;
@@ -42,27 +42,27 @@ pub fn signature_order(schema: &Operation) -> Vec<usize> {
     of(false).chain(of(true)).collect()
 }
 
-/// Objects in the schema's order, and `out=`.
-pub type Matched<'py> = (Vec<Option<Bound<'py, PyAny>>>, Option<Bound<'py, PyAny>>);
+/// Arguments in schema order, and `out=`.
+pub type MatchedArguments<'py> = (Vec<Option<Bound<'py, PyAny>>>, Option<Bound<'py, PyAny>>);
 
-/// Puts arguments where they belong.
-pub fn matched<'py>(
+/// Matches positional and keyword arguments to the schema.
+pub fn match_arguments<'py>(
     py: Python<'py>,
     info: &OperationInfo,
     arguments: &Bound<'py, PyTuple>,
     keywords: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Matched<'py>> {
+) -> PyResult<MatchedArguments<'py>> {
     let schema = info.schema();
     let mut objects: Vec<Option<Bound<'py, PyAny>>> = names(schema).map(|_| None).collect();
     let mut out = None;
     let positions = signature_order(schema);
     let unknown = |name: String| {
         let reason = Reason::new(ReasonCode::UnknownArgument).argument(&name).found(name.clone());
-        refuse(py, &info.name, reason)
+        validation_error(py, &info.name, reason)
     };
     for (number, object) in arguments.iter().enumerate() {
-        let place = positions.get(number).and_then(|&at| objects.get_mut(at));
-        *place.ok_or_else(|| unknown(format!("positional argument {}", number + 1)))? = Some(object);
+        let slot = positions.get(number).and_then(|&at| objects.get_mut(at));
+        *slot.ok_or_else(|| unknown(format!("positional argument {}", number + 1)))? = Some(object);
     }
     for (name, object) in keywords.into_iter().flatten() {
         let name: String = name.extract()?;
@@ -77,46 +77,52 @@ pub fn matched<'py>(
     Ok((objects.into_iter().map(given).collect(), given(out)))
 }
 
-/// Borrows each object as what the schema says it is.
-pub fn lend<'a, 'py>(
+/// Borrows each object as the kind that the schema declares.
+pub fn borrow_arguments<'a, 'py>(
     frame: &mut Frame<'a, 'py>,
     objects: &'a [Option<Bound<'py, PyAny>>],
-) -> PyResult<Vec<Lent<'py>>> {
+) -> PyResult<Vec<BorrowedArgument<'py>>> {
     let info = frame.operation;
     let schema: &'static Operation = info.schema();
-    let mut lent = Vec::with_capacity(objects.len());
+    let mut borrowed = Vec::with_capacity(objects.len());
     for (at, object) in objects.iter().enumerate() {
         let Some(object) = object else {
-            lent.push(Lent::Nothing);
+            borrowed.push(BorrowedArgument::Absent);
             continue;
         };
         let given = Some(object.as_borrowed());
-        lent.push(match (schema.inputs.get(at), schema.params.get(at.wrapping_sub(schema.inputs.len()))) {
-            (Some(input), _) => match input.kind {
-                Kind::Tensor => {
-                    let mut import = Import::EMPTY;
-                    let (tensor, hold) = import.parts();
-                    // SAFETY: what is described is the object's own memory; who writes asks whether it may.
-                    frame.tensor(&input.name, given, unsafe { tensor.description() }, hold)?;
-                    Lent::Tensor(import)
-                }
-                Kind::Text => Lent::Texts(frame.texts(&input.name, given)?),
-                Kind::Tokenizer => Lent::Tokenizer(frame.tokenizer(&input.name, given)?),
+        borrowed.push(
+            match (schema.inputs.get(at), schema.params.get(at.wrapping_sub(schema.inputs.len()))) {
+                (Some(input), _) => match input.kind {
+                    Kind::Tensor => {
+                        let mut import = Import::EMPTY;
+                        let (tensor, hold) = import.parts();
+                        // SAFETY: the view describes the object's own memory; code that writes checks for
+                        // read-only tensors first.
+                        frame.tensor(&input.name, given, unsafe { tensor.description() }, hold)?;
+                        BorrowedArgument::Tensor(import)
+                    }
+                    Kind::Text => BorrowedArgument::Texts(frame.texts(&input.name, given)?),
+                    Kind::Tokenizer => BorrowedArgument::Tokenizer(frame.tokenizer(&input.name, given)?),
+                },
+                (None, Some(param)) => BorrowedArgument::Value(value(frame, param, object)?),
+                (None, None) => BorrowedArgument::Absent,
             },
-            (None, Some(param)) => Lent::Value(value(frame, param, object)?),
-            (None, None) => Lent::Nothing,
-        });
+        );
     }
-    // Libraries without pairs of 4-bit floats have bytes there; which is meant is known once the params are.
+    // Libraries without a packed 4-bit float dtype pass bytes; the params determine which one is meant.
     for (at, input) in schema.inputs.iter().enumerate() {
         let Cases::By(param, dtypes) = &input.dtype else { continue };
-        let Some(Lent::Value(Value::Enum(case))) = lent.get(schema.inputs.len() + param) else { continue };
+        let Some(BorrowedArgument::Value(Value::Enum(case))) = borrowed.get(schema.inputs.len() + param)
+        else {
+            continue;
+        };
         let packed = dtypes.get(*case as usize) == Some(&DTypeRef::Fixed(DType::F4E2M1x2));
-        if let Some(Lent::Tensor(import)) = lent.get_mut(at) {
+        if let Some(BorrowedArgument::Tensor(import)) = borrowed.get_mut(at) {
             import.nibbles(packed);
         }
     }
-    Ok(lent)
+    Ok(borrowed)
 }
 
 fn value(frame: &Frame<'_, '_>, param: &'static Param, object: &Bound<'_, PyAny>) -> PyResult<Value> {
@@ -133,24 +139,34 @@ fn value(frame: &Frame<'_, '_>, param: &'static Param, object: &Bound<'_, PyAny>
     })
 }
 
-/// Strings of each argument, to be borrowed from.
-pub fn texts<'l>(lent: &'l [Lent<'_>]) -> Vec<Vec<&'l str>> {
-    lent.iter().map(|one| if let Lent::Texts(texts) = one { texts.as_strs() } else { Vec::new() }).collect()
+/// Strings of each argument, for the engine's string slices.
+pub fn texts<'l>(borrowed: &'l [BorrowedArgument<'_>]) -> Vec<Vec<&'l str>> {
+    borrowed
+        .iter()
+        .map(|one| if let BorrowedArgument::Texts(texts) = one { texts.as_strs() } else { Vec::new() })
+        .collect()
 }
 
-/// As the engine takes them. What is changed in place looks writable, whether or not it will be written.
-pub fn as_args<'l>(schema: &Operation, lent: &'l [Lent<'_>], texts: &'l [Vec<&'l str>]) -> Vec<Arg<'l>> {
-    let pairs = lent.iter().zip(texts).enumerate();
+/// Converts to engine arguments. Read-write inputs are passed as mutable, whether or not the kernel writes
+/// them.
+pub fn as_args<'l>(
+    schema: &Operation,
+    borrowed: &'l [BorrowedArgument<'_>],
+    texts: &'l [Vec<&'l str>],
+) -> Vec<Arg<'l>> {
+    let pairs = borrowed.iter().zip(texts).enumerate();
     pairs
         .map(|(at, (one, texts))| match one {
-            Lent::Nothing => Arg::Absent,
-            Lent::Tensor(import) if schema.inputs.get(at).is_some_and(|input| input.read_write) => {
+            BorrowedArgument::Absent => Arg::Absent,
+            BorrowedArgument::Tensor(import)
+                if schema.inputs.get(at).is_some_and(|input| input.read_write) =>
+            {
                 Arg::TensorMut(import.lend())
             }
-            Lent::Tensor(import) => Arg::Tensor(import.view()),
-            Lent::Texts(_) => Arg::Text(texts),
-            Lent::Tokenizer(tokenizer) => Arg::Handle(&**tokenizer),
-            Lent::Value(value) => Arg::Value(*value),
+            BorrowedArgument::Tensor(import) => Arg::Tensor(import.view()),
+            BorrowedArgument::Texts(_) => Arg::Text(texts),
+            BorrowedArgument::Tokenizer(tokenizer) => Arg::Handle(&**tokenizer),
+            BorrowedArgument::Value(value) => Arg::Value(*value),
         })
         .collect()
 }

@@ -1,4 +1,5 @@
-//! Backends that Python hosts: their kernels as a descriptor describes them, and why one cannot be used.
+//! Backends hosted in Python: registering their kernels from a descriptor, and disabling a backend with a
+//! reason.
 
 use lz_core::descriptor::{self, Catalogue};
 use lz_core::{Error, KernelEntry, OperationInfo, Reason, ReasonCode};
@@ -14,10 +15,10 @@ use crate::inspect::operation;
 use crate::jit;
 use crate::worker;
 
-/// Registers the kernels of a backend, all or none: `functions` has one a kernel id, and a descriptor that names another
-/// kernel is wrong. `compile` compiles those that say `jit`, outside of calls. A backend that is not LayerZero's own comes with
-/// its entry point. With `reference` the kernels are the references of their operations on their platform. Gives id and operation
-/// of each.
+/// Registers the kernels of a backend, all or none. `functions` maps each kernel id to its function; a
+/// descriptor that names another kernel is an error. `compile` compiles kernels marked `jit`, outside of
+/// calls. A backend that is not LayerZero's own passes its entry point. With `reference` the kernels are the
+/// reference kernels of their operations on their platform. Returns id and operation of each kernel.
 #[pyfunction]
 #[pyo3(signature = (path, text, functions, compile = None, entry_point = None, reference = false))]
 fn register_descriptor(
@@ -41,16 +42,18 @@ fn register_descriptor(
     for mut spec in read.kernels {
         spec.reference = reference;
         let Some(function) = functions.get_item(&spec.id)? else {
-            let reason = Reason::new(ReasonCode::CapabilitiesMissing)
-                .message(format!("the descriptor names {}, which the backend does not have", spec.id));
+            let reason = Reason::new(ReasonCode::CapabilitiesMissing).message(format!(
+                "the descriptor names kernel {}, but the backend has no such function",
+                spec.id
+            ));
             let subject = path.to_owned();
             let message = reason.sentence();
             return Err(raise(py, &Error::Configuration { subject, message, reasons: vec![reason] }));
         };
         let info = operation(&spec.operation)?;
         if worker::is_isolated(py, origin, &spec.backend)? {
-            // Kernels of a device have nothing to do where no tensor of one can come.
-            if worker::crosses(&spec) {
+            // Worker processes take host tensors only, so device kernels are skipped.
+            if worker::supports_worker(&spec) {
                 registered.push((spec.id.clone(), spec.operation.clone()));
                 entries.push(worker::remote_backend(py, entry_point, spec, info)?);
             }
@@ -75,12 +78,12 @@ fn register_descriptor(
     Ok(registered)
 }
 
-/// Says why a backend cannot be used: it cannot be imported, unless another code says what it is.
+/// Disables a backend with a reason; the default code means that it could not be imported.
 #[pyfunction]
 #[pyo3(signature = (backend, message, code = "BACKEND_IMPORT_FAILED"))]
 fn disable_backend(backend: &str, message: &str, code: &str) -> PyResult<()> {
     let known = ReasonCode::parse(code)
-        .ok_or_else(|| PyValueError::new_err(format!("{code:?} is not a reason code of layerzero")))?;
+        .ok_or_else(|| PyValueError::new_err(format!("unknown reason code {code:?}")))?;
     engine()?.disable_backend(backend, Reason::new(known).message(message.to_owned()));
     Ok(())
 }

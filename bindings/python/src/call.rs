@@ -1,4 +1,4 @@
-//! One call from Python: what every generated function does around its checks. A frame lives as long as the call.
+//! One call from Python: the steps that every generated function shares. A frame lives as long as the call.
 
 use lz_core::run::{CallStream, Scratch};
 use lz_core::tensor::Place as Device;
@@ -13,24 +13,24 @@ use pyo3::prelude::*;
 
 use crate::cuda;
 use crate::engine::engine;
-use crate::error::{raise, refuse};
+use crate::error::{raise, validation_error};
 use crate::hosted::Hosted;
 use crate::plan::{Planned, Way};
 use crate::tensor::{Hold, Kind, Problem, torch};
 use crate::text;
 
-/// An argument that may be missing.
-pub type Given<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
+/// An argument, or nothing if it was not passed or is `None`.
+pub type Argument<'a, 'py> = Option<Borrowed<'a, 'py, PyAny>>;
 
-/// Elements above which a call is worth releasing the interpreter lock for. Releasing and taking it costs 65 ns and invites
-/// other threads in between; kernels touch this many elements in a microsecond or two.
-const WORTH_RELEASING: i64 = 8192;
+/// Number of elements from which the GIL is released during a call. Releasing and reacquiring it costs 65 ns
+/// and lets other threads run in between; kernels process this many elements in one or two microseconds.
+const GIL_RELEASE_ELEMENTS: i64 = 8192;
 
-/// Elements that one byte of text or one token counts as: tokenizers take about 10 ns for it.
+/// Elements that one byte of text or one token counts as: tokenizers need about 10 ns for each.
 const TOKENIZER_WEIGHT: i64 = 16;
 
-/// Python's own error, that of torch for a device's memory, which is no kind of the former, or that of torch's allocator for
-/// the host, which has no type of its own.
+/// Python's `MemoryError`, torch's `OutOfMemoryError` for device memory (not a subclass of it), or the
+/// `RuntimeError` of torch's host allocator, which has no type of its own.
 fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     let named = || error.get_type(py).name().is_ok_and(|name| name == "OutOfMemoryError");
     let of_host = || {
@@ -40,7 +40,8 @@ fn is_out_of_memory(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyMemoryError>(py) || named() || of_host()
 }
 
-/// An exception of a kernel, with its cause: only what is an `Exception` and says nothing else is the kernel's fault.
+/// Converts an exception of a kernel to a kernel error with its cause. Only an `Exception` that is neither
+/// out-of-memory nor `NotImplementedError` counts as the kernel's failure.
 pub fn failure_of(py: Python<'_>, error: &PyErr) -> KernelError {
     let message = error.to_string();
     if !error.is_instance_of::<PyException>(py) {
@@ -55,30 +56,31 @@ pub fn failure_of(py: Python<'_>, error: &PyErr) -> KernelError {
     KernelError::failed(message)
 }
 
-/// Where a call on a device runs, for as long as it is made.
-pub struct There {
+/// The device state of a call: its stream and, during CUDA graph capture, the capture. Lives as long as the
+/// call.
+pub struct DeviceScope {
     capture: Option<cuda::Capture>,
     _stream: CallStream,
 }
 
-impl There {
-    /// The state in which the call is to be decided, if that is not the present one.
+impl DeviceScope {
+    /// The moment under which the kernel is selected, if it is not the present one.
     #[inline]
     fn moment(&self) -> Option<&Moment> {
         self.capture.as_ref().and_then(|capture| capture.moment.as_ref())
     }
 }
 
-/// What is known of a call while it is made.
+/// The state of a call.
 pub struct Frame<'a, 'py> {
     /// The interpreter.
     pub py: Python<'py>,
-    /// What is called.
+    /// The operation that is called.
     pub operation: &'static OperationInfo,
-    /// Who decides.
+    /// How the kernel is selected.
     pub way: Way<'a>,
-    /// The first tensor: results are of its kind and on its device.
-    like: Given<'a, 'py>,
+    /// The first tensor: outputs have its kind and are on its device.
+    like: Argument<'a, 'py>,
     like_name: &'static str,
     kind: Kind,
     device: Device,
@@ -89,7 +91,7 @@ pub struct Frame<'a, 'py> {
 }
 
 impl<'a, 'py> Frame<'a, 'py> {
-    /// At the beginning of a call.
+    /// Starts a call.
     #[inline]
     pub fn new(py: Python<'py>, operation: &'static OperationInfo, way: Way<'a>) -> Frame<'a, 'py> {
         Frame {
@@ -107,16 +109,16 @@ impl<'a, 'py> Frame<'a, 'py> {
         }
     }
 
-    /// Borrows a tensor that is read.
+    /// Borrows an input tensor.
     #[inline]
     pub fn tensor(
         &mut self,
         name: &'static str,
-        object: Given<'a, 'py>,
+        object: Argument<'a, 'py>,
         view: &mut TensorView<'_>,
         hold: &mut Hold,
     ) -> PyResult<()> {
-        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        let Some(object) = object else { return Err(self.refuse_missing(name)) };
         if let Err(problem) = hold.fill(object, view) {
             return Err(self.refuse_problem(name, problem));
         }
@@ -132,12 +134,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         Ok(())
     }
 
-    /// Borrows a tensor that may be missing.
+    /// Borrows an optional input tensor.
     #[inline]
     pub fn optional(
         &mut self,
         name: &'static str,
-        object: Given<'a, 'py>,
+        object: Argument<'a, 'py>,
         view: &mut Option<TensorView<'_>>,
         hold: &mut Hold,
     ) -> PyResult<()> {
@@ -147,16 +149,16 @@ impl<'a, 'py> Frame<'a, 'py> {
         self.tensor(name, object, view.insert(TensorView::empty()), hold)
     }
 
-    /// Borrows a tensor that is written.
+    /// Borrows a tensor that is written in place.
     #[inline]
     pub fn writable(
         &mut self,
         name: &'static str,
-        object: Given<'a, 'py>,
+        object: Argument<'a, 'py>,
         tensor: &mut TensorMut<'_>,
         hold: &mut Hold,
     ) -> PyResult<()> {
-        // SAFETY: what is described is the object's own memory, and what may not be written is refused.
+        // SAFETY: the view describes the object's own memory; read-only memory is refused.
         self.tensor(name, object, unsafe { tensor.description() }, hold)?;
         if hold.is_read_only() {
             return Err(self.refuse_read_only(name));
@@ -164,9 +166,9 @@ impl<'a, 'py> Frame<'a, 'py> {
         Ok(())
     }
 
-    /// Borrows a place that the caller gave for a result.
+    /// Borrows an output tensor that the caller passed in `out=`.
     #[inline]
-    pub fn place(
+    pub fn output(
         &mut self,
         name: &'static str,
         object: Borrowed<'_, 'py, PyAny>,
@@ -187,12 +189,12 @@ impl<'a, 'py> Frame<'a, 'py> {
         Ok(())
     }
 
-    /// Borrows a tensor that is written, and may be missing.
+    /// Borrows an optional tensor that is written in place.
     #[allow(dead_code, reason = "the catalogue has no such input today, but a schema may")]
     pub fn optional_writable(
         &mut self,
         name: &'static str,
-        object: Given<'a, 'py>,
+        object: Argument<'a, 'py>,
         tensor: &mut Option<TensorMut<'_>>,
         hold: &mut Hold,
     ) -> PyResult<()> {
@@ -203,29 +205,29 @@ impl<'a, 'py> Frame<'a, 'py> {
     }
 
     /// Strings.
-    pub fn texts(&mut self, name: &'static str, object: Given<'a, 'py>) -> PyResult<text::Texts<'py>> {
-        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+    pub fn texts(&mut self, name: &'static str, object: Argument<'a, 'py>) -> PyResult<text::Texts<'py>> {
+        let Some(object) = object else { return Err(self.refuse_missing(name)) };
         let texts = text::Texts::new(&self.operation.name, name, &object)?;
         self.count(i64::try_from(texts.bytes()).unwrap_or(i64::MAX));
         Ok(texts)
     }
 
-    /// A tokenizer. Each byte or token so far takes it as long as several elements of a tensor.
+    /// A tokenizer. Each byte or token counted so far costs as much as several tensor elements.
     pub fn tokenizer(
         &mut self,
         name: &'static str,
-        object: Given<'a, 'py>,
+        object: Argument<'a, 'py>,
     ) -> PyResult<std::sync::Arc<lz_ops::tokenizer::Tokenizer>> {
-        let Some(object) = object else { return Err(self.refuse_nothing(name)) };
+        let Some(object) = object else { return Err(self.refuse_missing(name)) };
         self.elements = self.elements.saturating_mul(TOKENIZER_WEIGHT);
         text::tokenizer(&self.operation.name, name, &object)
     }
 
     /// A number.
     #[inline]
-    pub fn float(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<f64>> {
+    pub fn float(&self, name: &'static str, object: Argument<'_, 'py>) -> PyResult<Option<f64>> {
         let Some(object) = object else { return Ok(None) };
-        // SAFETY: the object is alive; -1 with an exception set means that it is no number.
+        // SAFETY: the object is alive; -1 with an exception set means that it is not a number.
         let value = unsafe { ffi::PyFloat_AsDouble(object.as_ptr()) };
         if value == -1.0 && PyErr::occurred(self.py) {
             return Err(self.refuse_param(name, "a number", object));
@@ -233,25 +235,25 @@ impl<'a, 'py> Frame<'a, 'py> {
         Ok(Some(value))
     }
 
-    /// A number, rounded to single precision.
+    /// A number, rounded to float32.
     #[inline]
-    pub fn float32(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<f32>> {
+    pub fn float32(&self, name: &'static str, object: Argument<'_, 'py>) -> PyResult<Option<f32>> {
         Ok(self.float(name, object)?.map(|value| value as f32))
     }
 
-    /// A whole number.
+    /// An integer.
     #[inline]
-    pub fn int(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<i64>> {
+    pub fn int(&self, name: &'static str, object: Argument<'_, 'py>) -> PyResult<Option<i64>> {
         let Some(object) = object else { return Ok(None) };
         match object.extract() {
             Ok(value) => Ok(Some(value)),
-            Err(_) => Err(self.refuse_param(name, "a whole number of 64 bits", object)),
+            Err(_) => Err(self.refuse_param(name, "a 64-bit integer", object)),
         }
     }
 
-    /// A truth value.
+    /// A boolean.
     #[inline]
-    pub fn bool(&self, name: &'static str, object: Given<'_, 'py>) -> PyResult<Option<bool>> {
+    pub fn bool(&self, name: &'static str, object: Argument<'_, 'py>) -> PyResult<Option<bool>> {
         let Some(object) = object else { return Ok(None) };
         match object.extract() {
             Ok(value) => Ok(Some(value)),
@@ -259,42 +261,42 @@ impl<'a, 'py> Frame<'a, 'py> {
         }
     }
 
-    /// The number of an enum case by its spelling.
+    /// The index of an enum case by its name.
     #[inline]
-    pub fn case(&self, name: &str, cases: &[&str], object: Given<'_, 'py>) -> PyResult<Option<u32>> {
+    pub fn case(&self, name: &str, cases: &[&str], object: Argument<'_, 'py>) -> PyResult<Option<u32>> {
         let Some(object) = object else { return Ok(None) };
-        let place =
+        let index =
             object.extract::<&str>().ok().and_then(|text| cases.iter().position(|case| *case == text));
-        match place {
-            Some(place) => Ok(Some(place as u32)),
+        match index {
+            Some(index) => Ok(Some(index as u32)),
             None => Err(self.refuse_param(name, &format!("one of {}", cases.join(", ")), object)),
         }
     }
 
     /// Whether an enum param is one of these cases.
     #[inline]
-    pub fn is_one_of(object: Given<'_, 'py>, cases: &[&str]) -> bool {
+    pub fn is_one_of(object: Argument<'_, 'py>, cases: &[&str]) -> bool {
         object.and_then(|object| object.extract::<&str>().ok()).is_some_and(|text| cases.contains(&text))
     }
 
-    /// A param that has no default.
+    /// A required param.
     #[inline]
     pub fn must<T>(&self, name: &'static str, value: Option<T>) -> PyResult<T> {
-        value.ok_or_else(|| self.refuse_nothing(name))
+        value.ok_or_else(|| self.refuse_missing(name))
     }
 
-    /// What results are like: whose kind, and where.
-    pub fn like(&self) -> (Given<'a, 'py>, Kind, Device) {
+    /// The prototype of the outputs: the first tensor, its kind and its device.
+    pub fn like(&self) -> (Argument<'a, 'py>, Kind, Device) {
         (self.like, self.kind, self.device)
     }
 
-    /// Counts the elements of a result.
+    /// Adds the elements of an output.
     #[inline]
     pub fn count(&mut self, elements: i64) {
         self.elements = self.elements.saturating_add(elements);
     }
 
-    /// Lets the engine decide and run; or one of the two.
+    /// Has the engine select a kernel and run it; a plan does one of the two.
     #[inline]
     pub fn dispatch(
         &mut self,
@@ -302,28 +304,28 @@ impl<'a, 'py> Frame<'a, 'py> {
         mut run_one: impl FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError>,
     ) -> PyResult<()> {
         let engine = engine()?;
-        let there = self.on_its_device();
+        let device = self.enter_device();
         let (operation, way) = (self.operation, self.way);
         let mut one = |entry: &KernelEntry, run: &mut Run<'_>| {
             if entry.spec.runs_in.is_some() {
-                // Another process does the work, and however little it is, this one must not wait with the lock.
+                // A worker process does the work: release the GIL however small the call is.
                 self.elements = i64::MAX;
             }
             run_one(self, entry, run)
         };
-        let outcome = match (way, there.as_ref().and_then(There::moment)) {
+        let outcome = match (way, device.as_ref().and_then(DeviceScope::moment)) {
             (Way::Decide, None) => engine.dispatch(operation, context, &mut one),
             (Way::Decide, Some(moment)) => engine.dispatch_at(moment, operation, context, &mut one),
             (Way::Along(planned), _) => engine.run_pinned(&planned.pinned, context, &mut one),
-            (Way::Plan(kept), _) => engine
+            (Way::Plan(planned), _) => engine
                 .pin(operation, context, &mut |entry| match Hosted::of(entry) {
-                    // A kernel in Python that is called while something is planned plans.
+                    // While planning, calling a Python kernel means calling its planner.
                     Some(_) => one(entry, &mut Run::unbounded(&mut Scratch::default())),
                     None => Ok(()),
                 })
                 .map(|pinned| {
                     let run = self.result.take().map(Bound::unbind);
-                    kept.get_or_init(|| Planned { pinned, run });
+                    planned.get_or_init(|| Planned { pinned, run });
                 }),
         };
         match outcome {
@@ -332,64 +334,66 @@ impl<'a, 'py> Frame<'a, 'py> {
         }
     }
 
-    /// Kernels run on the stream that the caller's library works on, and know whether that is being captured.
+    /// Enters the caller's device: kernels run on the stream that the caller's library uses, in the capture
+    /// of that stream if there is one.
     #[inline]
-    pub fn on_its_device(&self) -> Option<There> {
+    pub fn enter_device(&self) -> Option<DeviceScope> {
         if self.device.is_host() {
             return None;
         }
-        cuda::look_whether_enough(self.device);
+        cuda::refresh_memory_pressure(self.device);
         let stream = torch::stream(self.py, self.device);
-        Some(There { capture: cuda::capture(stream), _stream: lz_core::run::for_call(stream) })
+        Some(DeviceScope { capture: cuda::capture(stream), _stream: lz_core::run::for_call(stream) })
     }
 
-    /// Whether kernels run on a device and return before they are done.
+    /// Whether kernels run on a device and return before their work is done.
     pub fn is_asynchronous(&self) -> bool {
         !self.device.is_host()
     }
 
-    /// Runs a native kernel, without the interpreter lock if it takes long enough.
+    /// Runs a native kernel; releases the GIL if the call is large enough.
     #[inline]
     pub fn native(&self, run: impl FnOnce() -> Result<(), KernelError> + Send) -> Result<(), KernelError> {
-        if self.elements >= WORTH_RELEASING { self.py.detach(run) } else { run() }
+        if self.elements >= GIL_RELEASE_ELEMENTS { self.py.detach(run) } else { run() }
     }
 
-    /// What a kernel in Python returned by itself.
+    /// Takes the result that a Python kernel returned.
     #[inline]
     pub fn take_result(&mut self) -> Option<Bound<'py, PyAny>> {
         self.result.take()
     }
 
-    /// Keeps what a kernel in Python returned.
+    /// Stores the result that a Python kernel returned.
     pub fn keep_result(&mut self, result: Bound<'py, PyAny>) {
         self.result = Some(result);
     }
 
-    /// An exception inside of a kernel, as the engine takes it. One that ends the program is not for the engine to handle.
+    /// Converts an exception raised inside a kernel to a kernel error. Exceptions that end the program are
+    /// not handled by the engine.
     #[cold]
     pub fn failed(&mut self, error: PyErr) -> KernelError {
         let failure = failure_of(self.py, &error);
         self.stopped = failure.reason.code == ReasonCode::CallInterrupted;
         if failure.reason.code == ReasonCode::OutOfMemory && self.is_asynchronous() {
-            cuda::memory_ran_out();
+            cuda::record_out_of_memory();
         }
         self.failure = Some(error);
         failure
     }
 
-    /// The caller's library could not allocate a result: no kernel has run, so none is at fault.
+    /// The caller's library could not allocate an output: no kernel has run, so no kernel is at fault.
     #[cold]
     pub fn unallocated(&mut self, error: PyErr) -> KernelError {
         let failed = self.failed(error).before_writing();
         if failed.cause == Cause::Kernel { failed.cause(Cause::Environment) } else { failed }
     }
 
-    /// Takes the exception that ended the program's call inside of a kernel, if one did.
+    /// Takes the exception that interrupted the call inside a kernel, if there is one.
     pub fn take_interruption(&mut self) -> Option<PyErr> {
         if self.stopped { self.failure.take() } else { None }
     }
 
-    /// The exception for an error of the engine; an exception of a kernel is its cause.
+    /// The exception for an engine error, with the kernel's exception as its cause.
     #[cold]
     pub fn raise(&mut self, error: &Error) -> PyErr {
         let Some(cause) = self.failure.take() else { return raise(self.py, error) };
@@ -402,9 +406,9 @@ impl<'a, 'py> Frame<'a, 'py> {
     }
 
     #[cold]
-    fn refuse_nothing(&self, name: &str) -> PyErr {
+    fn refuse_missing(&self, name: &str) -> PyErr {
         let reason = Reason::new(ReasonCode::MissingArgument).argument(name).found("None".to_owned());
-        refuse(self.py, &self.operation.name, reason)
+        validation_error(self.py, &self.operation.name, reason)
     }
 
     #[cold]
@@ -412,11 +416,11 @@ impl<'a, 'py> Frame<'a, 'py> {
         match problem {
             Problem::Python(error) => error,
             Problem::Reason(reason) => {
-                // Whoever looked at the tensor did not know its name.
+                // The tensor reader did not know the argument's name.
                 let sentence = reason.message.as_ref().map(|sentence| format!("{name}: {sentence}"));
                 let reason = reason.argument(name);
                 let reason = sentence.into_iter().fold(reason, Reason::message);
-                refuse(self.py, &self.operation.name, reason)
+                validation_error(self.py, &self.operation.name, reason)
             }
         }
     }
@@ -425,27 +429,27 @@ impl<'a, 'py> Frame<'a, 'py> {
     fn refuse_kind(&self, name: &str, kind: Kind) -> PyErr {
         let reason = Reason::new(ReasonCode::ArgumentKind)
             .argument(name)
-            .required(format!("{}, as {} is", self.kind.name(), self.like_name))
+            .required(format!("{}, the same kind as {}", self.kind.name(), self.like_name))
             .found(kind.name().to_owned());
-        refuse(self.py, &self.operation.name, reason)
+        validation_error(self.py, &self.operation.name, reason)
     }
 
-    /// A place that cannot be written.
+    /// The error for a tensor that must be written but is read-only.
     #[cold]
     pub fn refuse_read_only(&self, name: &str) -> PyErr {
         let reason = Reason::new(ReasonCode::ReadOnlyOutput)
             .argument(name)
             .message(format!("{name} is read-only, but must be written"));
-        refuse(self.py, &self.operation.name, reason)
+        validation_error(self.py, &self.operation.name, reason)
     }
 
     #[cold]
     fn refuse_param(&self, name: &str, required: &str, object: Borrowed<'_, 'py, PyAny>) -> PyErr {
-        // Whatever exception the conversion set is told better by the reason.
+        // The reason describes the problem better than the exception that the conversion set.
         drop(PyErr::take(self.py));
         let found = object.repr().map_or_else(|_| object.get_type().to_string(), |text| text.to_string());
         let reason =
             Reason::new(ReasonCode::ParamType).argument(name).required(required.to_owned()).found(found);
-        refuse(self.py, &self.operation.name, reason)
+        validation_error(self.py, &self.operation.name, reason)
     }
 }

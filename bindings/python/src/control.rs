@@ -1,4 +1,4 @@
-//! What a program and its operator may want: settings, locks, and what holds for a `with` block of one thread.
+//! Settings, kernel locks, and thread-local policy scopes (`with` blocks).
 
 use std::path::PathBuf;
 
@@ -50,7 +50,7 @@ fn load_config(py: Python<'_>, path: PathBuf) -> PyResult<()> {
     warn_about_perfdb(py)
 }
 
-/// Every value with where it came from: key, value, source.
+/// Every setting: key, value, source.
 #[pyfunction]
 fn config() -> PyResult<Vec<(String, String, String)>> {
     let entries = engine()?.config().into_iter();
@@ -63,26 +63,26 @@ fn lock(py: Python<'_>, operation: &str, kernel: &str) -> PyResult<()> {
     engine()?.lock(operation, kernel).map_err(|error| raise(py, &error))
 }
 
-/// Ends a lock.
+/// Removes a lock.
 #[pyfunction]
 fn unlock(py: Python<'_>, operation: &str) -> PyResult<()> {
     engine()?.unlock(operation).map_err(|error| raise(py, &error))
 }
 
-/// What a `with` block lays over the policy, for its thread.
+/// The policy overlay of a `with` block, for its thread.
 #[pyclass(name = "Scope", module = "layerzero", unsendable)]
 pub struct PyScope {
     prefer: Vec<String>,
     disabled: bool,
-    /// How the cache of keys and values is kept that calls work on.
+    /// The KV-cache strategy of calls in the block.
     kv_strategy: Option<String>,
-    /// Guards that end what they laid when they are dropped, the last first.
+    /// Guards that remove their overlay when they are dropped, the last first.
     active: Vec<Box<dyn std::any::Any>>,
 }
 
 #[pymethods]
 impl PyScope {
-    /// Prefers these kernels or backends, runs references only, or says how keys and values are kept.
+    /// Prefers these kernels or backends, runs reference kernels only, or sets the KV-cache strategy.
     #[new]
     #[pyo3(signature = (prefer = Vec::new(), disabled = false, kv_strategy = None))]
     fn new(prefer: Vec<String>, disabled: bool, kv_strategy: Option<String>) -> PyScope {

@@ -1,4 +1,4 @@
-//! Decisions as files: tables that are solved beforehand, and lockfiles that say what was decided.
+//! Decisions as files: dispatch tables that are solved ahead of time, and lockfiles of recorded decisions.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -14,10 +14,11 @@ use crate::engine::engine;
 use crate::error::raise;
 use crate::inspect::{context, operation};
 
-/// A call that is not made: operation, positional arguments, keywords.
+/// A call that is described but not made: operation, positional arguments, keywords.
 type Call<'py> = (String, Bound<'py, PyTuple>, Bound<'py, PyDict>);
 
-/// The table's text, how many cells are decided, operation and reason of those that nothing can run, whether it was broken off.
+/// The table's text, the number of decided cells, operation and reason of cells without a kernel, and whether
+/// it was cancelled.
 type Solved = (String, u64, Vec<(String, String)>, bool);
 
 fn contexts(py: Python<'_>, calls: Vec<Call<'_>>) -> PyResult<Vec<(&'static OperationInfo, Context)>> {
@@ -28,9 +29,9 @@ fn contexts(py: Python<'_>, calls: Vec<Call<'_>>) -> PyResult<Vec<(&'static Oper
     calls.into_iter().map(one).collect()
 }
 
-/// Decides calls like these beforehand, and the workloads of the named operations on the host.
+/// Selects kernels ahead of time for calls like these and for the host workloads of the named operations.
 #[pyfunction]
-#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, compile = false, told = None))]
+#[pyo3(signature = (model, calls, workloads, ranges, outside_is_error = false, compile = false, on_progress = None))]
 #[expect(clippy::too_many_arguments, reason = "Python passes each by its name")]
 fn solve<'py>(
     py: Python<'py>,
@@ -40,7 +41,7 @@ fn solve<'py>(
     ranges: Vec<(String, i64, i64)>,
     outside_is_error: bool,
     compile: bool,
-    told: Option<&Bound<'py, PyAny>>,
+    on_progress: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Solved> {
     let mut works: Vec<Work> =
         contexts(py, calls)?.into_iter().map(|(info, context)| Work::new(info, context)).collect();
@@ -53,9 +54,10 @@ fn solve<'py>(
     }
     let problem = Problem { model_id: model, works, outside_is_error, compile };
     let mut progress = |progress: &SolveProgress<'_>| {
-        let heard = told
-            .map_or(Ok(()), |told| told.call1((progress.done, progress.total, progress.operation)).map(drop));
-        if heard.is_err() || py.check_signals().is_err() {
+        let outcome = on_progress.map_or(Ok(()), |on_progress| {
+            on_progress.call1((progress.done, progress.total, progress.operation)).map(drop)
+        });
+        if outcome.is_err() || py.check_signals().is_err() {
             ControlFlow::Break(())
         } else {
             ControlFlow::Continue(())
@@ -66,14 +68,14 @@ fn solve<'py>(
     Ok((solution.text, solution.decided, holes, solution.cancelled))
 }
 
-/// Begins or ends the recording of decisions.
+/// Starts or stops recording decisions.
 #[pyfunction]
 fn record_decisions(on: bool) -> PyResult<()> {
     engine()?.record_decisions(on);
     Ok(())
 }
 
-/// The lockfile of what was recorded, or of these calls, decided now.
+/// The lockfile of the recorded decisions, or of decisions made now for these calls.
 #[pyfunction]
 #[pyo3(signature = (calls = None))]
 fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
@@ -82,7 +84,7 @@ fn freeze(py: Python<'_>, calls: Option<Vec<Call<'_>>>) -> PyResult<String> {
     Ok(engine()?.freeze_calls(&calls).map_err(|error| raise(py, &error))?.text())
 }
 
-/// What was recorded: operation, context, kernel and its version.
+/// The recorded decisions: operation, context, kernel and kernel version.
 #[pyfunction]
 fn recorded_decisions() -> PyResult<Vec<(String, String, String, String)>> {
     let lockfile = engine()?.freeze();
@@ -92,18 +94,20 @@ fn recorded_decisions() -> PyResult<Vec<(String, String, String, String)>> {
     Ok(decisions.collect())
 }
 
-/// Compares what was recorded to a lockfile: what differs, what was not met, what is not locked.
+/// Compares the recorded decisions with a lockfile: those that differ, locked ones that did not occur, and
+/// those that are not locked.
 #[pyfunction]
 fn verify_lockfile(py: Python<'_>, path: PathBuf) -> PyResult<(Vec<String>, Vec<String>, Vec<String>)> {
     let found = engine()?.verify_lockfile_at(&path).map_err(|error| raise(py, &error))?;
     Ok((found.differing.iter().map(ToString::to_string).collect(), found.unmet, found.unlocked))
 }
 
-/// The digest of what was recorded, as 64 hexadecimal digits: two ranks with the same digest decided alike.
+/// The digest of the recorded decisions, as 64 hexadecimal digits: ranks with equal digests selected the same
+/// kernels.
 #[pyfunction]
 fn decision_digest() -> PyResult<String> {
     let digest = engine()?.decision_digest();
-    if digest.is_empty() { Err(PyValueError::new_err("nothing was recorded")) } else { Ok(digest) }
+    if digest.is_empty() { Err(PyValueError::new_err("no decisions were recorded")) } else { Ok(digest) }
 }
 
 /// Adds the functions.

@@ -1,4 +1,4 @@
-//! The process's engine, and what Python may ask it.
+//! The process's engine, and queries of its state.
 
 use std::ffi::CString;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
@@ -11,40 +11,42 @@ use pyo3::sync::OnceLockExt;
 
 use crate::error::raise;
 
-/// The engine, or why there is none: what a wrong file asks for, isolation above all, cannot be known, so nothing runs.
+/// The engine, or the error of opening it. With an invalid configuration file nothing runs, because settings
+/// such as isolation are unknown.
 static ENGINE: OnceLock<Result<Engine, Error>> = OnceLock::new();
 
-/// What was suspicious when the engine was opened: unknown variables, plugins that were refused.
+/// Warnings collected when the engine was opened: unknown environment variables, refused plugins.
 static PROBLEMS: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
 fn problems() -> MutexGuard<'static, Vec<String>> {
     PROBLEMS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The engine of this process; opened on first use. Settings that are wrong are the error of every use.
+/// The engine of this process, opened on first use. Every use raises the error of invalid settings.
 #[inline]
 pub fn engine() -> PyResult<&'static Engine> {
     match ENGINE.get() {
         Some(Ok(engine)) => Ok(engine),
-        _ => first(),
+        _ => open_engine(),
     }
 }
 
-/// The engine, if one was opened.
-pub fn opened() -> Option<&'static Engine> {
+/// The engine, if it is open.
+pub fn engine_if_open() -> Option<&'static Engine> {
     ENGINE.get()?.as_ref().ok()
 }
 
-/// Opening asks Python, which may let another thread run; that one must not wait here with the interpreter held.
+/// Opens the engine. That calls into Python, which may let another thread run; that thread must not wait here
+/// while it holds the GIL.
 #[cold]
-fn first() -> PyResult<&'static Engine> {
+fn open_engine() -> PyResult<&'static Engine> {
     Python::attach(|py| {
         let mut fresh = false;
         let opened = ENGINE.get_or_init_py_attached(py, || {
             fresh = true;
             open(py)
         });
-        // The host of a worker has said the same.
+        // A worker's host has already warned about the same problems.
         if fresh && !lz_worker::settings::is_worker() {
             let problems = problems().clone();
             problems.iter().try_for_each(|problem| warn(py, problem))?;
@@ -53,13 +55,13 @@ fn first() -> PyResult<&'static Engine> {
     })
 }
 
-/// Says what is suspicious as a warning, which a program may turn into an error.
+/// Issues a warning, which a program may turn into an error.
 pub fn warn(py: Python<'_>, problem: &str) -> PyResult<()> {
     let text = CString::new(problem.replace('\0', " "))?;
     PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 2)
 }
 
-/// Warns if `perfdb.path` names a file that is not ours, after a change of settings.
+/// Warns if `perfdb.path` names a file that is not a performance database, after a change of settings.
 pub fn warn_about_perfdb(py: Python<'_>) -> PyResult<()> {
     match engine()?.foreign_perfdb() {
         Some(problem) => warn(py, &problem),
@@ -67,22 +69,22 @@ pub fn warn_about_perfdb(py: Python<'_>) -> PyResult<()> {
     }
 }
 
-/// As the environment and `layerzero.yaml` say, with the plugins that are listed there.
+/// Opens an engine with the settings of the environment and `layerzero.yaml`, and loads the listed plugins.
 fn open(py: Python<'_>) -> Result<Engine, Error> {
     let torch = torch_version(py);
     let builder = EngineBuilder::new().operations(lz_ops::OPERATIONS).torch(&torch);
     let engine = builder.from_environment().warn(|warning| problems().push(warning.to_owned())).open()?;
-    // The lists of our own backends are tested to register; should one not, the others remain.
+    // Tests check that the built-in backends register; should one fail, the others remain usable.
     for (backend, kernels) in [
         ("reference", lz_ops::reference_kernels::kernels()),
         ("cpu", lz_cpu::kernels()),
         ("tokenize", lz_tokenize::kernels()),
     ] {
         if let Err(error) = engine.register(kernels) {
-            problems().push(format!("the {backend} backend is off: {error}"));
+            problems().push(format!("the {backend} backend is disabled: {error}"));
         }
     }
-    // SAFETY: the operator lists what is loaded and says what may be.
+    // SAFETY: the operator lists the plugins to load and which are allowed.
     for (path, outcome) in py.detach(|| unsafe { lz_worker::plugins::load_all(&engine) }) {
         if let Err(error) = outcome {
             problems().push(format!("plugins.load: {} was refused: {error}", path.display()));
@@ -91,7 +93,7 @@ fn open(py: Python<'_>) -> Result<Engine, Error> {
     Ok(engine)
 }
 
-/// Why measurements are not kept now, if they are wanted and cannot be.
+/// Why measurements are not stored, if they are enabled and cannot be.
 fn perfdb_problem(engine: &Engine) -> Option<String> {
     let db = engine.perfdb()?;
     match db.status().mode {
@@ -100,7 +102,7 @@ fn perfdb_problem(engine: &Engine) -> Option<String> {
     }
 }
 
-/// The version of torch, without importing it: measurements depend on it.
+/// The version of torch, without importing it: measurements are specific to it.
 fn torch_version(py: Python<'_>) -> String {
     let version =
         || py.import("importlib.metadata")?.call_method1("version", ("torch",))?.extract::<String>();
@@ -113,7 +115,7 @@ fn list_operations() -> PyResult<Vec<&'static str>> {
     Ok(engine()?.registry().operations().map(|operation| operation.name.as_ref()).collect())
 }
 
-/// Operations whose tensors can be on a platform and that no usable kernel of it serves.
+/// Operations that can have tensors on a platform but no usable kernel for it.
 #[pyfunction]
 fn operations_without_kernel(platform: &str) -> PyResult<Vec<&'static str>> {
     let platform: lz_core::device::Platform =
@@ -141,7 +143,7 @@ fn state() -> PyResult<String> {
             "level": format!("{:?}", health.level),
             "score": health.score,
             "circuits_tracked": health.tracked,
-            // One that waits for a probe refuses nothing.
+            // A circuit that waits for a probe refuses no calls.
             "circuits_open": engine.health().circuits().iter().filter(|one| one.refuses()).count(),
         },
         "problems": problems,

@@ -1,4 +1,4 @@
-//! Errors of the engine as Python exceptions with their reasons as objects.
+//! Engine errors as Python exceptions with `Reason` objects.
 
 use pyo3::exceptions::{PyException, PyValueError};
 use pyo3::prelude::*;
@@ -7,7 +7,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use lz_core::{Error, Reason};
 
-/// One reason, as data.
+/// One reason.
 #[pyclass(name = "Reason", module = "layerzero", frozen, get_all)]
 #[derive(Clone)]
 pub struct PyReason {
@@ -62,7 +62,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
         let exception = py.get_type::<PyException>();
         let base = make(
             "LayerZeroError",
-            "Something went wrong; `.reasons` says what.",
+            "Base class of LayerZero's errors; `.reasons` lists the causes.",
             PyTuple::new(py, [exception])?,
         )?;
         let bound = base.bind(py).clone();
@@ -70,7 +70,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
         Ok(Exceptions {
             validation: make(
                 "ValidationError",
-                "The call itself is wrong.",
+                "The arguments of a call are invalid.",
                 PyTuple::new(py, [bound.clone(), value_error.clone()])?,
             )?,
             no_kernel: make(
@@ -80,7 +80,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
             )?,
             graph: make(
                 "CudaGraphUnsafeError",
-                "No kernel is known to be safe inside a graph capture.",
+                "No kernel is known to be safe inside a CUDA graph capture.",
                 PyTuple::new(py, [bound.clone()])?,
             )?,
             execution: make(
@@ -90,7 +90,7 @@ fn exceptions(py: Python<'_>) -> PyResult<&'static Exceptions> {
             )?,
             configuration: make(
                 "ConfigurationError",
-                "A schema, policy or descriptor is wrong.",
+                "A schema, policy or descriptor is invalid.",
                 PyTuple::new(py, [bound, value_error])?,
             )?,
             base,
@@ -111,10 +111,10 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<PyReason>()
 }
 
-/// The exception for an error of the engine.
+/// The exception for an engine error.
 #[cold]
 pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
-    // A signal handler raised while the call waited: that is what the caller gets.
+    // A signal handler raised while the call waited: the caller gets that exception.
     if let Some(raised) = crate::worker::take_raised() {
         return raised;
     }
@@ -135,24 +135,24 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     build().unwrap_or_else(|error| error)
 }
 
-/// Whether no kernel could run a call.
+/// Whether the error is a `NoKernelFoundError`.
 #[cold]
 pub fn is_no_kernel(py: Python<'_>, error: &PyErr) -> bool {
     exceptions(py).is_ok_and(|all| error.is_instance(py, all.no_kernel.bind(py)))
 }
 
-/// A wrong argument, found before the engine saw the call.
+/// A `ValidationError` for an argument, raised before the engine sees the call.
 #[cold]
-pub fn refuse(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {
+pub fn validation_error(py: Python<'_>, operation: &str, reason: Reason) -> PyErr {
     raise(py, &Error::Validation { operation: operation.to_owned(), reasons: vec![reason] })
 }
 
-/// A failure on the way to a kernel, before the engine saw the call.
+/// The error for a failure before the engine sees the call.
 #[cold]
 pub fn raise_kernel(
     py: Python<'_>,
     operation: &lz_core::OperationInfo,
     error: lz_core::KernelError,
 ) -> PyErr {
-    refuse(py, &operation.name, error.reason)
+    validation_error(py, &operation.name, error.reason)
 }

@@ -1,7 +1,7 @@
-//! Functions as the interpreter calls them fastest: arguments in a row, keywords found by comparing pointers.
+//! Functions with CPython's vectorcall convention: arguments in an array, keyword names compared by pointer.
 //!
-//! The interpreter interns the names that stand in source code, and so do we: a keyword is nearly always found without
-//! looking at its letters.
+//! The interpreter interns names in source code, and so does this module: a keyword is nearly always matched
+//! without comparing characters.
 
 use std::ffi::CStr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,39 +15,39 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::elsewhere;
 use crate::error::is_no_kernel;
 use crate::function::Entry;
 use crate::plan::Way;
 use crate::split;
+use crate::torch_dispatch;
 
-/// What the interpreter lays over the number of arguments, to say that it has room before them. Part of the limited interface
-/// from Python 3.12 on, and the same before.
+/// The flag that the interpreter sets in the argument count to mark a free slot before the arguments
+/// (`PY_VECTORCALL_ARGUMENTS_OFFSET`). Part of the limited API from Python 3.12 on, and the same before.
 const ARGUMENTS_OFFSET: usize = 1 << (usize::BITS - 1);
 
-/// Arguments in the order of the signature; `None` and what was not given are nothing.
+/// Arguments in signature order; absent arguments and `None` are `None`.
 pub type Arguments<'a, 'py, const N: usize> = [Option<Borrowed<'a, 'py, PyAny>>; N];
 
-/// What a function takes. Arguments that may come by position come first.
+/// The signature of a function. Positional arguments come first.
 pub struct Signature {
     name: &'static CStr,
     doc: &'static CStr,
     parameters: &'static [&'static str],
     positional: usize,
-    /// One bit an argument that must be there.
+    /// One bit per required argument.
     required: u64,
     interned: OnceLock<Interned>,
 }
 
 struct Interned(Box<[*mut ffi::PyObject]>);
 
-// SAFETY: interned strings that are never given back; their addresses are compared and nothing else.
+// SAFETY: interned strings that are never released; only their addresses are compared.
 unsafe impl Send for Interned {}
 // SAFETY: as above.
 unsafe impl Sync for Interned {}
 
 impl Signature {
-    /// For generated statics. The documentation begins with the signature as `inspect` reads it.
+    /// For generated statics. The docstring begins with the signature as `inspect` parses it.
     pub const fn new(
         name: &'static CStr,
         doc: &'static CStr,
@@ -63,14 +63,14 @@ impl Signature {
         self.name.to_str().unwrap_or_default()
     }
 
-    /// The signature as `inspect` reads it, and what is said of the function.
+    /// The signature as `inspect` parses it, and the docstring.
     pub fn doc(&self) -> (&'static str, &'static str) {
         let text = self.doc.to_str().unwrap_or_default();
         let (head, rest) = text.split_once("\n--\n\n").unwrap_or(("", text));
         (head.find('(').map_or("", |at| &head[at..]), rest)
     }
 
-    /// Has the interpreter intern the names of parameters, before the first call does.
+    /// Interns the parameter names ahead of the first call.
     pub fn prepare(&self) {
         self.interned();
     }
@@ -78,7 +78,7 @@ impl Signature {
     fn interned(&self) -> &[*mut ffi::PyObject] {
         let names = self.interned.get_or_init(|| {
             let intern = |name: &&str| {
-                // SAFETY: the letters are UTF-8 of that length; the reference is kept for good.
+                // SAFETY: UTF-8 text of that length; the reference is never released.
                 unsafe {
                     let mut text =
                         ffi::PyUnicode_FromStringAndSize(name.as_ptr().cast(), name.len() as ffi::Py_ssize_t);
@@ -92,8 +92,8 @@ impl Signature {
     }
 
     #[cold]
-    fn position_by_letters(&self, py: Python<'_>, name: *mut ffi::PyObject) -> PyResult<usize> {
-        // SAFETY: the interpreter gives keywords as a tuple of strings that outlives the call.
+    fn position_by_text(&self, py: Python<'_>, name: *mut ffi::PyObject) -> PyResult<usize> {
+        // SAFETY: the interpreter passes keyword names as a tuple of strings that outlives the call.
         let name = unsafe { Borrowed::from_ptr(py, name) };
         let text: String = name.extract()?;
         self.parameters.iter().position(|known| *known == text).ok_or_else(|| {
@@ -110,15 +110,15 @@ impl Signature {
 
     #[cold]
     fn missing(&self, filled: u64) -> PyErr {
-        let absent = |place: &usize| self.required & !filled & 1 << place != 0;
+        let absent = |index: &usize| self.required & !filled & 1 << index != 0;
         let names: Vec<String> = (0..self.parameters.len())
             .filter(absent)
             .map(|at| format!("'{}'", self.parameters[at]))
             .collect();
-        self.refuse(format!("misses the required {}", names.join(", ")))
+        self.refuse(format!("is missing the required arguments {}", names.join(", ")))
     }
 
-    /// The arguments in their places.
+    /// Parses arguments into signature order.
     ///
     /// # Safety
     /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
@@ -142,29 +142,31 @@ impl Signature {
         }
         if !keywords.is_null() {
             let names = self.interned();
-            // SAFETY: a tuple of strings, whose values follow the positional arguments.
+            // SAFETY: a tuple of strings; their values follow the positional arguments.
             let more = unsafe { ffi::PyTuple_Size(keywords) };
             for number in 0..more {
                 // SAFETY: as above; the tuple outlives the call, and the entry is borrowed.
                 let (name, value) = unsafe {
                     (ffi::PyTuple_GetItem(keywords, number), *arguments.add(count + number as usize))
                 };
-                let place = match names.iter().position(|known| *known == name) {
-                    Some(place) => place,
-                    None => self.position_by_letters(py, name)?,
+                let index = match names.iter().position(|known| *known == name) {
+                    Some(index) => index,
+                    None => self.position_by_text(py, name)?,
                 };
-                let Some(slot) = slots.get_mut(place) else { continue };
+                let Some(slot) = slots.get_mut(index) else { continue };
                 if !slot.is_null() {
-                    return Err(self.refuse(format!("got several values for '{}'", self.parameters[place])));
+                    return Err(
+                        self.refuse(format!("got multiple values for argument '{}'", self.parameters[index]))
+                    );
                 }
                 *slot = value;
-                filled |= 1 << place;
+                filled |= 1 << index;
             }
         }
         if self.required & !filled != 0 {
             return Err(self.missing(filled));
         }
-        // SAFETY: None is immortal; the others are borrowed from the caller for the time of the call.
+        // SAFETY: None is immortal; the others are borrowed from the caller for the duration of the call.
         unsafe {
             let none = ffi::Py_None();
             Ok(slots.map(|object| (object != none).then(|| Borrowed::from_ptr_or_opt(py, object)).flatten()))
@@ -185,24 +187,24 @@ pub unsafe fn enter<const N: usize>(
     body: for<'a, 'py> fn(Python<'py>, Way<'a>, Arguments<'a, 'py, N>) -> PyResult<Bound<'py, PyAny>>,
 ) -> *mut ffi::PyObject {
     let count = count & !ARGUMENTS_OFFSET;
-    // SAFETY: the interpreter holds its lock when it calls; the pointers are as promised by the caller.
+    // SAFETY: the interpreter holds the GIL when it calls; the pointers are as promised by the caller.
     unsafe {
         guarded(|py| {
             let parsed = entry.signature.parse(py, arguments, count, keywords);
             match parsed.and_then(|parsed| body(py, Way::Decide, parsed)) {
-                Err(error) => refused(entry, error, py, arguments, count, keywords),
+                Err(error) => handle_failure(entry, error, py, arguments, count, keywords),
                 done => done,
             }
         })
     }
 }
 
-/// A refused call may be torch's to make, or may run in parts.
+/// Handles a failed call: it may belong to torch's dispatcher, or may run in parts.
 ///
 /// # Safety
 /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
 #[cold]
-unsafe fn refused<'py>(
+unsafe fn handle_failure<'py>(
     entry: &'static Entry,
     error: PyErr,
     py: Python<'py>,
@@ -212,30 +214,31 @@ unsafe fn refused<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     // SAFETY: promised by the caller.
     unsafe {
-        if let Some(result) = elsewhere::call(py, entry.signature.name(), arguments, count, keywords) {
+        if let Some(result) = torch_dispatch::call(py, entry.signature.name(), arguments, count, keywords) {
             return result;
         }
         if !is_no_kernel(py, &error) {
             return Err(error);
         }
-        let (arguments, keywords) = collected(py, arguments, count, keywords)?;
+        let (arguments, keywords) = collect_arguments(py, arguments, count, keywords)?;
         split::call(py, entry.operation, &arguments, Some(&keywords))?.ok_or(error)
     }
 }
 
-/// Arguments as Python keeps them.
+/// Arguments as a tuple and a dictionary.
 ///
 /// # Safety
 /// The pointers are those of a call with `METH_FASTCALL | METH_KEYWORDS`.
-pub unsafe fn collected<'py>(
+pub unsafe fn collect_arguments<'py>(
     py: Python<'py>,
     arguments: *const *mut ffi::PyObject,
     count: usize,
     keywords: *mut ffi::PyObject,
 ) -> PyResult<(Bound<'py, PyTuple>, Bound<'py, PyDict>)> {
-    // SAFETY: the positional arguments are followed by a value a keyword, and all of them outlive the call.
+    // SAFETY: the positional arguments are followed by one value per keyword, and all of them outlive the
+    // call.
     unsafe {
-        let at = |place: usize| Borrowed::from_ptr(py, *arguments.add(place));
+        let at = |index: usize| Borrowed::from_ptr(py, *arguments.add(index));
         let positional = PyTuple::new(py, (0..count).map(at))?;
         let named = PyDict::new(py);
         if !keywords.is_null() {
@@ -248,7 +251,7 @@ pub unsafe fn collected<'py>(
     }
 }
 
-/// Runs what the interpreter calls: an error is raised, and so is a panic.
+/// Runs a function called by the interpreter; errors and panics become Python exceptions.
 ///
 /// # Safety
 /// The interpreter is attached.

@@ -1,5 +1,5 @@
-//! The functions of `layerzero.ops`: objects of a type of our own, called by the interpreter's fastest convention, with `plan`
-//! beside. To everything that asks they are built-in functions: `help`, `inspect`, and Dynamo, which substitutes only such.
+//! The functions of `layerzero.ops`: objects of a custom type with vectorcall and a `plan` method. `help`,
+//! `inspect` and Dynamo see built-in functions; Dynamo substitutes only those.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulong, c_void};
 use std::mem::offset_of;
@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::fastcall::{Signature, guarded};
 use crate::plan::{PyPlan, Source, Way};
 
-/// Calls an operation with arguments as the interpreter passes them, with somebody else deciding.
+/// Calls an operation with vectorcall arguments, with the kernel selected as `Way` states.
 pub type Along = for<'py> unsafe fn(
     Python<'py>,
     Way<'_>,
@@ -23,13 +23,13 @@ pub type Along = for<'py> unsafe fn(
 
 /// An operation of the catalogue, as generated code describes it.
 pub struct Entry {
-    /// What it is.
+    /// The operation.
     pub operation: &'static OperationInfo,
-    /// What it takes.
+    /// Its signature.
     pub signature: &'static Signature,
-    /// What the interpreter calls.
+    /// The vectorcall function.
     pub call: ffi::vectorcallfunc,
-    /// The same for plans.
+    /// The call function of plans.
     pub along: Along,
 }
 
@@ -38,11 +38,11 @@ struct Function {
     object: ffi::PyObject,
     vectorcall: ffi::vectorcallfunc,
     entry: &'static Entry,
-    /// Weak references to it, which Dynamo keeps of what its guards look at.
+    /// Weak references to it, which Dynamo's guards hold.
     weak: *mut ffi::PyObject,
 }
 
-/// Parts of the limited interface from Python 3.12 on, which mean the same before.
+/// Parts of the limited API from Python 3.12 on, with the same meaning before.
 const HAVE_VECTORCALL: c_ulong = 1 << 11;
 unsafe extern "C" {
     fn PyVectorcall_Call(
@@ -53,14 +53,14 @@ unsafe extern "C" {
 }
 
 /// # Safety
-/// The object is one of ours.
+/// The object is an `Operation` function object of this module.
 unsafe fn entry_of(object: *mut ffi::PyObject) -> &'static Entry {
     // SAFETY: promised by the caller.
     unsafe { (*object.cast::<Function>()).entry }
 }
 
 fn text(text: &str) -> *mut ffi::PyObject {
-    // SAFETY: the letters are UTF-8 of that length; a new reference comes back, or null with an exception.
+    // SAFETY: UTF-8 text of that length; the result is a new reference, or null with an exception.
     unsafe { ffi::PyUnicode_FromStringAndSize(text.as_ptr().cast(), text.len() as ffi::Py_ssize_t) }
 }
 
@@ -79,7 +79,7 @@ unsafe extern "C" fn text_signature(object: *mut ffi::PyObject, _: *mut c_void) 
     text(unsafe { entry_of(object) }.signature.doc().0)
 }
 
-/// `isinstance` asks an object for its class where its type is another.
+/// The value of `__class__`, which `isinstance` checks in addition to the type.
 unsafe extern "C" fn class(_: *mut ffi::PyObject, _: *mut c_void) -> *mut ffi::PyObject {
     let class = (&raw mut ffi::PyCFunction_Type).cast::<ffi::PyObject>();
     // SAFETY: the type of built-in functions lives as long as the interpreter.
@@ -94,7 +94,7 @@ unsafe extern "C" fn repr(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     text(&format!("<operation {}>", unsafe { entry_of(object) }.operation.name))
 }
 
-/// Pickled and copied by its name.
+/// Pickled and copied by name.
 unsafe extern "C" fn reduce(object: *mut ffi::PyObject, _: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: a method of our type.
     text(unsafe { entry_of(object) }.signature.name())
@@ -106,7 +106,8 @@ unsafe extern "C" fn plan(
     count: ffi::Py_ssize_t,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter holds its lock when it calls a method, and passes what a call with these flags has.
+    // SAFETY: the interpreter holds the GIL when it calls a method, and passes the arguments that these flags
+    // state.
     unsafe {
         guarded(|py| {
             let entry = entry_of(object);
@@ -119,17 +120,17 @@ unsafe extern "C" fn plan(
 }
 
 const PLAN_DOC: &CStr = c"plan($self, /, *arguments, **keywords)\n--\n\n\
-Decides for calls like this one, without running anything: the arguments are those of the operation. What comes back has\n\
-`run`, which takes them too and uses that decision, and what the kernel worked out for it, until you make a new plan. Kernels\n\
-that plan from the values of page tables do so here: when the values change, plan again. Calls of other sizes, dtypes or\n\
-params are refused.";
+Selects the kernel for calls like this one without running it. The arguments are those of the operation. Returns a plan whose\n\
+`run` takes the same arguments and uses that kernel, and whatever the kernel precomputed, until you make a new plan. Kernels\n\
+that plan from the values of page tables do so here: plan again when the values change. `run` refuses calls with other sizes,\n\
+dtypes or params.";
 
 fn attribute(name: &'static CStr, get: ffi::getter) -> ffi::PyGetSetDef {
     ffi::PyGetSetDef { name: name.as_ptr(), get: Some(get), ..Default::default() }
 }
 
-/// Where the interpreter finds something in each object.
-fn place(name: &'static CStr, offset: usize) -> ffi::PyMemberDef {
+/// A type member that holds the offset of a field.
+fn member(name: &'static CStr, offset: usize) -> ffi::PyMemberDef {
     ffi::PyMemberDef {
         name: name.as_ptr(),
         type_code: ffi::Py_T_PYSSIZET,
@@ -143,7 +144,7 @@ fn slot<T>(slot: c_int, what: *const T) -> ffi::PyType_Slot {
     ffi::PyType_Slot { slot, pfunc: what.cast_mut().cast() }
 }
 
-/// The type of all of them. What the interpreter goes on reading is leaked.
+/// Creates the type. Definitions that the interpreter keeps reading are leaked.
 fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
     let attributes = [
         attribute(c"__name__", name),
@@ -169,8 +170,8 @@ fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         ffi::PyMethodDef::zeroed(),
     ];
     let members = [
-        place(c"__vectorcalloffset__", offset_of!(Function, vectorcall)),
-        place(c"__weaklistoffset__", offset_of!(Function, weak)),
+        member(c"__vectorcalloffset__", offset_of!(Function, vectorcall)),
+        member(c"__weaklistoffset__", offset_of!(Function, weak)),
         ffi::PyMemberDef::default(),
     ];
     let mut slots = [
@@ -192,17 +193,17 @@ fn make_type(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         flags: flags as c_uint,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: the description is whole; a new reference comes back, or null with an exception.
+    // SAFETY: the spec is complete; the result is a new reference, or null with an exception.
     unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyType_FromSpec(&raw mut spec)) }
 }
 
-/// Adds a function an entry.
+/// Adds one function per entry.
 pub fn add(module: &Bound<'_, PyModule>, entries: &[&'static Entry]) -> PyResult<()> {
     let py = module.py();
     let class = make_type(py)?;
     for entry in entries {
         entry.signature.prepare();
-        // SAFETY: the type is the one whose objects have these fields, which are written before anybody sees the object.
+        // SAFETY: objects of this type have these fields, which are written before the object is visible.
         let object = unsafe {
             let object = ffi::PyType_GenericAlloc(class.as_ptr().cast(), 0);
             if let Some(function) = object.cast::<Function>().as_mut() {

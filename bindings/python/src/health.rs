@@ -1,4 +1,4 @@
-//! The circuits of the engine, listed and reset.
+//! Circuit breakers of the engine: listing and resetting them.
 
 use lz_core::health::CircuitReport;
 use pyo3::exceptions::PyOSError;
@@ -24,7 +24,7 @@ fn dictionary<'py>(py: Python<'py>, circuit: CircuitReport) -> PyResult<Bound<'p
     Ok(one)
 }
 
-/// Every circuit that has something to remember.
+/// Every circuit with recorded failures.
 #[pyfunction]
 fn circuits(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let all = PyList::empty(py);
@@ -35,7 +35,7 @@ fn circuits(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     Ok(all)
 }
 
-/// Forgets the failures of a kernel or backend, or of all of them, and says how many circuits that were.
+/// Resets the circuits of a kernel or backend, or all of them; returns how many were reset.
 #[pyfunction]
 #[pyo3(signature = (name = None))]
 fn reset_kernel(py: Python<'_>, name: Option<&str>) -> PyResult<usize> {

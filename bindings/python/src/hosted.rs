@@ -1,5 +1,5 @@
-//! Kernels that are Python functions. They get the caller's own objects, and what they return goes to the caller as it is, once
-//! it was checked against the schema.
+//! Kernels that are Python functions. They receive the caller's own objects; their results go to the caller
+//! unchanged once they are checked against the schema.
 
 use std::any::Any;
 use std::mem::MaybeUninit;
@@ -12,39 +12,39 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::call::{Frame, Given};
+use crate::call::{Argument, Frame};
 use crate::output::Out;
 use crate::plan::Way;
-use crate::results::{Wanted, checked};
+use crate::results::{Wanted, check_results};
 
-/// A kernel in Python.
+/// A Python kernel.
 pub struct Hosted {
-    /// What was registered; it may only know where the function is (`layerzero.backends.Later`).
+    /// The registered object; it may import the function on first use (`layerzero.backends.LazyKernel`).
     function: Py<PyAny>,
-    /// The function itself, once it was called or asked for.
+    /// The function itself, once it was resolved.
     found: PyOnceLock<Py<PyAny>>,
-    /// Whether it can write into places that the caller gives.
+    /// Whether it can write into the caller's `out=`.
     takes_out: bool,
-    /// Names of the params, then `out`.
+    /// Keyword names: the params, and the params with `out`.
     names: Py<PyTuple>,
     names_with_out: Py<PyTuple>,
 }
 
-/// A param with its value filled in, for functions that the caller did not give it to.
+/// A param with its default filled in, for params that the caller did not pass.
 #[derive(Clone, Copy)]
 pub enum Param {
     /// A number.
     Float(f64),
-    /// A whole number.
+    /// An integer.
     Int(i64),
-    /// A truth value.
+    /// A boolean.
     Bool(bool),
-    /// A case of an enum.
+    /// An enum case.
     Text(&'static str),
 }
 
 unsafe extern "C" {
-    /// Part of the limited interface from Python 3.12 on, and exported with the same meaning before.
+    /// Part of the limited API from Python 3.12 on, and exported with the same meaning before.
     pub fn PyObject_Vectorcall(
         callable: *mut ffi::PyObject,
         arguments: *const *mut ffi::PyObject,
@@ -53,8 +53,8 @@ unsafe extern "C" {
     ) -> *mut ffi::PyObject;
 }
 
-/// More arguments than any operation has.
-pub const ROOM: usize = 48;
+/// Upper limit of a kernel's arguments; no operation has as many.
+pub const MAX_ARGUMENTS: usize = 48;
 
 impl Hosted {
     /// A kernel of an operation with these params.
@@ -70,7 +70,7 @@ impl Hosted {
         let with = PyTuple::new(py, names)?.unbind();
         let found = PyOnceLock::new();
         if !function.hasattr("find_kernel")? {
-            // It is empty, so that it takes it.
+            // The cell is empty, so setting it succeeds.
             found.set(py, function.clone().unbind()).ok();
         }
         let function = function.clone().unbind();
@@ -88,20 +88,21 @@ impl Hosted {
         self.function.clone_ref(py)
     }
 
-    /// Whether it can write into places that the caller gives.
+    /// Whether it can write into the caller's `out=`.
     pub fn takes_out(&self) -> bool {
         self.takes_out
     }
 
-    /// Runs it: inputs by position, params by name with their values filled in, `out=` if it was given and can be taken. While
-    /// something is planned it plans instead, and what that gave is called in its place later.
+    /// Runs the kernel: inputs by position, params by keyword with defaults filled in, `out=` if the caller
+    /// passed it and the kernel takes it. While planning, the kernel's planner runs instead; what it returns
+    /// is called in place of the kernel later.
     pub fn run<'py>(
         &self,
         frame: &mut Frame<'_, 'py>,
-        inputs: &[Given<'_, 'py>],
-        params: &[(Given<'_, 'py>, Param)],
+        inputs: &[Argument<'_, 'py>],
+        params: &[(Argument<'_, 'py>, Param)],
         wanted: &[Wanted],
-        out: Given<'_, 'py>,
+        out: Argument<'_, 'py>,
     ) -> Result<(), KernelError> {
         let planned = match frame.way {
             Way::Decide => None,
@@ -111,7 +112,7 @@ impl Hosted {
         match self.call(frame.py, planned, inputs, params, out) {
             Ok(_) if out.is_some() && self.takes_out => Ok(()),
             Ok(result) => {
-                let result = checked(frame, wanted, result)?;
+                let result = check_results(frame, wanted, result)?;
                 match out {
                     None => frame.keep_result(result),
                     Some(out) => copy_into(out, &result).map_err(|error| frame.failed(error))?,
@@ -122,13 +123,14 @@ impl Hosted {
         }
     }
 
-    /// A function with an attribute `plan` is asked for what is to be called in its place.
+    /// Calls the function's attribute `plan`, if it has one; the result is called in place of the function
+    /// later.
     #[cold]
     fn plan<'py>(
         &self,
         frame: &mut Frame<'_, 'py>,
-        inputs: &[Given<'_, 'py>],
-        params: &[(Given<'_, 'py>, Param)],
+        inputs: &[Argument<'_, 'py>],
+        params: &[(Argument<'_, 'py>, Param)],
     ) -> Result<(), KernelError> {
         let py = frame.py;
         let planner = self.find(py).and_then(|function| function.bind(py).getattr_opt("plan"));
@@ -151,29 +153,30 @@ impl Hosted {
         self.found.get_or_try_init(py, || Ok(self.function.bind(py).call_method0("find_kernel")?.unbind()))
     }
 
-    /// Calls the function, or what takes its place.
+    /// Calls the function or its replacement.
     fn call<'py>(
         &self,
         py: Python<'py>,
         instead: Option<&Py<PyAny>>,
-        inputs: &[Given<'_, 'py>],
-        params: &[(Given<'_, 'py>, Param)],
-        out: Given<'_, 'py>,
+        inputs: &[Argument<'_, 'py>],
+        params: &[(Argument<'_, 'py>, Param)],
+        out: Argument<'_, 'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; ROOM];
-        if inputs.len() + params.len() + 1 > ROOM {
-            return Err(PyValueError::new_err("more arguments than a kernel in Python can take"));
+        let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; MAX_ARGUMENTS];
+        if inputs.len() + params.len() + 1 > MAX_ARGUMENTS {
+            let message = format!("a Python kernel takes fewer than {MAX_ARGUMENTS} arguments");
+            return Err(PyValueError::new_err(message));
         }
         // SAFETY: None is immortal.
         let none = unsafe { ffi::Py_None() };
-        for (place, input) in arguments.iter_mut().zip(inputs) {
-            place.write(input.map_or(none, |object| object.as_ptr()));
+        for (slot, input) in arguments.iter_mut().zip(inputs) {
+            slot.write(input.map_or(none, |object| object.as_ptr()));
         }
-        let mut made = Made::new();
-        for (place, (given, value)) in arguments.iter_mut().skip(inputs.len()).zip(params) {
-            place.write(match given {
+        let mut temporaries = TemporaryObjects::new();
+        for (slot, (given, value)) in arguments.iter_mut().skip(inputs.len()).zip(params) {
+            slot.write(match given {
                 Some(object) => object.as_ptr(),
-                None => made.keep(value.into_object(py)?),
+                None => temporaries.keep(value.into_object(py)?),
             });
         }
         let passes_out = self.takes_out && out.is_some();
@@ -185,8 +188,8 @@ impl Hosted {
             Some(function) => function,
             None => self.find(py)?,
         };
-        // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; a new reference comes
-        // back, or null with an exception.
+        // SAFETY: as many arguments as inputs and names, all of them written and alive during the call; the
+        // result is a new reference, or null with an exception.
         unsafe {
             let arguments = arguments.as_ptr().cast::<*mut ffi::PyObject>();
             let result = PyObject_Vectorcall(function.as_ptr(), arguments, inputs.len(), names.as_ptr());
@@ -195,21 +198,21 @@ impl Hosted {
     }
 }
 
-/// Objects that are made for the time of a call; only those that there are cost anything.
-pub struct Made<'py> {
-    /// The first `count` are written.
-    objects: [MaybeUninit<Bound<'py, PyAny>>; ROOM],
+/// Objects created for the duration of a call, without heap allocation; unused slots cost nothing.
+pub struct TemporaryObjects<'py> {
+    /// The first `count` are initialized.
+    objects: [MaybeUninit<Bound<'py, PyAny>>; MAX_ARGUMENTS],
     count: usize,
 }
 
-impl<'py> Made<'py> {
-    /// None yet.
+impl<'py> TemporaryObjects<'py> {
+    /// Starts empty.
     #[inline]
-    pub fn new() -> Made<'py> {
-        Made { objects: [const { MaybeUninit::uninit() }; ROOM], count: 0 }
+    pub fn new() -> TemporaryObjects<'py> {
+        TemporaryObjects { objects: [const { MaybeUninit::uninit() }; MAX_ARGUMENTS], count: 0 }
     }
 
-    /// Keeps an object, one for each argument at most.
+    /// Stores an object, at most one per argument.
     #[inline]
     pub fn keep(&mut self, object: Bound<'py, PyAny>) -> *mut ffi::PyObject {
         let pointer = object.as_ptr();
@@ -219,10 +222,10 @@ impl<'py> Made<'py> {
     }
 }
 
-impl Drop for Made<'_> {
+impl Drop for TemporaryObjects<'_> {
     fn drop(&mut self) {
         for object in &mut self.objects[..self.count] {
-            // SAFETY: written, and dropped once.
+            // SAFETY: initialized, and dropped once.
             unsafe { object.assume_init_drop() };
         }
     }
@@ -239,21 +242,21 @@ impl Param {
     }
 }
 
-/// Writes what a kernel returned into the caller's places.
+/// Copies a kernel's results into the caller's `out=`.
 fn copy_into(out: Borrowed<'_, '_, PyAny>, result: &Bound<'_, PyAny>) -> PyResult<()> {
-    let mut places = Out::new(Some(out));
+    let mut outputs = Out::new(Some(out));
     let results: Vec<Bound<'_, PyAny>> = match result.cast::<PyTuple>() {
         Ok(several) => several.iter().collect(),
         Err(_) => vec![result.clone()],
     };
     for one in results {
-        let Some(place) = places.take() else {
-            return Err(PyValueError::new_err("the kernel returned more tensors than out= has places"));
+        let Some(output) = outputs.take() else {
+            return Err(PyValueError::new_err("the kernel returned more tensors than out= has"));
         };
-        if place.hasattr("copy_")? {
-            place.call_method1("copy_", (one,))?;
+        if output.hasattr("copy_")? {
+            output.call_method1("copy_", (one,))?;
         } else {
-            place.set_item(place.py().Ellipsis(), one)?;
+            output.set_item(output.py().Ellipsis(), one)?;
         }
     }
     Ok(())
@@ -271,7 +274,7 @@ impl Kernel for Hosted {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let message =
-            "a kernel in Python works on the caller's own objects, and this call did not come from Python";
+            "a Python kernel needs the caller's Python objects, and this call did not come from Python";
         Err(KernelError::declined(message))
     }
 }

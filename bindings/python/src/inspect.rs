@@ -1,13 +1,13 @@
-//! What would be chosen and why, for arguments of any operation. Nothing here runs a kernel.
+//! Kernel selection without running a kernel: `which` and `explain`, for any operation.
 //!
-//! Inspection is not on the way of a call, so it goes through dynamic arguments: one function for all operations.
+//! Inspection is not performance-critical, so one function with dynamic arguments serves all operations.
 
 use lz_core::{Context, OperationInfo, check, dynamic};
 use pyo3::exceptions::{PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arguments::{as_args, lend, matched, texts};
+use crate::arguments::{as_args, borrow_arguments, match_arguments, texts};
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise;
@@ -20,11 +20,11 @@ pub fn operation(name: &str) -> PyResult<&'static OperationInfo> {
         let names = registry.operations().map(|operation| operation.name.as_ref());
         let hint =
             lz_schema::diagnostics::nearest(name, names).map(|near| format!("; did you mean {near:?}?"));
-        PyKeyError::new_err(format!("there is no operation {name:?}{}", hint.unwrap_or_default()))
+        PyKeyError::new_err(format!("unknown operation {name:?}{}", hint.unwrap_or_default()))
     })
 }
 
-/// The context of a call that is not made.
+/// The context of a call that is described but not made.
 pub fn context<'py>(
     py: Python<'py>,
     info: &'static OperationInfo,
@@ -32,16 +32,16 @@ pub fn context<'py>(
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Context> {
     let schema = info.schema();
-    let (objects, _) = matched(py, info, arguments, keywords)?;
+    let (objects, _) = match_arguments(py, info, arguments, keywords)?;
     let mut frame = Frame::new(py, info, Way::Decide);
-    let lent = lend(&mut frame, &objects)?;
-    let strings = texts(&lent);
-    let args = as_args(schema, &lent, &strings);
+    let borrowed = borrow_arguments(&mut frame, &objects)?;
+    let strings = texts(&borrowed);
+    let args = as_args(schema, &borrowed, &strings);
     let bound = check::check_call(schema, &args, None).map_err(|error| raise(py, &error))?;
     dynamic::context(schema, &bound, &args, None).map_err(|error| raise(py, &error))
 }
 
-/// The kernel that would run, its score, its workspace and who is next if it fails.
+/// The selected kernel, its score, its workspace and its fallbacks.
 #[pyfunction]
 #[pyo3(signature = (operation_name, /, *args, **keywords))]
 fn which<'py>(
@@ -53,7 +53,7 @@ fn which<'py>(
     let info = operation(operation_name)?;
     let context = context(py, info, args, keywords)?;
     let engine = engine()?;
-    // Judging tokenizers takes long.
+    // Checking tokenizer kernels takes long.
     let plan = py.detach(|| engine.which(info, &context)).map_err(|error| raise(py, &error))?;
     let answer = PyDict::new(py);
     answer.set_item("kernel_id", plan.kernel)?;
@@ -63,7 +63,7 @@ fn which<'py>(
     Ok(answer)
 }
 
-/// Every candidate with its score or its reasons; prints as a table, `.to_dict()` for machines.
+/// Every candidate with its score or its rejection reasons; prints as a table, `.to_dict()` for programs.
 #[pyfunction]
 #[pyo3(signature = (operation_name, /, *args, **keywords))]
 fn explain<'py>(
@@ -82,7 +82,7 @@ fn explain<'py>(
     Ok(PyExplanation { text: explanation.to_string(), json })
 }
 
-/// Why a kernel would be chosen.
+/// Why a kernel is selected.
 #[pyclass(name = "Explanation", module = "layerzero", frozen)]
 pub struct PyExplanation {
     text: String,

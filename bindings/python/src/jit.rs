@@ -1,6 +1,7 @@
-//! Kernels in Python that compile: their compilers, the queue that compiles in the background, and compiling beforehand.
+//! JIT compilation of Python kernels: backend compilers, the background compilation queue, and compiling
+//! ahead of time.
 //!
-//! Nothing here compiles: a backend's own function does, on a thread that no call waits for.
+//! A backend's own function compiles, on a thread that no call waits for.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,8 +18,8 @@ use crate::call::failure_of;
 use crate::engine::engine;
 use crate::inspect::{context, operation};
 
-/// A backend's function that compiles: called with the kernel's id, the operation and the call's fields as texts; it gives the
-/// names of what it made.
+/// A backend's compile function: called with the kernel id, the operation and the call's fields as strings;
+/// it returns the names of the artifacts.
 pub struct Compiler {
     /// The function.
     pub function: Py<PyAny>,
@@ -45,7 +46,7 @@ impl Compile for Compiler {
 
 static QUEUE: Mutex<Option<JitQueue>> = Mutex::new(None);
 
-/// Starts the queue, once there is something to compile and unless it runs already.
+/// Starts the queue once there is a kernel to compile, unless it runs already.
 pub fn ensure_queue(engine: &Engine) {
     let mut queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
     if queue.is_none() {
@@ -54,13 +55,13 @@ pub fn ensure_queue(engine: &Engine) {
     }
 }
 
-/// Starts a queue in the child of a fork, where the threads of the parent's are not.
+/// Starts a new queue in a forked child, where the parent's threads do not exist.
 #[pyfunction]
 fn restart_compiling_after_fork() {
-    // Locked by a thread of the parent's that waited for it: then the child has no background compilation.
+    // A thread of the parent held the lock while forking: the child has no background compilation then.
     let Ok(mut queue) = QUEUE.try_lock() else { return };
     if let Some(inherited) = queue.take() {
-        // Not dropped: a thread of the parent's may have been in the middle of changing it.
+        // Not dropped: a thread of the parent may have been changing it.
         std::mem::forget(inherited);
         let Ok(engine) = engine() else { return };
         let config = JitConfig::of(|key| engine.setting(key));
@@ -68,7 +69,8 @@ fn restart_compiling_after_fork() {
     }
 }
 
-/// Ends the background queue after what it compiles now, and writes the manifest. The next backend that compiles starts it anew.
+/// Stops the background queue after the current compilation, and writes the manifest. The next backend that
+/// compiles restarts it.
 #[pyfunction]
 fn stop_compiling(py: Python<'_>) {
     let queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -77,24 +79,24 @@ fn stop_compiling(py: Python<'_>) {
     }
 }
 
-/// Waits until nothing is left to compile in the background, at most so many seconds; says whether that is so.
+/// StreamSynchronizer until the background queue is empty, up to this many seconds; returns whether it is.
 #[pyfunction]
 fn wait_for_compilations(py: Python<'_>, seconds: f64) -> bool {
-    let most = Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    let timeout = Duration::try_from_secs_f64(seconds).unwrap_or_default();
     py.detach(|| {
         let queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.as_ref().is_none_or(|queue| queue.wait_until_idle(most))
+        queue.as_ref().is_none_or(|queue| queue.wait_until_idle(timeout))
     })
 }
 
-/// What the background queue has done and what it knows, as JSON; nothing where none runs.
+/// Counters and manifest of the background queue, as JSON; nothing if none runs.
 #[pyfunction]
 fn compilations() -> Option<String> {
     let queue = QUEUE.lock().unwrap_or_else(PoisonError::into_inner);
     let queue = queue.as_ref()?;
     let counters = queue.counters();
     let manifest: Vec<_> = queue.manifest().entries().cloned().collect();
-    let told = serde_json::json!({
+    let report = serde_json::json!({
         "wanted": counters.wanted,
         "waiting": queue.waiting(),
         "compiled": counters.compiled,
@@ -103,21 +105,22 @@ fn compilations() -> Option<String> {
         "impossible": counters.impossible,
         "manifest": manifest,
     });
-    Some(told.to_string())
+    Some(report.to_string())
 }
 
-/// Kernels that were compiled with what that left behind, how many were warm already, and those that failed with why.
+/// Compiled kernels with their artifacts, the number that were warm already, and failed kernels with the
+/// reason.
 type Warmed = (Vec<(String, Vec<String>)>, usize, Vec<(String, String)>);
 
-/// Compiles every kernel that only has to be compiled to be possible for these calls, several at a time. `told` hears of each that
-/// is done; an exception of it, and a signal, call the rest off.
+/// Compiles every kernel that these calls could use once it is compiled, several at a time. `on_progress` is
+/// called after each; an exception from it, or a signal, cancels the rest.
 #[pyfunction]
-#[pyo3(signature = (calls, workers, told = None))]
+#[pyo3(signature = (calls, workers, on_progress = None))]
 fn compile_cold<'py>(
     py: Python<'py>,
     calls: Vec<(String, Bound<'py, PyTuple>, Bound<'py, PyDict>)>,
     workers: usize,
-    told: Option<&Bound<'py, PyAny>>,
+    on_progress: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Warmed> {
     let mut contexts: Vec<(&'static OperationInfo, Context)> = Vec::new();
     for (name, arguments, keywords) in &calls {
@@ -128,7 +131,7 @@ fn compile_cold<'py>(
     let items = engine.cold_kernels(&contexts);
     let (next, stop) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let (send, receive) = mpsc::channel::<WarmupReport>();
-    // The interpreter is let go while nothing is done, which only what threads may share survives.
+    // The GIL is released while waiting, which requires the receiver to be `Sync`.
     let receive = Mutex::new(receive);
     let next_report = || receive.lock().unwrap_or_else(PoisonError::into_inner).recv();
     let mut all = WarmupReport::default();
@@ -154,14 +157,14 @@ fn compile_cold<'py>(
             all.compiled.extend(report.compiled);
             all.failed.extend(report.failed);
             all.already_warm += report.already_warm;
-            let heard = told.map(|told| told.call1((done, items.len(), name)));
-            if heard.is_some_and(|heard| heard.is_err()) || py.check_signals().is_err() {
+            let outcome = on_progress.map(|on_progress| on_progress.call1((done, items.len(), name)));
+            if outcome.is_some_and(|outcome| outcome.is_err()) || py.check_signals().is_err() {
                 stop.store(1, Ordering::Relaxed);
             }
         }
     });
     let failed = all.failed.into_iter().map(|(kernel, reason)| (kernel, reason.sentence())).collect();
-    let compiled = all.compiled.into_iter().map(|(item, made)| (item.kernel, made)).collect();
+    let compiled = all.compiled.into_iter().map(|(item, artifacts)| (item.kernel, artifacts)).collect();
     Ok((compiled, all.already_warm, failed))
 }
 
@@ -172,7 +175,7 @@ fn take<'i>(items: &'i [WarmupItem], next: &AtomicUsize, stop: &AtomicUsize) -> 
     items.get(next.fetch_add(1, Ordering::Relaxed))
 }
 
-/// Says that a kernel has been compiled for calls like this one.
+/// Records that a kernel has been compiled for calls like this one.
 #[pyfunction]
 fn mark_warm<'py>(
     py: Python<'py>,
@@ -187,7 +190,7 @@ fn mark_warm<'py>(
     Ok(())
 }
 
-/// What would be chosen for a call on a well-known device that need not be here, as JSON.
+/// The explanation of a call on a well-known device that need not be present, as JSON.
 #[pyfunction]
 fn explain_on<'py>(
     py: Python<'py>,

@@ -1,5 +1,5 @@
-//! The native half of the Python package. It turns Python objects into views, calls the engine, and turns answers back;
-//! what an operation is comes from generated code, what a kernel does from backends.
+//! The native module of the Python package. It converts Python objects to tensor views, calls the engine and
+//! converts the outputs back. Operations are defined by generated code, kernels by backends.
 
 mod arguments;
 mod backend;
@@ -7,7 +7,6 @@ mod call;
 mod control;
 mod cuda;
 mod decisions;
-mod elsewhere;
 mod engine;
 mod error;
 mod fastcall;
@@ -30,6 +29,7 @@ mod tensor;
 mod text;
 mod tokenizers;
 mod torch_attention;
+mod torch_dispatch;
 mod torch_norm;
 mod torch_ops;
 mod worker;
@@ -44,7 +44,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     // SAFETY: the interpreter is attached while it imports.
     if unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } != 0 {
         return Err(PyImportError::new_err(
-            "layerzero keeps one engine a process and cannot be imported into a sub-interpreter",
+            "layerzero has one engine per process and cannot be imported in a sub-interpreter; import it in the main interpreter",
         ));
     }
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

@@ -1,4 +1,5 @@
-//! Results: the caller's `out=`, or memory that the caller's own library allocates.
+//! Output allocation: outputs are the caller's `out=`, or are allocated by the caller's own library (torch,
+//! numpy, …).
 
 use lz_core::tensor::{Dims, Place as Device};
 use lz_core::{Cause, DType, KernelError, Reason, ReasonCode, Tensor, TensorMut, TensorView};
@@ -7,17 +8,17 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
-use crate::call::{Frame, Given};
-use crate::error::refuse;
-use crate::tensor::{Hold, Kind, Problem, buffer, is_usual, numpy, torch};
+use crate::call::{Argument, Frame};
+use crate::error::validation_error;
+use crate::tensor::{Hold, Kind, Problem, buffer, is_common_tensor, numpy, torch};
 
-/// What `out=` holds, one entry an output that the caller gave.
+/// The tensors of `out=`, one per output that the caller passed.
 pub enum Out<'a, 'py> {
     /// No `out=`.
     Nothing,
     /// One tensor.
     One(Borrowed<'a, 'py, PyAny>),
-    /// It was taken.
+    /// Its tensor was taken.
     Done,
     /// A tuple or list of tensors, in the order of the outputs.
     Several(Vec<Bound<'py, PyAny>>, usize),
@@ -26,9 +27,9 @@ pub enum Out<'a, 'py> {
 impl<'a, 'py> Out<'a, 'py> {
     /// From `out=`.
     #[inline]
-    pub fn new(out: Given<'a, 'py>) -> Out<'a, 'py> {
+    pub fn new(out: Argument<'a, 'py>) -> Out<'a, 'py> {
         let Some(out) = out else { return Out::Nothing };
-        if is_usual(out) {
+        if is_common_tensor(out) {
             return Out::One(out);
         }
         if let Ok(tuple) = out.cast::<PyTuple>() {
@@ -40,13 +41,13 @@ impl<'a, 'py> Out<'a, 'py> {
         Out::One(out)
     }
 
-    /// Whether the caller gave places.
+    /// Whether the caller passed `out=`.
     #[inline]
     pub fn is_given(&self) -> bool {
         !matches!(self, Out::Nothing)
     }
 
-    /// The next one.
+    /// The next tensor.
     #[inline]
     pub fn take(&mut self) -> Option<Bound<'py, PyAny>> {
         match self {
@@ -64,7 +65,7 @@ impl<'a, 'py> Out<'a, 'py> {
         }
     }
 
-    /// Refuses entries that no output took.
+    /// Refuses tensors that no output took.
     #[inline]
     pub fn finish(&self, frame: &Frame<'_, '_>) -> PyResult<()> {
         let (taken, given) = match self {
@@ -79,21 +80,22 @@ impl<'a, 'py> Out<'a, 'py> {
             .argument("out")
             .required(format!("{taken} tensors"))
             .found(given.to_string());
-        Err(refuse(frame.py, &frame.operation.name, reason))
+        Err(validation_error(frame.py, &frame.operation.name, reason))
     }
 }
 
-/// One output: the object that is returned, and what it was lent with. Its memory is described where the view stays.
+/// The output slot of one output: the object that is returned, and its borrow. The caller of the methods
+/// holds the view of its memory.
 pub struct Place<'py> {
     object: Option<Bound<'py, PyAny>>,
     hold: Hold,
 }
 
 impl<'py> Place<'py> {
-    /// Not there yet.
+    /// Not allocated yet.
     pub const EMPTY: Place<'py> = Place { object: None, hold: Hold::NOTHING };
 
-    /// Takes the caller's tensor for this output.
+    /// Takes the caller's `out=` tensor for this output.
     #[inline]
     pub fn take(
         &mut self,
@@ -103,12 +105,12 @@ impl<'py> Place<'py> {
         tensor: &mut TensorMut<'_>,
     ) -> PyResult<()> {
         let Some(object) = out.take() else { return Err(missing(frame, name)) };
-        frame.place(name, object.as_borrowed(), tensor, &mut self.hold)?;
+        frame.output(name, object.as_borrowed(), tensor, &mut self.hold)?;
         self.object = Some(object);
         Ok(())
     }
 
-    /// Has the caller's library allocate this output, unless the call does not produce it.
+    /// Allocates this output with the caller's library, unless the call does not produce it.
     #[inline]
     pub fn allocate(
         &mut self,
@@ -130,7 +132,7 @@ impl<'py> Place<'py> {
         }
     }
 
-    /// Lets go of what an earlier run of the same call made.
+    /// Releases the output of an earlier run of the same call.
     pub fn release(&mut self, frame: &mut Frame<'_, 'py>, tensor: &TensorMut<'_>) {
         if self.is_there() {
             frame.count(-tensor.elements());
@@ -138,23 +140,23 @@ impl<'py> Place<'py> {
         }
     }
 
-    /// Whether it is there: some calls do not produce it.
+    /// Whether the output exists: some calls do not produce it.
     #[inline]
     pub fn is_there(&self) -> bool {
         self.object.is_some()
     }
 
-    /// What the caller gets.
+    /// The object that the caller gets.
     #[inline]
     pub fn into_object(self) -> Option<Bound<'py, PyAny>> {
         self.object
     }
 }
 
-/// Takes bytes for pairs of 4-bit floats, where the output is such.
+/// Reinterprets bytes as packed 4-bit floats, if the output is declared as such.
 pub fn nibbles(spec: Option<(Dims, DType)>, tensor: &mut TensorMut<'_>) {
     if spec.is_some_and(|(_, dtype)| dtype == DType::F4E2M1x2) {
-        // SAFETY: elements of the same size in the same memory.
+        // SAFETY: the same memory with elements of the same size.
         unsafe { tensor.description() }.take_bytes_for_nibbles();
     }
 }
@@ -163,8 +165,8 @@ pub fn nibbles(spec: Option<(Dims, DType)>, tensor: &mut TensorMut<'_>) {
 fn missing(frame: &Frame<'_, '_>, name: &str) -> PyErr {
     let reason = Reason::new(ReasonCode::OutputMissing)
         .argument("out")
-        .message(format!("out has no tensor for {name}"));
-    refuse(frame.py, &frame.operation.name, reason)
+        .message(format!("out has no tensor for output {name}"));
+    validation_error(frame.py, &frame.operation.name, reason)
 }
 
 fn allocate<'py>(
@@ -175,14 +177,14 @@ fn allocate<'py>(
     hold: &mut Hold,
 ) -> Result<Bound<'py, PyAny>, Problem> {
     let (like, kind, device) = frame.like();
-    // SAFETY: what is described below is new memory, which is nobody else's.
+    // SAFETY: the view describes newly allocated memory, which nothing else uses.
     let view = unsafe { tensor.description() };
     let object = match (kind, like) {
         (Kind::Torch, Some(like)) => {
             return torch::allocate(frame.py, sizes, dtype, like, device, view, hold);
         }
         (Kind::Buffer, _) => buffer::allocate(frame.py, sizes, dtype)?,
-        (Kind::Other, Some(like)) => allocate_elsewhere(frame.py, sizes, dtype, like, device)?,
+        (Kind::Other, Some(like)) => allocate_other(frame.py, sizes, dtype, like, device)?,
         _ => {
             let (object, data) = numpy::allocate(frame.py, sizes, dtype)?;
             fresh(view, data, sizes, dtype, Device::HOST);
@@ -196,18 +198,19 @@ fn allocate<'py>(
     Ok(object)
 }
 
-/// Describes dense memory that was just allocated.
+/// Describes newly allocated contiguous memory.
 #[inline]
 pub fn fresh(view: &mut TensorView<'_>, data: *mut u8, sizes: &Dims, dtype: DType, device: Device) {
     let strides = sizes.contiguous_strides();
-    // SAFETY: the library has just allocated as much as these sizes need.
+    // SAFETY: the library has just allocated the memory for these sizes.
     unsafe {
         view.describe(data, sizes.len(), (dtype, device), |position| (sizes[position], strides[position]));
     }
 }
 
-/// A tensor of a library that we do not know: its module's `empty`, or on the host a numpy array that it takes over.
-fn allocate_elsewhere<'py>(
+/// Allocates a tensor of another library: with `from_dlpack` of a numpy array on the host, else with its
+/// module's `empty`.
+fn allocate_other<'py>(
     py: Python<'py>,
     sizes: &Dims,
     dtype: DType,
@@ -231,14 +234,14 @@ fn allocate_elsewhere<'py>(
     let keywords = PyDict::new(py);
     keywords.set_item("dtype", module.getattr(dtype.long_name())?)?;
     module.call_method("empty", (shape,), Some(&keywords)).map_err(|error| {
-        let text = format!("{module} cannot allocate a result; pass out=");
+        let text = format!("{module} cannot allocate the output; pass out=");
         let raised = PyTypeError::new_err(text);
         raised.set_cause(py, Some(error));
         raised
     })
 }
 
-/// A tensor whose size the kernel found, as a numpy array; without numpy, as a list of numbers.
+/// A tensor whose size the kernel determines, as a numpy array; without numpy, as a list of numbers.
 pub fn dynamic<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyAny>> {
     let Ok(numpy) = py.import("numpy") else {
         let values: Vec<i64> =
@@ -251,7 +254,7 @@ pub fn dynamic<'py>(py: Python<'py>, tensor: &Tensor) -> PyResult<Bound<'py, PyA
     flat.call_method0("copy")?.call_method1("reshape", (shape,))
 }
 
-/// What a function with several results returns: nothing, the one result, or a tuple of them.
+/// The return value of a function: `None`, the only output, or a tuple of outputs.
 #[inline]
 pub fn returned<'py>(
     py: Python<'py>,

@@ -1,7 +1,7 @@
-//! Plans: what `lz.ops.<operation>.plan(...)` gives, and whose `run` takes the arguments of the operation.
+//! Plans: `lz.ops.<operation>.plan(...)` returns one; its `run` takes the arguments of the operation.
 //!
-//! A plan fixes the kernel, and what that worked out beforehand, until the caller makes a new one. The call is checked as any
-//! other; that it looks like the one that was planned is checked by the engine.
+//! A plan fixes the kernel, and what the kernel precomputed, until the caller makes a new plan. Arguments are
+//! validated as in any other call; the engine checks that they match the planned call.
 
 use std::cell::OnceCell;
 
@@ -12,38 +12,38 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-use crate::fastcall::{collected, guarded};
+use crate::fastcall::{collect_arguments, guarded};
 use crate::function::Entry;
 use crate::runtime;
 
-/// Who decides which kernel runs a call.
+/// How the kernel of a call is selected.
 #[derive(Clone, Copy)]
 pub enum Way<'h> {
-    /// The engine, now.
+    /// The engine selects it now.
     Decide,
-    /// The engine, for calls that will come: nothing runs, and what is decided is kept there.
+    /// The engine selects it for later calls: nothing runs, and the decision is stored here.
     Plan(&'h OnceCell<Planned>),
-    /// A plan did.
+    /// A plan selected it.
     Along(&'h Planned),
 }
 
-/// What a plan fixes.
+/// The content of a plan.
 pub struct Planned {
     /// The decision.
     pub pinned: Pinned,
-    /// What a kernel in Python gave to be called in its place.
+    /// The callable that a Python kernel's planner returned, called in its place.
     pub run: Option<Py<PyAny>>,
 }
 
-/// What a plan is of.
+/// The operation of a plan.
 pub enum Source {
     /// An operation with generated code.
     Catalogue(&'static Entry),
-    /// One that was read at run time.
+    /// An operation loaded at run time.
     Read(&'static OperationInfo),
 }
 
-/// One kernel for calls that look alike.
+/// One kernel for calls with equal shapes, dtypes and params.
 #[pyclass(name = "PlanHandle", module = "layerzero", frozen, subclass)]
 pub struct PyPlan {
     source: Source,
@@ -70,7 +70,7 @@ impl PyPlan {
 }
 
 impl PyPlan {
-    /// Plans: `call` calls the operation with what it is given here.
+    /// Makes a plan: `call` calls the operation with the given `Way`.
     pub fn make<'py>(
         source: Source,
         call: impl FnOnce(Way<'_>) -> PyResult<Bound<'py, PyAny>>,
@@ -78,7 +78,7 @@ impl PyPlan {
         let kept = OnceCell::new();
         call(Way::Plan(&kept))?;
         let planned = kept.into_inner();
-        let planned = planned.ok_or_else(|| PyRuntimeError::new_err("nothing was decided"))?;
+        let planned = planned.ok_or_else(|| PyRuntimeError::new_err("planning selected no kernel"))?;
         Ok(PyPlan { source, planned })
     }
 }
@@ -91,7 +91,8 @@ unsafe extern "C" fn run(
     count: ffi::Py_ssize_t,
     keywords: *mut ffi::PyObject,
 ) -> *mut ffi::PyObject {
-    // SAFETY: the interpreter holds its lock when it calls a method, and passes what a call with these flags has.
+    // SAFETY: the interpreter holds the GIL when it calls a method, and passes the arguments that these flags
+    // state.
     unsafe {
         guarded(|py| {
             let plan = Borrowed::from_ptr(py, plan);
@@ -101,7 +102,7 @@ unsafe extern "C" fn run(
             match plan.source {
                 Source::Catalogue(entry) => (entry.along)(py, way, arguments, count as usize, keywords),
                 Source::Read(info) => {
-                    let (arguments, keywords) = collected(py, arguments, count as usize, keywords)?;
+                    let (arguments, keywords) = collect_arguments(py, arguments, count as usize, keywords)?;
                     runtime::call(py, way, info, &arguments, Some(&keywords))
                 }
             }
@@ -109,7 +110,8 @@ unsafe extern "C" fn run(
     }
 }
 
-/// Adds the class. PyO3 would pass arguments as a tuple and a dictionary, which costs more than all the rest of a call.
+/// Adds the class. `run` is a vectorcall method: PyO3 would pass arguments as a tuple and a dictionary, which
+/// costs more than the rest of the call.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();
     module.add_class::<PyPlan>()?;
@@ -118,10 +120,11 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
         ml_name: c"run".as_ptr(),
         ml_meth: ffi::PyMethodDefPointer { PyCFunctionFastWithKeywords: run },
         ml_flags: ffi::METH_FASTCALL | ffi::METH_KEYWORDS,
-        ml_doc: c"run($self, /, *arguments, **keywords)\n--\n\nCalls the operation as it was planned."
+        ml_doc: c"run($self, /, *arguments, **keywords)\n--\n\nCalls the operation with the planned kernel."
             .as_ptr(),
     }));
-    // SAFETY: the definition is leaked, as the interpreter wants it; a new reference comes back, or null with an exception.
+    // SAFETY: the definition is leaked, as the interpreter requires; the result is a new reference, or null
+    // with an exception.
     let method =
         unsafe { Bound::from_owned_ptr_or_err(py, ffi::PyDescr_NewMethod(class.as_type_ptr(), definition))? };
     class.setattr("run", method)

@@ -1,4 +1,4 @@
-//! What is done before calls come: measuring kernels, and tables that decide beforehand.
+//! Work ahead of calls: tuning (measuring kernels), dispatch tables, and the performance database.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -18,12 +18,14 @@ use crate::inspect::operation;
 use crate::plan::Way;
 use crate::runtime::perform;
 
-/// The database of measurements.
+/// The performance database.
 fn database() -> PyResult<Arc<PerfDb>> {
-    engine()?.perfdb().ok_or_else(|| PyValueError::new_err("perfdb.enabled is false"))
+    engine()?
+        .perfdb()
+        .ok_or_else(|| PyValueError::new_err("the performance database is disabled: perfdb.enabled is false"))
 }
 
-/// The database, if it can be written: what is measured or pruned must not be lost after the work is done.
+/// The performance database, if it is writable: checked before measuring or pruning, so that no work is lost.
 fn writable_database() -> PyResult<Arc<PerfDb>> {
     let db = database()?;
     db.retry();
@@ -36,47 +38,49 @@ fn writable_database() -> PyResult<Arc<PerfDb>> {
     Err(PyOSError::new_err(message))
 }
 
-/// Measures every kernel that could run a call; `told` hears of each sample. Ctrl-C ends it, and what was measured is kept.
+/// Measures every kernel that can run a call; `on_progress` is called with each sample. Ctrl-C stops it, and
+/// finished measurements are stored.
 #[pyfunction]
-#[pyo3(signature = (operation_name, arguments, keywords, samples, told = None))]
+#[pyo3(signature = (operation_name, arguments, keywords, samples, on_progress = None))]
 fn tune<'py>(
     py: Python<'py>,
     operation_name: &str,
     arguments: &Bound<'py, PyTuple>,
     keywords: &Bound<'py, PyDict>,
     samples: u32,
-    told: Option<&Bound<'py, PyAny>>,
+    on_progress: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     let info = operation(operation_name)?;
     writable_database()?;
     let mut options = TuneOptions { most_samples: samples.max(1), ..TuneOptions::default() };
     let (tuned, _) = perform(py, Way::Decide, info, arguments, Some(keywords), |frame, context, run_one| {
-        let _there = frame.on_its_device();
+        let _device = frame.enter_device();
         if frame.is_asynchronous() {
-            // Waiting costs some ten microseconds, so that a sample is as many runs as make that less than kernels differ by.
-            options.synchronise = Some(cuda::Waits::shared());
+            // Synchronizing costs about ten microseconds, so a sample is enough runs to make that small
+            // compared with the difference between kernels.
+            options.synchronise = Some(cuda::StreamSynchronizer::shared());
             options.sample_time = Duration::from_millis(3);
-            // Such a sample is a turn; and whoever waits for a device leaves it to others.
+            // Each sample is a turn of its own: while this thread waits for the device, others may use it.
             options.turn_time = Duration::ZERO;
         }
-        let mut tell = |progress: &Progress<'_>| {
-            let heard = match (progress, told) {
-                (Progress::Sampled { kernel, ns, done, most }, Some(told)) => {
-                    told.call1((*kernel, *ns, *done, *most)).map(drop)
+        let mut report = |progress: &Progress<'_>| {
+            let outcome = match (progress, on_progress) {
+                (Progress::Sampled { kernel, ns, done, most }, Some(on_progress)) => {
+                    on_progress.call1((*kernel, *ns, *done, *most)).map(drop)
                 }
                 _ => Ok(()),
             };
-            // A signal, and an exception of whoever is told, end the measuring.
-            if heard.is_err() || py.check_signals().is_err() {
+            // A signal, or an exception of the progress callback, stops the measurement.
+            if outcome.is_err() || py.check_signals().is_err() {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             }
         };
         let mut run = |entry: &lz_core::KernelEntry, run: &mut lz_core::Run<'_>| run_one(frame, entry, run);
-        let tuned = engine()?.tune(info, context, &options, &mut run, &mut tell);
+        let tuned = engine()?.tune(info, context, &options, &mut run, &mut report);
         match frame.take_interruption() {
-            // Ctrl-C ends the measuring wherever it arrives; any other such exception is the caller's.
+            // Ctrl-C stops the measurement at any point; other such exceptions go to the caller.
             Some(error) if !error.is_instance_of::<PyKeyboardInterrupt>(py) => Err(error),
             _ => tuned.map_err(|error| raise(py, &error)),
         }
@@ -119,17 +123,17 @@ fn tune<'py>(
     Ok(answer)
 }
 
-/// Uses a dispatch table from now on; says what it is as JSON.
+/// Loads a dispatch table and uses it from now on; returns its state as JSON.
 #[pyfunction]
 fn load_dispatch_table(py: Python<'_>, path: PathBuf) -> PyResult<String> {
     let state = engine()?.load_dispatch_table(&path).map_err(|error| raise(py, &error))?;
     serde_json::to_string(&state).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// Kernel, operation, dtypes, median and 95th percentile in nanoseconds, samples, whether it still counts.
+/// Kernel, operation, dtypes, median and 95th percentile in nanoseconds, samples, whether it is still valid.
 type Row = (String, String, String, f64, f64, u64, bool);
 
-/// Measurements that are kept.
+/// Stored measurements.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, kernel = None, limit = 1000))]
 fn perfdb_show(operation_name: Option<String>, kernel: Option<String>, limit: usize) -> PyResult<Vec<Row>> {
@@ -153,7 +157,7 @@ fn perfdb_show(operation_name: Option<String>, kernel: Option<String>, limit: us
         .collect())
 }
 
-/// Writes measurements to a file, one JSON object a line; says how many.
+/// Writes measurements to a file, one JSON object per line; returns how many.
 #[pyfunction]
 fn perfdb_export(path: PathBuf) -> PyResult<u64> {
     let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
@@ -161,7 +165,7 @@ fn perfdb_export(path: PathBuf) -> PyResult<u64> {
     done.map(|exported| exported.measurements as u64).map_err(|error| PyOSError::new_err(error.to_string()))
 }
 
-/// Reads measurements from a file; says how many were taken.
+/// Imports measurements from a file; returns how many were stored.
 #[pyfunction]
 fn perfdb_import(path: PathBuf) -> PyResult<u64> {
     let report = database()?.import_file(&path);
@@ -170,7 +174,7 @@ fn perfdb_import(path: PathBuf) -> PyResult<u64> {
     Ok(report.stored as u64)
 }
 
-/// Deletes measurements; says how many.
+/// Deletes measurements; returns how many.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, kernel = None))]
 fn perfdb_prune(operation_name: Option<String>, kernel: Option<String>) -> PyResult<usize> {

@@ -1,4 +1,4 @@
-//! Kernels that Python registers, and what is registered.
+//! Registering Python kernels, and listing kernels and backends.
 
 use lz_core::device::Platform;
 use lz_core::spec::{Limit, StrideNeeds};
@@ -15,7 +15,7 @@ use crate::hosted::Hosted;
 use crate::inspect::operation;
 use crate::worker;
 
-/// What a decorated function is: read out of the decorator's keywords.
+/// The description of a decorated function, from the decorator's keywords.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct Description {
@@ -36,7 +36,7 @@ struct Description {
 }
 
 fn wrong(what: &str, found: &str, allowed: &str) -> PyErr {
-    PyValueError::new_err(format!("{found:?} is not a {what}; there are {allowed}"))
+    PyValueError::new_err(format!("unknown {what} {found:?}; expected one of {allowed}"))
 }
 
 /// Registers a Python function as a kernel.
@@ -46,16 +46,16 @@ fn register_kernel(
     function: &Bound<'_, PyAny>,
     description: &Bound<'_, PyDict>,
 ) -> PyResult<()> {
-    let said: Description = description.extract()?;
-    let info = operation(&said.operation)?;
+    let kernel: Description = description.extract()?;
+    let info = operation(&kernel.operation)?;
     let platforms =
         [Platform::Cpu, Platform::Cuda, Platform::Rocm, Platform::Hpu, Platform::Xpu, Platform::Metal];
     let platform =
-        platforms.into_iter().find(|platform| platform.to_string() == said.platform).ok_or_else(|| {
-            wrong("platform", &said.platform, &platforms.map(|platform| platform.to_string()).join(", "))
+        platforms.into_iter().find(|platform| platform.to_string() == kernel.platform).ok_or_else(|| {
+            wrong("platform", &kernel.platform, &platforms.map(|platform| platform.to_string()).join(", "))
         })?;
-    let mut spec = KernelSpec::new(&said.id, &info.name, &said.backend, &said.version, platform);
-    for (variable, names) in &said.dtypes {
+    let mut spec = KernelSpec::new(&kernel.id, &info.name, &kernel.backend, &kernel.version, platform);
+    for (variable, names) in &kernel.dtypes {
         let mut dtypes = Vec::new();
         for name in names {
             let all = || DType::ALL.map(DType::long_name).join(", ");
@@ -63,23 +63,23 @@ fn register_kernel(
         }
         spec = spec.dtype(variable, &dtypes);
     }
-    for (check, code) in said.limits {
+    for (check, code) in kernel.limits {
         let code = ReasonCode::parse(&code)
-            .ok_or_else(|| PyValueError::new_err(format!("{code:?} is not a reason code of layerzero")))?;
+            .ok_or_else(|| PyValueError::new_err(format!("unknown reason code {code:?}")))?;
         spec.limits.push(Limit { check, code });
     }
-    spec.strides = match said.strides.as_str() {
+    spec.strides = match kernel.strides.as_str() {
         "any" => StrideNeeds::Any,
         "last_dense" => StrideNeeds::LastDense,
         "contiguous" => StrideNeeds::Contiguous,
-        other => return Err(wrong("need of strides", other, "any, last_dense, contiguous")),
+        other => return Err(wrong("stride requirement", other, "any, last_dense, contiguous")),
     };
-    spec.layouts = said.layouts;
-    spec.priority = said.priority;
-    spec.deterministic = said.deterministic;
-    spec.cuda_graph_safe = said.cuda_graph_safe;
-    spec.reduced_precision = said.reduced_precision;
-    spec.writes_into_output = said.writes_into_output;
+    spec.layouts = kernel.layouts;
+    spec.priority = kernel.priority;
+    spec.deterministic = kernel.deterministic;
+    spec.cuda_graph_safe = kernel.cuda_graph_safe;
+    spec.reduced_precision = kernel.reduced_precision;
+    spec.writes_into_output = kernel.writes_into_output;
     worker::refuse_reserved(py, &spec.id, &spec.backend)?;
     let module = worker::module_of(function);
     if worker::is_isolated(py, Origin::Module(&module), &spec.backend)? {
@@ -87,20 +87,21 @@ fn register_kernel(
         return engine()?.register([entry]).map_err(|error| raise(py, &error));
     }
     let params = info.schema().params.iter().map(|param| param.name.as_str());
-    let hosted = Hosted::new(function, said.writes_into_output, params)?;
+    let hosted = Hosted::new(function, kernel.writes_into_output, params)?;
     let entry = KernelEntry::new(spec, hosted).of(info);
     engine()?.register([entry]).map_err(|error| raise(py, &error))
 }
 
-/// Takes a backend and its kernels away.
+/// Unregisters a backend and its kernels.
 #[pyfunction]
 fn unregister_backend(backend: &str) -> PyResult<()> {
     engine()?.unregister_backend(backend);
-    worker::forget(backend);
+    worker::remove_workers(backend);
     Ok(())
 }
 
-/// What a kernel of an operation is called with: inputs by position, params by name, and whether it can be given `out`.
+/// The call signature of an operation's kernels: positional inputs, keyword params, and whether `out` can be
+/// passed.
 #[pyfunction]
 fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'static str>, bool)> {
     let schema = operation(operation_name)?.schema();
@@ -111,13 +112,13 @@ fn kernel_signature(operation_name: &str) -> PyResult<(Vec<&'static str>, Vec<&'
     Ok((inputs, params, takes_out))
 }
 
-/// Names of the dtype variables of an operation.
+/// Names of an operation's dtype variables.
 #[pyfunction]
 fn dtype_variables(operation_name: &str) -> PyResult<Vec<&'static str>> {
     Ok(operation(operation_name)?.schema().types.iter().map(|variable| variable.name.as_str()).collect())
 }
 
-/// Every kernel as a dictionary, in the order of registration.
+/// Every kernel as a dictionary, in registration order.
 #[pyfunction]
 #[pyo3(signature = (operation_name = None, backend = None))]
 fn kernels<'py>(
@@ -161,7 +162,7 @@ fn kernels<'py>(
     Ok(all)
 }
 
-/// Backends with their version and, if one cannot be used, why.
+/// Backends with their version and, if one is disabled, the reason.
 #[pyfunction]
 fn backends(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     let registry = engine()?.registry();

@@ -1,4 +1,5 @@
-//! What kernels in Python return, checked against the schema before anybody sees it: a mismatch is a failure of the kernel.
+//! Checks results of Python kernels against the schema before the caller gets them: a mismatch is a failure
+//! of the kernel.
 
 use lz_core::check::OutputSpec;
 use lz_core::tensor::Dims;
@@ -12,19 +13,19 @@ use crate::call::Frame;
 use crate::output::returned;
 use crate::tensor::{Hold, Import, Kind, Problem};
 
-/// What a call expects for one output.
+/// The expected value of one output.
 #[derive(Clone, Copy)]
 pub enum Wanted {
     /// This call does not produce it.
     Absent,
     /// A tensor of these sizes.
     Tensor(Dims, DType),
-    /// A tensor or strings whose number the kernel finds out.
+    /// A tensor or strings whose size the kernel determines.
     Dynamic,
 }
 
 impl Wanted {
-    /// An output whose size the kernel finds out, if the call produces it.
+    /// An output whose size the kernel determines, if the call produces it.
     pub fn dynamic(produced: bool) -> Wanted {
         if produced { Wanted::Dynamic } else { Wanted::Absent }
     }
@@ -46,8 +47,9 @@ impl From<&OutputSpec> for Wanted {
     }
 }
 
-/// Checks what a kernel returned, and gives it as the caller gets it: nothing, the one result, or a tuple of them.
-pub fn checked<'py>(
+/// Checks the results of a kernel and returns them as the caller gets them: `None`, the only result, or a
+/// tuple.
+pub fn check_results<'py>(
     frame: &Frame<'_, 'py>,
     wanted: &[Wanted],
     result: Bound<'py, PyAny>,
@@ -55,7 +57,7 @@ pub fn checked<'py>(
     let outputs = frame.operation.schema().outputs.iter().zip(wanted);
     let mut produced = outputs.filter(|(_, wanted)| !matches!(wanted, Wanted::Absent));
     let Some(first) = produced.next() else {
-        // An operation without results returns nothing, whatever its kernel returns.
+        // An operation without outputs returns `None`, whatever its kernel returns.
         return Ok(frame.py.None().into_bound(frame.py));
     };
     let Some(second) = produced.next() else {
@@ -163,14 +165,14 @@ impl Described {
     fn of(result: &Bound<'_, PyAny>) -> Result<Described, Problem> {
         let mut import = Import::EMPTY;
         let (tensor, hold) = import.parts();
-        // SAFETY: what is described is the object's own memory, which is only looked at.
+        // SAFETY: the view describes the object's own memory, which is only read.
         let view = unsafe { tensor.description() };
         match hold.fill(result.as_borrowed(), view) {
             Ok(()) => {
                 let kind = hold.kind;
                 Ok(Described { import, kind })
             }
-            // A kernel may close over what requires a gradient; that its result does so too is the caller's affair.
+            // A kernel may capture tensors that require a gradient; its result may require one then.
             Err(problem) => match result.getattr("requires_grad").and_then(|grad| grad.extract::<bool>()) {
                 Ok(true) => {
                     let detached = result.call_method0("detach")?;
@@ -205,13 +207,13 @@ fn unreadable(error: PyErr) -> KernelError {
     KernelError::failed(format!("the kernel's results cannot be read: {error}"))
 }
 
-/// Refuses a result that differs from the tensor that it is to be copied into: in kind, dtype, sizes or device.
+/// Refuses a result that differs in kind, dtype, sizes or device from the tensor that it is copied into.
 #[pyfunction]
 fn check_result(name: &str, result: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>) -> PyResult<()> {
-    let (found, wanted) = (Described::of(result), Described::of(target));
-    if let (Ok(found), Ok(wanted)) = (&found, &wanted) {
-        let (a, b) = (found.import.view(), wanted.import.view());
-        if found.kind == wanted.kind
+    let (found, expected) = (Described::of(result), Described::of(target));
+    if let (Ok(found), Ok(expected)) = (&found, &expected) {
+        let (a, b) = (found.import.view(), expected.import.view());
+        if found.kind == expected.kind
             && a.dtype() == b.dtype()
             && a.shape() == b.shape()
             && a.place() == b.place()
@@ -221,7 +223,7 @@ fn check_result(name: &str, result: &Bound<'_, PyAny>, target: &Bound<'_, PyAny>
     }
     let message = format!(
         "the kernel's result `{name}`: requires {}, found {}",
-        text(&wanted, target),
+        text(&expected, target),
         text(&found, result)
     );
     Err(PyTypeError::new_err(message))

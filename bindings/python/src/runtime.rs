@@ -1,4 +1,4 @@
-//! Operations that were read at run time: the same language, checks and selection, callable at once.
+//! Operations loaded at run time: the same schema language, validation and kernel selection as the catalogue.
 
 use std::path::PathBuf;
 
@@ -8,8 +8,10 @@ use lz_schema::model::ParamType;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-use crate::arguments::{Lent, as_args, lend, matched, signature_order, texts};
-use crate::call::{Frame, Given};
+use crate::arguments::{
+    BorrowedArgument, as_args, borrow_arguments, match_arguments, signature_order, texts,
+};
+use crate::call::{Argument, Frame};
 use crate::engine::engine;
 use crate::error::{is_no_kernel, raise};
 use crate::hosted::{Hosted, Param};
@@ -18,7 +20,7 @@ use crate::plan::{PyPlan, Source, Way};
 use crate::results::Wanted;
 use crate::split;
 
-// An operation that was read at run time, as a function. A documentation of the class would hide that of its instances.
+// An operation loaded at run time, as a function. A class docstring would hide those of the instances.
 #[pyclass(name = "Operation", module = "layerzero", frozen)]
 pub struct PyOperation {
     info: &'static OperationInfo,
@@ -62,7 +64,7 @@ impl PyOperation {
         })
     }
 
-    /// Decides for calls like this one; see the `plan` of an operation of the catalogue.
+    /// Selects the kernel for calls like this one; see `plan` of catalogue operations.
     #[pyo3(signature = (*arguments, **keywords))]
     fn plan<'py>(
         &self,
@@ -74,7 +76,7 @@ impl PyOperation {
     }
 }
 
-/// Calls any operation with arguments as Python passes them.
+/// Calls any operation with Python arguments.
 pub fn call<'py>(
     py: Python<'py>,
     way: Way<'_>,
@@ -88,11 +90,12 @@ pub fn call<'py>(
     Ok(result)
 }
 
-/// How a prepared call is run with one kernel.
+/// Runs a prepared call with one kernel.
 pub type RunOne<'r, 'a, 'py> =
     dyn FnMut(&mut Frame<'a, 'py>, &KernelEntry, &mut Run<'_>) -> Result<(), KernelError> + 'r;
 
-/// Prepares a call of any operation, has `act` run it as often as it likes, and gives what the last run produced.
+/// Prepares a call of any operation, has `act` run it any number of times, and returns the outputs of the
+/// last run.
 pub fn perform<'py, R>(
     py: Python<'py>,
     way: Way<'_>,
@@ -102,27 +105,28 @@ pub fn perform<'py, R>(
     act: impl for<'a> FnOnce(&mut Frame<'a, 'py>, &Context, &mut RunOne<'_, 'a, 'py>) -> PyResult<R>,
 ) -> PyResult<(R, Bound<'py, PyAny>)> {
     let schema = info.schema();
-    let (objects, out) = matched(py, info, arguments, keywords)?;
+    let (objects, out) = match_arguments(py, info, arguments, keywords)?;
     let mut frame = Frame::new(py, info, way);
-    let lent = lend(&mut frame, &objects)?;
+    let borrowed = borrow_arguments(&mut frame, &objects)?;
     for (at, input) in schema.inputs.iter().enumerate().filter(|(_, input)| input.read_write) {
-        if let Some(Lent::Tensor(import)) = lent.get(at)
+        if let Some(BorrowedArgument::Tensor(import)) = borrowed.get(at)
             && import.is_read_only()
         {
             return Err(frame.refuse_read_only(&input.name));
         }
     }
-    let strings = texts(&lent);
-    let mut args = as_args(schema, &lent, &strings);
+    let strings = texts(&borrowed);
+    let mut args = as_args(schema, &borrowed, &strings);
     let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
     let specs = check::infer_outputs(schema, &bound)
-        .map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
-    let mut places: Vec<Placed<'py>> = specs.iter().map(|_| (Place::EMPTY, TensorMut::empty())).collect();
+        .map_err(|reason| crate::error::validation_error(py, &info.name, reason))?;
+    let mut slots: Vec<OutputSlotView<'py>> =
+        specs.iter().map(|_| (Place::EMPTY, TensorMut::empty())).collect();
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
     if given.is_given() {
-        for ((spec, (place, tensor)), output) in specs.iter().zip(&mut places).zip(&schema.outputs) {
+        for ((spec, (slot, tensor)), output) in specs.iter().zip(&mut slots).zip(&schema.outputs) {
             if let check::OutputSpec::Tensor(sizes, dtype) = spec {
-                place.take(&mut frame, &mut given, &output.name, tensor)?;
+                slot.take(&mut frame, &mut given, &output.name, tensor)?;
                 nibbles(Some((*sizes, *dtype)), tensor);
             }
         }
@@ -131,22 +135,22 @@ pub fn perform<'py, R>(
     let mut tensors: Vec<Option<lz_core::Tensor>> = specs.iter().map(|_| None).collect();
     let mut strings_out: Vec<Option<Vec<String>>> = specs.iter().map(|_| None).collect();
     let context = {
-        let outs = given.is_given().then(|| out_args(&specs, &places, &mut tensors, &mut strings_out));
+        let outs = given.is_given().then(|| out_args(&specs, &slots, &mut tensors, &mut strings_out));
         if let Some(outs) = &outs {
             check::check_call(schema, &args, Some(outs)).map_err(|error| frame.raise(&error))?;
         }
         dynamic::context(schema, &bound, &args, outs.as_deref()).map_err(|error| frame.raise(&error))?
     };
-    // Kernels get every param, so that none computes a default of its own.
+    // Kernels get every param, so that no kernel computes its own defaults.
     let values: Vec<Value> =
         bound.values.iter().skip(schema.axes.len()).take(schema.params.len()).copied().collect();
     for (arg, value) in args.iter_mut().skip(schema.inputs.len()).zip(&values) {
         *arg = lz_core::Arg::Value(*value);
     }
     let order = signature_order(schema);
-    let inputs: Vec<Given<'_, 'py>> =
+    let inputs: Vec<Argument<'_, 'py>> =
         order.iter().map(|&at| objects.get(at)?.as_ref().map(Bound::as_borrowed)).collect();
-    let params: Vec<(Given<'_, 'py>, Param)> = schema
+    let params: Vec<(Argument<'_, 'py>, Param)> = schema
         .params
         .iter()
         .zip(&values)
@@ -157,32 +161,32 @@ pub fn perform<'py, R>(
         })
         .collect();
     let wanted: Vec<Wanted> = specs.iter().map(Wanted::from).collect();
-    let makes_results = !given.is_given();
+    let allocates_outputs = !given.is_given();
     let answer = act(&mut frame, &context, &mut |frame, entry, run| {
-        // Every run makes its results, as every call does, whoever allocates them: what that costs is part of what is measured.
-        if makes_results {
+        // Every run allocates its outputs, as every call does, so that the cost is part of the measurement.
+        if allocates_outputs {
             drop(frame.take_result());
-            for (place, tensor) in &mut places {
-                place.release(frame, tensor);
+            for (slot, tensor) in &mut slots {
+                slot.release(frame, tensor);
             }
         }
         if let Some(hosted) = Hosted::of(entry) {
             return hosted.run(frame, &inputs, &params, &wanted, out.as_ref().map(Bound::as_borrowed));
         }
-        for (spec, (place, tensor)) in specs.iter().zip(&mut places) {
-            if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, place.is_there()) {
-                place.allocate(frame, Some((*sizes, *dtype)), tensor)?;
+        for (spec, (slot, tensor)) in specs.iter().zip(&mut slots) {
+            if let (check::OutputSpec::Tensor(sizes, dtype), false) = (spec, slot.is_there()) {
+                slot.allocate(frame, Some((*sizes, *dtype)), tensor)?;
             }
         }
-        let mut outs = out_args(&specs, &places, &mut tensors, &mut strings_out);
+        let mut outs = out_args(&specs, &slots, &mut tensors, &mut strings_out);
         frame.native(|| entry.kernel.run(&mut args, &mut outs, run))
     })?;
     if let Some(result) = frame.take_result() {
         return Ok((answer, result));
     }
     let mut results = Vec::new();
-    for (((place, _), tensor), strings) in places.into_iter().zip(tensors).zip(strings_out) {
-        results.extend(place.into_object());
+    for (((slot, _), tensor), strings) in slots.into_iter().zip(tensors).zip(strings_out) {
+        results.extend(slot.into_object());
         if let Some(tensor) = tensor {
             results.push(dynamic_result(py, &tensor)?);
         }
@@ -193,23 +197,23 @@ pub fn perform<'py, R>(
     Ok((answer, returned(py, results)?))
 }
 
-/// An output and the view of its memory.
-type Placed<'py> = (Place<'py>, TensorMut<'static>);
+/// An output slot and the view of its memory.
+type OutputSlotView<'py> = (Place<'py>, TensorMut<'static>);
 
 fn out_args<'o>(
     specs: &[check::OutputSpec],
-    places: &[Placed<'_>],
+    slots: &[OutputSlotView<'_>],
     tensors: &'o mut [Option<lz_core::Tensor>],
     strings: &'o mut [Option<Vec<String>>],
 ) -> Vec<OutArg<'o>> {
-    let slots = places.iter().zip(tensors.iter_mut().zip(strings.iter_mut()));
+    let results = slots.iter().zip(tensors.iter_mut().zip(strings.iter_mut()));
     specs
         .iter()
-        .zip(slots)
-        .map(|(spec, ((place, memory), (tensor, text)))| match (spec, place.is_there()) {
+        .zip(results)
+        .map(|(spec, ((slot, memory), (tensor, text)))| match (spec, slot.is_there()) {
             (check::OutputSpec::Absent, _) => OutArg::Absent,
             (check::OutputSpec::Text, _) => OutArg::Text(text),
-            // SAFETY: one run at a time writes there, through nothing else.
+            // SAFETY: one run at a time writes this memory, and only through this view.
             (check::OutputSpec::Tensor(..), true) => OutArg::Tensor(unsafe { memory.lend() }),
             _ => OutArg::Dynamic(tensor),
         })
@@ -228,7 +232,7 @@ fn hosted_param(ty: &'static ParamType, value: Value) -> Param {
     }
 }
 
-/// Reads an operation from the text of its schema and makes it known to the engine.
+/// Reads an operation from the text of its schema and registers it with the engine.
 #[pyfunction]
 fn read_operation(path: &str, yaml: &str) -> PyResult<PyOperation> {
     Python::attach(|py| {
@@ -244,7 +248,7 @@ fn read_text_file(path: PathBuf) -> PyResult<String> {
     Ok(lz_core::files::read_text(&path, lz_core::files::MAX_TEXT_BYTES)?)
 }
 
-/// A whole operation to start from, the one that `cargo xtask new-op` writes.
+/// A complete example schema, the one that `cargo xtask new-op` writes.
 #[pyfunction]
 fn operation_template(name: &str) -> String {
     include_str!("../../../xtask/src/new_op/schema.yaml").replace("{name}", name).replace("{up}", "")

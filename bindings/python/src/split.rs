@@ -1,5 +1,5 @@
-//! The last resort for a call that is too large for every kernel: parts of the caller's own tensors, one after the other, each
-//! a call like any other. So kernels in Python take part, which get the caller's objects.
+//! Split execution: a call that is too large for every kernel runs as several calls on slices of the caller's
+//! tensors. Python kernels take part, because the slices are Python objects.
 
 use std::ffi::CString;
 
@@ -9,7 +9,7 @@ use pyo3::exceptions::PyRuntimeWarning;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PySlice, PyTuple};
 
-use crate::arguments::{as_args, lend, matched, names, signature_order, texts};
+use crate::arguments::{as_args, borrow_arguments, match_arguments, names, signature_order, texts};
 use crate::call::Frame;
 use crate::engine::engine;
 use crate::error::raise_kernel;
@@ -17,7 +17,8 @@ use crate::output::{Out, Place, returned};
 use crate::plan::Way;
 use crate::tensor::Kind;
 
-/// Runs a call that no kernel can run in parts. Nothing where it cannot be cut; tensors must have parts that share their memory.
+/// Runs a call in parts that no kernel can run whole. Returns nothing if it cannot be split; slices must
+/// share the tensors' memory.
 #[cold]
 pub fn call<'py>(
     py: Python<'py>,
@@ -26,39 +27,37 @@ pub fn call<'py>(
     keywords: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<Bound<'py, PyAny>>> {
     let schema = info.schema();
-    let (objects, out) = matched(py, info, arguments, keywords)?;
+    let (objects, out) = match_arguments(py, info, arguments, keywords)?;
     let mut frame = Frame::new(py, info, Way::Decide);
-    let lent = lend(&mut frame, &objects)?;
-    let strings = texts(&lent);
-    let args = as_args(schema, &lent, &strings);
-    let there = frame.on_its_device();
+    let borrowed = borrow_arguments(&mut frame, &objects)?;
+    let strings = texts(&borrowed);
+    let args = as_args(schema, &borrowed, &strings);
+    let device = frame.enter_device();
     let Some(cut) = split::cut(engine()?, info, &args, None) else { return Ok(None) };
-    drop(there);
+    drop(device);
     if !matches!(frame.like().1, Kind::Torch | Kind::Numpy) {
         return Ok(None);
     }
     let bound = check::check_call(schema, &args, None).map_err(|error| frame.raise(&error))?;
     let specs = check::infer_outputs(schema, &bound)
-        .map_err(|reason| crate::error::refuse(py, &info.name, reason))?;
+        .map_err(|reason| crate::error::validation_error(py, &info.name, reason))?;
     let mut given = Out::new(out.as_ref().map(Bound::as_borrowed));
-    let mut places = Vec::new();
+    let mut outputs = Vec::new();
     for spec in specs {
         let check::OutputSpec::Tensor(sizes, dtype) = spec else { continue };
         if given.is_given() {
-            let Some(place) = given.take() else { return Ok(None) };
-            places.push(place);
+            let Some(output) = given.take() else { return Ok(None) };
+            outputs.push(output);
             continue;
         }
-        let (mut place, mut memory) = (Place::EMPTY, TensorMut::empty());
-        place
-            .allocate(&mut frame, Some((sizes, dtype)), &mut memory)
+        let (mut slot, mut memory) = (Place::EMPTY, TensorMut::empty());
+        slot.allocate(&mut frame, Some((sizes, dtype)), &mut memory)
             .map_err(|error| raise_kernel(py, info, error))?;
-        places.extend(place.into_object());
+        outputs.extend(slot.into_object());
     }
     if cut.note(engine()?, info) {
         let Cut { split, kernel, .. } = &cut;
-        let text =
-            format!("{}: no kernel can run so large a call, so {split}, which {kernel} runs", info.name);
+        let text = format!("{}: the call is too large for every kernel: {split}, run by {kernel}", info.name);
         let text = CString::new(text).unwrap_or_default();
         PyErr::warn(py, &py.get_type::<PyRuntimeWarning>(), &text, 1)?;
     }
@@ -71,14 +70,14 @@ pub fn call<'py>(
             &function,
             &cut,
             &objects,
-            &places,
+            &outputs,
             PySlice::new(py, start as isize, end as isize, 1),
         )?;
         start = end;
     }
     Ok(Some(match out {
         Some(out) => out,
-        None => returned(py, places)?,
+        None => returned(py, outputs)?,
     }))
 }
 
@@ -87,7 +86,7 @@ fn run_part<'py>(
     function: &Bound<'py, PyAny>,
     cut: &Cut,
     objects: &[Option<Bound<'py, PyAny>>],
-    places: &[Bound<'py, PyAny>],
+    outputs: &[Bound<'py, PyAny>],
     part: Bound<'py, PySlice>,
 ) -> PyResult<()> {
     let py = function.py();
@@ -106,9 +105,9 @@ fn run_part<'py>(
             keywords.set_item(name, object)?;
         }
     }
-    if !places.is_empty() {
-        let places: Vec<_> = places.iter().map(|place| place.get_item(&part)).collect::<PyResult<_>>()?;
-        keywords.set_item("out", PyTuple::new(py, places)?)?;
+    if !outputs.is_empty() {
+        let outputs: Vec<_> = outputs.iter().map(|output| output.get_item(&part)).collect::<PyResult<_>>()?;
+        keywords.set_item("out", PyTuple::new(py, outputs)?)?;
     }
     function.call(PyTuple::new(py, inputs)?, Some(&keywords))?;
     Ok(())

@@ -11,11 +11,11 @@ use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PySequence, PyString};
 
-use crate::error::refuse;
+use crate::error::validation_error;
 
 /// A batch of strings, borrowed from Python.
 ///
-/// The strings are held as the interpreter's own references: they are given back while it is attached, at the end of the call.
+/// The strings are owned references that are released with the GIL held, at the end of the call.
 pub struct Texts<'py>(Vec<Bound<'py, PyString>>);
 
 impl<'py> Texts<'py> {
@@ -30,31 +30,31 @@ impl<'py> Texts<'py> {
                 .argument(name)
                 .required("a string or a sequence of strings")
                 .found(object.get_type().to_string());
-            refuse(object.py(), operation, reason)
+            validation_error(object.py(), operation, reason)
         };
         let sequence = object.cast::<PySequence>().map_err(|_| wrong())?;
         let mut texts = Vec::with_capacity(sequence.len().unwrap_or(0));
         for one in sequence.try_iter()? {
             let text = one?.cast_into::<PyString>().map_err(|_| wrong())?;
-            // Lone surrogates have no UTF-8; the exception says so.
+            // Lone surrogates cannot be encoded as UTF-8; `to_str` raises then.
             text.to_str()?;
             texts.push(text);
         }
         Ok(Texts(texts))
     }
 
-    /// The bytes of all texts together.
+    /// Total UTF-8 bytes of all texts.
     pub fn bytes(&self) -> usize {
         self.0.iter().map(|text| text.to_str().map_or(0, str::len)).sum()
     }
 
-    /// As the engine takes them.
+    /// As string slices.
     pub fn as_strs(&self) -> Vec<&str> {
         self.0.iter().map(|text| text.to_str().unwrap_or_default()).collect()
     }
 }
 
-/// A tokenizer, known by the digest of everything that can change its tokens.
+/// A tokenizer, identified by the digest of everything that affects its tokens.
 #[pyclass(name = "Tokenizer", module = "layerzero", frozen)]
 pub struct PyTokenizer {
     handle: Arc<Tokenizer>,
@@ -62,8 +62,8 @@ pub struct PyTokenizer {
 
 #[pymethods]
 impl PyTokenizer {
-    /// From the path of a `tokenizer.json`, or of a SentencePiece model if its name ends in `.model`. With `whole_texts`, truncation
-    /// and padding that it states are ignored instead of refused.
+    /// Loads a `tokenizer.json`, or a SentencePiece model if the name ends in `.model`. With `whole_texts`,
+    /// truncation and padding in the definition are ignored instead of refused.
     #[staticmethod]
     #[pyo3(signature = (path, *, whole_texts=false))]
     fn from_file(py: Python<'_>, path: PathBuf, whole_texts: bool) -> PyResult<PyTokenizer> {
@@ -73,7 +73,7 @@ impl PyTokenizer {
         })
     }
 
-    /// From the text of a `tokenizer.json`.
+    /// Loads the text of a `tokenizer.json`.
     #[staticmethod]
     #[pyo3(signature = (text, *, whole_texts=false))]
     fn from_json(py: Python<'_>, text: &str, whole_texts: bool) -> PyResult<PyTokenizer> {
@@ -84,13 +84,13 @@ impl PyTokenizer {
         })
     }
 
-    /// The same tokenizer for texts from outside: special tokens in a text are encoded as the plain text they are.
+    /// The same tokenizer for untrusted text: special tokens in a text are encoded as plain text.
     fn splitting_special_tokens(&self, py: Python<'_>) -> PyResult<PyTokenizer> {
         let made = py.detach(|| self.handle.splitting_special_tokens());
         made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// SHA-256 of everything that can change tokens, in hex.
+    /// SHA-256 of everything that affects tokens, in hex.
     #[getter]
     fn digest(&self) -> String {
         self.handle.digest().iter().map(|byte| format!("{byte:02x}")).collect()
@@ -98,7 +98,7 @@ impl PyTokenizer {
 }
 
 impl PyTokenizer {
-    /// Around a tokenizer.
+    /// Wraps a tokenizer.
     pub fn new(tokenizer: Tokenizer) -> PyTokenizer {
         PyTokenizer { handle: Arc::new(tokenizer) }
     }
@@ -108,13 +108,13 @@ impl PyTokenizer {
         &self.handle
     }
 
-    /// From the bytes of a `tokenizer.json`.
+    /// Reads the bytes of a `tokenizer.json`.
     pub fn from_bytes(json: &[u8]) -> PyResult<PyTokenizer> {
         let read = Tokenizer::from_json(json).map_err(|error| PyValueError::new_err(error.to_string()))?;
         Ok(PyTokenizer::new(read))
     }
 
-    /// Loads one without the interpreter lock.
+    /// Loads a tokenizer without the GIL.
     pub fn load(
         py: Python<'_>,
         load: impl FnOnce() -> Result<Tokenizer, TokenizerError> + Send + 'static,
@@ -123,18 +123,18 @@ impl PyTokenizer {
         loaded.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
     }
 
-    /// Whether it is the tokenizer with this digest.
+    /// Whether the tokenizer has this digest.
     pub fn is(&self, digest: [u8; 32]) -> bool {
         self.handle.digest() == digest
     }
 }
 
-/// The tokenizer behind an argument.
+/// The tokenizer of an argument.
 pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyResult<Arc<Tokenizer>> {
     match object.cast::<PyTokenizer>() {
         Ok(tokenizer) => {
             let handle = Arc::clone(&tokenizer.get().handle);
-            // The engine would do so itself, but with the interpreter lock.
+            // Prepared here, because the engine would do it while the GIL is held.
             if !lz_tokenize::is_prepared(&handle) {
                 let tokenizer = Tokenizer::clone(&handle);
                 interruptible(object.py(), move || drop(lz_tokenize::prepare(&tokenizer)))?;
@@ -146,16 +146,16 @@ pub fn tokenizer(operation: &str, name: &str, object: &Bound<'_, PyAny>) -> PyRe
                 .argument(name)
                 .required("a layerzero.Tokenizer")
                 .found(object.get_type().to_string());
-            Err(refuse(object.py(), operation, reason))
+            Err(validation_error(object.py(), operation, reason))
         }
     }
 }
 
-/// How often signals are looked for while something long runs.
+/// Interval of signal checks during long work.
 const SIGNALS: Duration = Duration::from_millis(50);
 
-/// Runs something long on a thread of its own, without the interpreter lock, so that other threads run and Ctrl-C raises. What was
-/// interrupted runs to its end in the background.
+/// Runs long work on its own thread without the GIL, so that other threads run and Ctrl-C raises. Interrupted
+/// work runs to its end in the background.
 pub fn interruptible<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,
@@ -169,7 +169,7 @@ pub fn interruptible<T: Send + 'static>(
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,
             Err(RecvTimeoutError::Disconnected) => {
                 return Err(PyRuntimeError::new_err(
-                    "loading the tokenizer panicked; please report the definition",
+                    "loading the tokenizer panicked; please report the tokenizer definition",
                 ));
             }
         }

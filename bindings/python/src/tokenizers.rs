@@ -1,4 +1,4 @@
-//! Tokenizers beyond files: named encodings, what a tokenizer was made from, and its kernels made ready.
+//! Tokenizers that are not files: named encodings, their definitions, and preparing their kernels.
 
 use lz_ops::tokenizer::Tokenizer;
 use pyo3::exceptions::{PyKeyError, PyValueError};
@@ -7,17 +7,18 @@ use pyo3::types::PyBytes;
 
 use crate::text::{PyTokenizer, interruptible};
 
-/// The tokenizer of an encoding of tiktoken, from ranks that are compiled in.
+/// The tokenizer of a tiktoken encoding, from compiled-in ranks.
 #[pyfunction]
 fn tokenizer_of_encoding(py: Python<'_>, name: &str) -> PyResult<PyTokenizer> {
-    let wanted = name.to_owned();
-    match interruptible(py, move || lz_tokenize::encoding(&wanted))? {
+    let encoding = name.to_owned();
+    match interruptible(py, move || lz_tokenize::encoding(&encoding))? {
         None => Err(PyKeyError::new_err(name.to_owned())),
         Some(made) => made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string())),
     }
 }
 
-/// The tokenizer of an encoding of tiktoken by its own ranks, special tokens and expression, whatever its name.
+/// The tokenizer of a tiktoken encoding given by its ranks, special tokens and pretokenizer pattern, whatever
+/// its name.
 #[pyfunction]
 fn tokenizer_of_ranks(
     py: Python<'_>,
@@ -31,19 +32,20 @@ fn tokenizer_of_ranks(
     made.map(PyTokenizer::new).map_err(|error| PyValueError::new_err(error.to_string()))
 }
 
-/// The names of those encodings.
+/// The names of the compiled-in encodings.
 #[pyfunction]
 fn encoding_names() -> Vec<&'static str> {
     lz_tokenize::ENCODINGS.to_vec()
 }
 
-/// What a tokenizer was made from.
+/// The definition that a tokenizer was created from.
 #[pyfunction]
 fn tokenizer_json<'py>(py: Python<'py>, tokenizer: &Bound<'py, PyTokenizer>) -> Bound<'py, PyBytes> {
     PyBytes::new(py, tokenizer.get().handle().json())
 }
 
-/// The tokens that the definition itself gives for a text, whatever is locked or preferred: for proofs.
+/// The tokens that the definition gives for a text, regardless of locks and preferences: the reference for
+/// checks.
 #[pyfunction]
 fn defined_tokens(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>, text: &str) -> PyResult<Vec<u32>> {
     let handle = tokenizer.get().handle();
@@ -52,7 +54,7 @@ fn defined_tokens(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>, text: &str
     Ok(tokens.into_iter().map(|token| token.id).collect())
 }
 
-/// Builds the preferred kernel and shows it equal; why it is not, if it is not.
+/// Builds the preferred kernel and checks it against the definition; returns why it failed, if it did.
 #[pyfunction]
 fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> PyResult<Option<String>> {
     let handle: Tokenizer = tokenizer.get().handle().clone();
@@ -60,13 +62,13 @@ fn prepare_tokenizer(py: Python<'_>, tokenizer: &Bound<'_, PyTokenizer>) -> PyRe
     Ok(prepared.err().map(|reason| reason.to_string()))
 }
 
-/// How many calls of a proven kernel are tried against the definition.
+/// Fractions of calls of a verified kernel that are checked against the definition.
 #[pyfunction]
 fn set_validation_rates(initial: f64, warmup: f64, stable: f64) {
     lz_tokenize::set_rates(lz_tokenize::Rates { initial, warmup, stable });
 }
 
-/// Adds them to the module.
+/// Adds the functions.
 pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(tokenizer_of_encoding, module)?)?;
     module.add_function(wrap_pyfunction!(tokenizer_of_ranks, module)?)?;

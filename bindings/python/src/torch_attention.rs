@@ -1,9 +1,10 @@
-//! torch's own attention, called behind its dispatcher, and views of tensors that are made without it.
+//! torch's attention kernels, called through its C ABI instead of its dispatcher, and tensor views created
+//! the same way.
 //!
-//! On the way from Python to one of its kernels torch reads arguments, looks for a mode, for autograd and for the kernel to use, and
-//! every change of layout is a call of its own with all of that. The functions of its C interface are behind it, and views that
-//! they make cost a tenth. They are found by name in the libraries that the process has loaded; where one is not there or
-//! does not answer, the adapter in Python is called, which also knows what to raise.
+//! On the way from Python to a kernel torch parses arguments and checks modes, autograd and dispatch keys;
+//! each change of layout is another call with the same overhead. The functions of the C ABI skip that, and
+//! their views cost a tenth. They are looked up by name in the libraries that the process has loaded. Where a
+//! function is missing or fails, the Python adapter is called, which raises the error.
 
 use std::ffi::c_int;
 use std::ptr;
@@ -16,12 +17,12 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyTuple};
 
 use crate::hosted::PyObject_Vectorcall;
 use crate::private;
-use crate::tensor::torch::{Handle, TensorHandle, handle, library_beside, object_of};
+use crate::tensor::torch::{Handle, TensorHandle, handle, object_of, sibling_library};
 
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
 type Reinterpret = unsafe extern "C" fn(Handle, i64, *const i64, *const i64, i64, *mut Handle) -> c_int;
-/// Queries, keys, values; how many queries and keys; a place for what comes back.
+/// Queries, keys, values; the numbers of queries and keys; output parameters.
 type Flash = unsafe extern "C" fn(
     Handle,
     Handle,
@@ -76,7 +77,7 @@ type OnHost = unsafe extern "C" fn(
     *mut Handle,
 ) -> c_int;
 
-/// What is needed for views, and the attention that there is.
+/// The functions for views, and the attention kernels that exist.
 struct Functions {
     rank: Number,
     sizes: Numbers,
@@ -89,7 +90,7 @@ struct Functions {
     on_host: Option<OnHost>,
     flash_is_on: Py<PyAny>,
     cudnn_is_on: Py<PyAny>,
-    /// The function that chooses by itself, and the names of what it takes by keyword.
+    /// `scaled_dot_product_attention`, which selects a kernel itself, and the names of its keyword arguments.
     own: Py<PyAny>,
     own_names: Py<PyTuple>,
 }
@@ -104,11 +105,11 @@ fn functions(py: Python<'_>) -> Option<&'static Functions> {
 
 impl Functions {
     fn find(torch: &Bound<'_, PyAny>) -> Option<Functions> {
-        let (host, device) = (library_beside(torch, "torch_cpu")?, library_beside(torch, "torch_cuda"));
+        let (host, device) = (sibling_library(torch, "torch_cpu")?, sibling_library(torch, "torch_cuda"));
         let switches = torch.getattr("backends").ok()?.getattr("cuda").ok()?;
         let functional = torch.getattr("nn").ok()?.getattr("functional").ok()?;
-        // SAFETY: the names and types are those of torch's C interface, whose functions keep both. None of the libraries is ever
-        // unloaded.
+        // SAFETY: the names and types are those of torch's C ABI, which keeps both. None of the libraries is
+        // ever unloaded.
         unsafe {
             let found = Functions {
                 rank: *host.get(b"aoti_torch_get_dim").ok()?,
@@ -138,17 +139,18 @@ impl Functions {
         }
     }
 
-    /// A tensor's sizes, strides and where it begins in its memory.
+    /// A tensor's sizes, strides and storage offset.
     fn shape<const N: usize>(&self, tensor: Handle) -> Option<Shape<N>> {
         let (mut rank, mut offset) = (0, 0);
         let (mut sizes, mut strides) = (ptr::null(), ptr::null());
-        // SAFETY: the handle is a tensor's; both rows have as many numbers as it has dimensions, and live as long as it does.
+        // SAFETY: the handle is a tensor's; sizes and strides have one entry per dimension, and live as long
+        // as the tensor.
         unsafe {
-            let told = (self.rank)(tensor, &raw mut rank) == 0
+            let succeeded = (self.rank)(tensor, &raw mut rank) == 0
                 && (self.sizes)(tensor, &raw mut sizes) == 0
                 && (self.strides)(tensor, &raw mut strides) == 0
                 && (self.offset)(tensor, &raw mut offset) == 0;
-            (told && rank == N as i64).then(|| Shape {
+            (succeeded && rank == N as i64).then(|| Shape {
                 sizes: *sizes.cast::<[i64; N]>(),
                 strides: *strides.cast::<[i64; N]>(),
                 offset,
@@ -156,11 +158,11 @@ impl Functions {
         }
     }
 
-    /// The same memory in another shape.
+    /// A view of the same memory with another shape.
     fn view<const N: usize>(&self, tensor: Handle, shape: &Shape<N>) -> Option<TensorHandle> {
-        let mut made = TensorHandle::empty(self.delete);
-        // SAFETY: as many sizes and strides as is said; they stay inside the memory of the tensor, of which they are a
-        // permutation or another division.
+        let mut view = TensorHandle::empty(self.delete);
+        // SAFETY: `N` sizes and strides; they stay inside the tensor's memory, because they are a permutation
+        // or another division of its dimensions.
         let code = unsafe {
             (self.reinterpret)(
                 tensor,
@@ -168,19 +170,19 @@ impl Functions {
                 shape.sizes.as_ptr(),
                 shape.strides.as_ptr(),
                 shape.offset,
-                made.place(),
+                view.slot(),
             )
         };
-        (code == 0).then_some(made)
+        (code == 0).then_some(view)
     }
 
-    /// The same memory with heads and places in each other's place.
-    fn turned(&self, tensor: Handle) -> Option<TensorHandle> {
+    /// A view with the dimensions of heads and positions transposed.
+    fn transposed(&self, tensor: Handle) -> Option<TensorHandle> {
         self.view(tensor, &self.shape::<4>(tensor)?.swapped())
     }
 }
 
-/// A tensor's dimensions.
+/// Sizes, strides and storage offset of a tensor.
 #[derive(Clone, Copy)]
 struct Shape<const N: usize> {
     sizes: [i64; N],
@@ -189,49 +191,50 @@ struct Shape<const N: usize> {
 }
 
 impl<const N: usize> Shape<N> {
-    /// With the second and the third dimension in each other's place.
+    /// With the second and third dimensions swapped.
     fn swapped(mut self) -> Shape<N> {
         self.sizes.swap(1, 2);
         self.strides.swap(1, 2);
         self
     }
 
-    /// Without one dimension, of size 1.
-    fn without<const M: usize>(&self, gone: usize) -> Shape<M> {
-        let at = |place: usize| if place < gone { place } else { place + 1 };
+    /// Without a dimension of size 1.
+    fn without<const M: usize>(&self, removed: usize) -> Shape<M> {
+        let at = |dim: usize| if dim < removed { dim } else { dim + 1 };
         Shape {
-            sizes: std::array::from_fn(|place| self.sizes[at(place)]),
-            strides: std::array::from_fn(|place| self.strides[at(place)]),
+            sizes: std::array::from_fn(|dim| self.sizes[at(dim)]),
+            strides: std::array::from_fn(|dim| self.strides[at(dim)]),
             offset: self.offset,
         }
     }
 
-    /// With one dimension more, of size 1.
-    fn with<const M: usize>(&self, new: usize) -> Shape<M> {
-        let at = |place: usize| if place < new { place } else { place - 1 };
+    /// With an added dimension of size 1.
+    fn with<const M: usize>(&self, added: usize) -> Shape<M> {
+        let at = |dim: usize| if dim < added { dim } else { dim - 1 };
         let mut wider = Shape {
-            sizes: std::array::from_fn(|place| self.sizes[at(place).min(N - 1)]),
-            strides: std::array::from_fn(|place| self.strides[at(place).min(N - 1)]),
+            sizes: std::array::from_fn(|dim| self.sizes[at(dim).min(N - 1)]),
+            strides: std::array::from_fn(|dim| self.strides[at(dim).min(N - 1)]),
             offset: self.offset,
         };
-        wider.sizes[new] = 1;
+        wider.sizes[added] = 1;
         wider
     }
 }
 
-/// Which of torch's kernels.
+/// Which kernel of torch.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Library {
     Flash,
     Cudnn,
     OnHost,
-    /// Whatever torch chooses by itself; queries may have more heads than keys or not.
+    /// `scaled_dot_product_attention`, which selects a kernel itself; with `grouped`, queries have more heads
+    /// than keys.
     Own {
         grouped: bool,
     },
 }
 
-/// What one of them is called with.
+/// A call of one of the C functions.
 struct Call {
     functions: &'static Functions,
     library: Library,
@@ -242,46 +245,50 @@ struct Call {
     sm_scale: f64,
 }
 
-// SAFETY: the handles are tensors that the caller holds while the call lasts.
+// SAFETY: the handles are tensors that the caller holds for the duration of the call.
 unsafe impl Send for Call {}
 
 impl Call {
-    /// The output in the caller's layout and the lse, heads before places; nothing if torch does not answer.
+    /// The output in the caller's layout, and the lse with heads before positions; nothing if torch's
+    /// function fails.
     fn run(&self) -> Option<(TensorHandle, TensorHandle)> {
         let functions = self.functions;
-        // Flash attention itself has places before heads, and the other two the other order.
-        let wants_heads_first = self.library != Library::Flash;
-        let turns = wants_heads_first != self.heads_first;
+        // Flash attention has positions before heads; the others have heads first.
+        let needs_heads_first = self.library != Library::Flash;
+        let transposes = needs_heads_first != self.heads_first;
         let [q, k, v] = self.inputs;
-        let place = if wants_heads_first { 2 } else { 1 };
-        let rows = match (self.is_decode, turns) {
-            (true, _) => Some(functions.view(q, &functions.shape::<3>(q)?.with::<4>(place))?),
-            (false, true) => Some(functions.turned(q)?),
+        let dim = if needs_heads_first { 2 } else { 1 };
+        let rows = match (self.is_decode, transposes) {
+            (true, _) => Some(functions.view(q, &functions.shape::<3>(q)?.with::<4>(dim))?),
+            (false, true) => Some(functions.transposed(q)?),
             (false, false) => None,
         };
-        let (keys, values) =
-            if turns { (Some(functions.turned(k)?), Some(functions.turned(v)?)) } else { (None, None) };
+        let (keys, values) = if transposes {
+            (Some(functions.transposed(k)?), Some(functions.transposed(v)?))
+        } else {
+            (None, None)
+        };
         let used =
             |view: &Option<TensorHandle>, given: Handle| view.as_ref().map_or(given, TensorHandle::get);
         let (output, lse) = self.attend([used(&rows, q), used(&keys, k), used(&values, v)])?;
         if self.is_decode {
-            let shape = functions.shape::<4>(output.get())?.without::<3>(place);
+            let shape = functions.shape::<4>(output.get())?.without::<3>(dim);
             return Some((functions.view(output.get(), &shape)?, lse));
         }
-        Some((if turns { functions.turned(output.get())? } else { output }, lse))
+        Some((if transposes { functions.transposed(output.get())? } else { output }, lse))
     }
 
     fn attend(&self, [q, k, v]: [Handle; 3]) -> Option<(TensorHandle, TensorHandle)> {
         let functions = self.functions;
-        let mut made: [TensorHandle; 7] = std::array::from_fn(|_| TensorHandle::empty(functions.delete));
-        let [output, lse, others @ ..] = &mut made;
-        let (output, lse) = (output.place(), lse.place());
-        let [first, second, third, fourth, fifth] = others.each_mut().map(TensorHandle::place);
+        let mut outputs: [TensorHandle; 7] = std::array::from_fn(|_| TensorHandle::empty(functions.delete));
+        let [output, lse, others @ ..] = &mut outputs;
+        let (output, lse) = (output.slot(), lse.slot());
+        let [first, second, third, fourth, fifth] = others.each_mut().map(TensorHandle::slot);
         let (scale, causal, mut number, mut another) =
             (&raw const self.sm_scale, i32::from(self.causal), 0, 0);
         let none = ptr::null();
-        // SAFETY: tensors with the dimensions that each function wants, which are alive; what it has not is null; every place for
-        // a result is ours.
+        // SAFETY: live tensors with the dimensions that each function expects; absent arguments are null;
+        // every output parameter is a local variable.
         let code = unsafe {
             match self.library {
                 Library::Flash => {
@@ -334,13 +341,13 @@ impl Call {
                 Library::Own { .. } => return None,
             }
         };
-        let [output, lse, ..] = made;
+        let [output, lse, ..] = outputs;
         (code == 0).then_some((output, lse))
     }
 }
 
-/// A call as kernels in Python get it, with what they are called in Python.
-struct Asked<'a, 'py> {
+/// A call with Python arguments.
+struct PythonCall<'a, 'py> {
     library: Library,
     inputs: [Borrowed<'a, 'py, PyAny>; 3],
     is_decode: bool,
@@ -350,7 +357,7 @@ struct Asked<'a, 'py> {
     layout: &'a str,
 }
 
-impl<'py> Asked<'_, 'py> {
+impl<'py> PythonCall<'_, 'py> {
     fn run(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyAny>>> {
         let Some(functions) = functions(py) else { return Ok(None) };
         if let Library::Own { grouped } = self.library {
@@ -361,7 +368,7 @@ impl<'py> Asked<'_, 'py> {
             _ => (&functions.flash_is_on, "FLASH_ATTENTION"),
         };
         if !is_on.bind(py).call0()?.is_truthy()? {
-            let message = format!("the caller's sdpa_kernel has {name} switched off");
+            let message = format!("{name} is disabled by the caller's torch.nn.attention.sdpa_kernel");
             return Err(PyNotImplementedError::new_err(message));
         }
         let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
@@ -375,7 +382,7 @@ impl<'py> Asked<'_, 'py> {
         if !self.return_lse {
             return Ok(Some(output));
         }
-        // Flash attention gives `[batch, heads, places]`.
+        // Flash attention returns `[batch, heads, positions]`.
         let Some(shape) = functions.shape::<3>(lse.get()) else { return Ok(None) };
         let lse = match (is_decode, heads_first) {
             (true, _) => functions.view(lse.get(), &shape.without::<2>(2)),
@@ -386,26 +393,26 @@ impl<'py> Asked<'_, 'py> {
         Ok(Some(PyTuple::new(py, [output, object_of(py, &lse)?])?.into_any()))
     }
 
-    /// Through torch's own function in Python, which is told as little as can be; only the views are made without it.
+    /// Calls torch's Python function with as few arguments as possible; only the views are created natively.
     fn run_own(
         &self,
         py: Python<'py>,
         functions: &'static Functions,
         grouped: bool,
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
-        let turns = self.layout != "BHSD";
+        let transposes = self.layout != "BHSD";
         let [Some(q), Some(k), Some(v)] = self.inputs.map(handle) else { return Ok(None) };
         let mut views = [const { None }; 3];
-        if turns {
-            let rows = if self.is_decode { None } else { functions.turned(q.get()) };
-            views = [rows, functions.turned(k.get()), functions.turned(v.get())];
+        if transposes {
+            let rows = if self.is_decode { None } else { functions.transposed(q.get()) };
+            views = [rows, functions.transposed(k.get()), functions.transposed(v.get())];
         }
         if self.is_decode {
             views[0] =
                 functions.shape::<3>(q.get()).and_then(|shape| functions.view(q.get(), &shape.with::<4>(2)));
         }
-        let wanted = [turns || self.is_decode, turns, turns];
-        if views.iter().zip(wanted).any(|(view, wanted)| view.is_none() && wanted) {
+        let needed = [transposes || self.is_decode, transposes, transposes];
+        if views.iter().zip(needed).any(|(view, needed)| view.is_none() && needed) {
             return Ok(None);
         }
         let mut objects = self.inputs.map(|input| input.to_owned());
@@ -415,7 +422,7 @@ impl<'py> Asked<'_, 'py> {
             }
         }
         let [q, k, v] = &objects;
-        let (nothing, scale) = (PyFloat::new(py, 0.0), PyFloat::new(py, self.sm_scale));
+        let (dropout, scale) = (PyFloat::new(py, 0.0), PyFloat::new(py, self.sm_scale));
         let (causal, grouped) = (PyBool::new(py, self.causal), PyBool::new(py, grouped));
         let none = py.None();
         let arguments = [
@@ -423,12 +430,12 @@ impl<'py> Asked<'_, 'py> {
             k.as_ptr(),
             v.as_ptr(),
             none.as_ptr(),
-            nothing.as_ptr(),
+            dropout.as_ptr(),
             causal.as_ptr(),
             scale.as_ptr(),
             grouped.as_ptr(),
         ];
-        // SAFETY: six arguments by their places and two by the names; all are alive during the call.
+        // SAFETY: six positional and two keyword arguments; all are alive during the call.
         let output = unsafe {
             let result = PyObject_Vectorcall(
                 functions.own.as_ptr(),
@@ -438,14 +445,14 @@ impl<'py> Asked<'_, 'py> {
             );
             Bound::from_owned_ptr_or_err(py, result)?
         };
-        if !turns && !self.is_decode {
+        if !transposes && !self.is_decode {
             return Ok(Some(output));
         }
-        let view = handle(output.as_borrowed()).and_then(|made| {
+        let view = handle(output.as_borrowed()).and_then(|result| {
             if !self.is_decode {
-                return functions.turned(made.get());
+                return functions.transposed(result.get());
             }
-            functions.view(made.get(), &functions.shape::<4>(made.get())?.without::<3>(2))
+            functions.view(result.get(), &functions.shape::<4>(result.get())?.without::<3>(2))
         });
         match view {
             Some(view) => object_of(py, &view).map(Some),
@@ -455,9 +462,9 @@ impl<'py> Asked<'_, 'py> {
     }
 }
 
-/// The adapter in Python, for what was not answered here.
+/// Calls the Python adapter, for calls that failed here.
 #[cold]
-fn again<'py>(
+fn call_adapter<'py>(
     py: Python<'py>,
     name: &str,
     inputs: [Option<&Bound<'py, PyAny>>; 5],
@@ -474,7 +481,7 @@ macro_rules! kernels {
     ($($library:expr, $prefill:ident, $prefill_in_python:literal, $decode:ident, $decode_in_python:literal;)*) => { $(
         #[pyfunction]
         #[pyo3(signature = (q, k, v, mask, alibi_slopes=None, *, causal, causal_offset, window_left, window_right, soft_cap, sm_scale, return_lse, layout))]
-        #[expect(clippy::too_many_arguments, reason = "an operation's own")]
+        #[expect(clippy::too_many_arguments, reason = "the operation's arguments")]
         fn $prefill<'py>(
             py: Python<'py>,
             q: &Bound<'py, PyAny>,
@@ -491,8 +498,8 @@ macro_rules! kernels {
             return_lse: bool,
             layout: &str,
         ) -> PyResult<Bound<'py, PyAny>> {
-            let asked = Asked { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: false, causal, sm_scale, return_lse, layout };
-            if let Some(result) = asked.run(py)? {
+            let call = PythonCall { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: false, causal, sm_scale, return_lse, layout };
+            if let Some(result) = call.run(py)? {
                 return Ok(result);
             }
             let params = [
@@ -502,12 +509,12 @@ macro_rules! kernels {
                 ("return_lse", return_lse.into_pyobject(py)?.to_owned().into_any()),
                 ("layout", layout.into_pyobject(py)?.into_any()),
             ];
-            again(py, $prefill_in_python, [Some(q), Some(k), Some(v), mask, alibi_slopes], &params)
+            call_adapter(py, $prefill_in_python, [Some(q), Some(k), Some(v), mask, alibi_slopes], &params)
         }
 
         #[pyfunction]
         #[pyo3(signature = (q, k, v, kv_lens, alibi_slopes=None, *, window_left, soft_cap, sm_scale, return_lse, layout))]
-        #[expect(clippy::too_many_arguments, reason = "an operation's own")]
+        #[expect(clippy::too_many_arguments, reason = "the operation's arguments")]
         fn $decode<'py>(
             py: Python<'py>,
             q: &Bound<'py, PyAny>,
@@ -521,8 +528,8 @@ macro_rules! kernels {
             return_lse: bool,
             layout: &str,
         ) -> PyResult<Bound<'py, PyAny>> {
-            let asked = Asked { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: true, causal: false, sm_scale, return_lse, layout };
-            if let Some(result) = asked.run(py)? {
+            let call = PythonCall { library: $library, inputs: [q, k, v].map(Bound::as_borrowed), is_decode: true, causal: false, sm_scale, return_lse, layout };
+            if let Some(result) = call.run(py)? {
                 return Ok(result);
             }
             let params = [
@@ -530,7 +537,7 @@ macro_rules! kernels {
                 ("return_lse", return_lse.into_pyobject(py)?.to_owned().into_any()),
                 ("layout", layout.into_pyobject(py)?.into_any()),
             ];
-            again(py, $decode_in_python, [Some(q), Some(k), Some(v), kv_lens, alibi_slopes], &params)
+            call_adapter(py, $decode_in_python, [Some(q), Some(k), Some(v), kv_lens, alibi_slopes], &params)
         }
     )* };
 }
@@ -543,11 +550,11 @@ kernels! {
     Library::Own { grouped: true }, torch_own_grouped_prefill, "_own_grouped_prefill", torch_own_grouped_decode, "_own_grouped_decode";
 }
 
-/// The same values with the first two dimensions divided anew, into one or two: a view, or a copy where they do not lie densely in
+/// Reshapes the first two dimensions to one or two others: a view, or a copy if they are not contiguous with
 /// each other.
 #[pyfunction]
 #[pyo3(signature = (tensor, first, second=None))]
-fn divided<'py>(
+fn reshape_leading<'py>(
     py: Python<'py>,
     tensor: &Bound<'py, PyAny>,
     first: i64,
@@ -560,7 +567,7 @@ fn divided<'py>(
             offset,
         }) = functions.shape::<4>(whole.get())
     {
-        // The step between two of one means nothing.
+        // The stride of a dimension of size 1 has no meaning.
         let step = if inner == 1 { far } else { near };
         let is_dense = outer == 1 || far == inner * step;
         let view = match second {
@@ -599,5 +606,5 @@ pub fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(torch_own_decode, module)?)?;
     module.add_function(wrap_pyfunction!(torch_own_grouped_prefill, module)?)?;
     module.add_function(wrap_pyfunction!(torch_own_grouped_decode, module)?)?;
-    module.add_function(wrap_pyfunction!(divided, module)?)
+    module.add_function(wrap_pyfunction!(reshape_leading, module)?)
 }

@@ -1,4 +1,4 @@
-//! torch's own RMS norm, called as its tensors are: what a function in Python would ask of them first takes a tenth of the call.
+//! torch's RMS norm called natively: the checks of a Python adapter would take a tenth of the call.
 
 use std::ffi::c_int;
 
@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use crate::hosted::PyObject_Vectorcall;
 use crate::tensor::torch::{Handle, handle, library};
 
-/// What is asked of tensors, and the function itself.
+/// The functions that read handles, and `torch.rms_norm`.
 struct Functions {
     dtype: unsafe extern "C" fn(Handle, *mut i32) -> c_int,
     size: unsafe extern "C" fn(Handle, i64, *mut i64) -> c_int,
@@ -32,20 +32,20 @@ impl Functions {
         }
     }
 
-    /// How long a weight is, if it has the elements of `x`.
+    /// The length of a weight, if it has the dtype of `x`.
     fn length(&self, x: Handle, weight: Handle) -> Option<i64> {
         let (mut of_x, mut of_weight, mut length) = (0, 0, 0);
-        // SAFETY: handles of tensors; the weight has one dimension.
-        let told = unsafe {
+        // SAFETY: handles of live tensors; the weight has one dimension.
+        let succeeded = unsafe {
             (self.dtype)(x, &raw mut of_x) == 0
                 && (self.dtype)(weight, &raw mut of_weight) == 0
                 && (self.size)(weight, 0, &raw mut length) == 0
         };
-        (told && of_x == of_weight).then_some(length)
+        (succeeded && of_x == of_weight).then_some(length)
     }
 }
 
-/// `torch.rms_norm` with a weight of the same elements; anything else is for the adapter in Python.
+/// `torch.rms_norm` with a weight of the same dtype; other calls go to the Python adapter.
 #[pyfunction]
 #[pyo3(signature = (x, weight, *, eps, weight_offset))]
 fn torch_rms_norm<'py>(
@@ -64,7 +64,7 @@ fn torch_rms_norm<'py>(
     {
         let shape = PyTuple::new(py, [length])?;
         let arguments = [x.as_ptr(), shape.as_ptr(), weight.as_ptr(), eps.as_ptr()];
-        // SAFETY: four arguments, alive during the call, and no names.
+        // SAFETY: four positional arguments, alive during the call, and no keywords.
         return unsafe {
             let result = PyObject_Vectorcall(
                 functions.rms_norm.as_ptr(),

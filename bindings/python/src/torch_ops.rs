@@ -1,8 +1,8 @@
-//! `torch.ops.layerzero` without Python in between: each overload's implementation is a boxed kernel of torch's stable C
-//! interface, which hands the caller's own tensors to the function of the operation.
+//! `torch.ops.layerzero` without Python in between: each overload's implementation is a boxed kernel of
+//! torch's stable C ABI, which passes the caller's own tensors to the function of the operation.
 //!
-//! torch calls a kernel with nothing but its arguments, so there is one function a number, and a number an overload. Where
-//! torch lacks the interface nothing is registered, and the implementation in Python stays.
+//! torch calls a boxed kernel with nothing but its arguments, so there is one monomorphized function per
+//! overload number. Where torch lacks the ABI nothing is registered, and the Python implementation stays.
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -21,14 +21,14 @@ use pyo3::panic::PanicException;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple};
 
-use crate::hosted::{Made, PyObject_Vectorcall, ROOM};
+use crate::hosted::{MAX_ARGUMENTS, PyObject_Vectorcall, TemporaryObjects};
 use crate::private;
 use crate::tensor::{Hold, torch};
 
 type Handle = *mut c_void;
 type Kernel = unsafe extern "C-unwind" fn(*mut u64, u64, u64);
 
-/// The functions; all of them or none.
+/// The functions of the ABI; all are required.
 struct Interface {
     init: unsafe extern "C" fn(*const c_char, *const c_char, *const c_char, u32, *mut Handle) -> c_int,
     implement: unsafe extern "C" fn(Handle, *const c_char, Kernel, u64) -> c_int,
@@ -39,9 +39,9 @@ struct Interface {
     delete_value: unsafe extern "C" fn(*mut u64) -> c_int,
     text: unsafe extern "C" fn(Handle, *mut *const c_char) -> c_int,
     delete_text: unsafe extern "C" fn(Handle) -> c_int,
-    /// `PyGILState_Check`, which is public in every release of Python but not part of its limited interface.
+    /// `PyGILState_Check`, which is public in every release of Python but not part of its limited API.
     is_attached: Option<unsafe extern "C" fn() -> c_int>,
-    /// Throws what C++ expects of a kernel that fails.
+    /// Throws the C++ exception of a failed kernel.
     throw: unsafe extern "C-unwind" fn(*const c_char) -> !,
 }
 
@@ -49,7 +49,8 @@ static INTERFACE: OnceLock<Option<Interface>> = OnceLock::new();
 
 fn find(torch: &Bound<'_, PyAny>) -> Option<Interface> {
     let library = torch::library(torch)?;
-    // SAFETY: the names and types are those of torch's stable header and of the C++ library beneath it, which stay loaded.
+    // SAFETY: the names and types are those of torch's stable header and of the C++ runtime library, which
+    // stay loaded.
     unsafe {
         let version: unsafe extern "C" fn() -> u64 = *library.get(b"aoti_torch_abi_version").ok()?;
         Some(Interface {
@@ -68,7 +69,7 @@ fn find(torch: &Bound<'_, PyAny>) -> Option<Interface> {
     }
 }
 
-/// What an argument is; the flag says whether it may be missing.
+/// The type of an argument; the flag marks optional ones.
 #[derive(Clone, Copy)]
 enum Kind {
     Tensor,
@@ -83,20 +84,20 @@ struct Overload {
     function: Py<PyAny>,
     kinds: Vec<(Kind, bool)>,
     positional: usize,
-    /// Names of what is passed by keyword: params, what choosing this overload fixes, `out`.
+    /// Names of the keyword arguments: params, arguments fixed by the overload, `out`.
     names: Py<PyTuple>,
     fixed: Vec<Py<PyAny>>,
-    /// How many of the last arguments are places for results.
-    places: usize,
+    /// How many of the last arguments are output tensors.
+    outputs: usize,
     results: usize,
-    /// Says that the arguments make another number of results.
+    /// Returns the message for calls whose arguments produce another number of results.
     refuse: Py<PyAny>,
 }
 
-/// More overloads than the catalogue has.
-const MOST: usize = 256;
+/// Upper limit of overloads; the catalogue has fewer.
+const MAX_OVERLOADS: usize = 256;
 
-static OVERLOADS: [OnceLock<Overload>; MOST] = [const { OnceLock::new() }; MOST];
+static OVERLOADS: [OnceLock<Overload>; MAX_OVERLOADS] = [const { OnceLock::new() }; MAX_OVERLOADS];
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 macro_rules! kernels {
@@ -106,30 +107,31 @@ macro_rules! kernels {
 static KERNELS: [[Kernel; 16]; 16] = kernels!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
 
 thread_local! {
-    /// What C++ is told of a failure; it reads it at once.
+    /// The message of a failure, which C++ copies at once.
     static MESSAGE: RefCell<CString> = RefCell::default();
 }
 
-/// What torch calls for the overload of a number. Inputs are on the stack, results go there.
+/// The boxed kernel of an overload number. Arguments are on the stack, results replace them.
 ///
 /// # Safety
 /// For torch to call, with the arguments of the schema that the number was registered for.
 unsafe extern "C-unwind" fn boxed<const NUMBER: usize>(stack: *mut u64, _inputs: u64, _results: u64) {
     let (Some(Some(interface)), Some(overload)) = (INTERFACE.get(), OVERLOADS[NUMBER].get()) else { return };
     let done = if interface.is_attached() {
-        // SAFETY: this thread holds the interpreter, and torch, which called us, does not let it go before we return.
+        // SAFETY: this thread holds the GIL, and torch, the caller, does not release it before this returns.
         perform(unsafe { Python::assume_attached() }, interface, overload, stack)
     } else {
         Python::attach(|py| perform(py, interface, overload, stack))
     };
     if !done {
         let message = MESSAGE.with_borrow(|message| message.as_ptr());
-        // SAFETY: the message is terminated and stays until this thread's next failure; nothing here needs to be dropped.
+        // SAFETY: the message is null-terminated and lives until this thread's next failure; nothing here
+        // needs to be dropped.
         unsafe { (interface.throw)(message) }
     }
 }
 
-/// Makes the call; after a failure the exception is set, which becomes the cause of the one that torch raises.
+/// Makes the call. After a failure the exception is set and becomes the cause of the one that torch raises.
 fn perform(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *mut u64) -> bool {
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         // SAFETY: promised to `boxed`.
@@ -138,7 +140,7 @@ fn perform(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *m
     let error = match outcome {
         Ok(Ok(())) => return true,
         Ok(Err(error)) => error,
-        Err(_) => PanicException::new_err("a panic in an operation"),
+        Err(_) => PanicException::new_err("an operation panicked"),
     };
     let text = error.to_string().replace('\0', " ");
     MESSAGE.set(CString::new(text).unwrap_or_default());
@@ -147,19 +149,19 @@ fn perform(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *m
 }
 
 /// # Safety
-/// The stack holds the overload's arguments, and has room for its results.
+/// The stack holds the overload's arguments, and has space for its results.
 unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack: *mut u64) -> PyResult<()> {
     // SAFETY: None is immortal.
     let none = unsafe { ffi::Py_None() };
-    let mut made = Made::new();
-    let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; ROOM];
+    let mut temporaries = TemporaryObjects::new();
+    let mut arguments = [const { MaybeUninit::<*mut ffi::PyObject>::uninit() }; MAX_ARGUMENTS];
     let mut failure = None;
-    // All are taken even if one cannot be: they are ours to give back.
-    for (at, (place, &(kind, optional))) in arguments.iter_mut().zip(&overload.kinds).enumerate() {
+    // All arguments are taken even if one fails: each holds a reference that must be released.
+    for (at, (argument, &(kind, optional))) in arguments.iter_mut().zip(&overload.kinds).enumerate() {
         // SAFETY: as many arguments as kinds.
-        let taken = unsafe { interface.take(py, kind, optional, *stack.add(at)) };
-        place.write(match taken {
-            Ok(object) => object.map_or(none, |object| made.keep(object)),
+        let taken = unsafe { interface.take_argument(py, kind, optional, *stack.add(at)) };
+        argument.write(match taken {
+            Ok(object) => object.map_or(none, |object| temporaries.keep(object)),
             Err(error) => {
                 failure = Some(error);
                 none
@@ -169,21 +171,21 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
     if let Some(error) = failure {
         return Err(error);
     }
-    // Places come last for us as well, behind what the overload fixes.
-    let inputs = overload.kinds.len() - overload.places;
-    let places = &arguments[inputs..overload.kinds.len()];
+    // `out` is the last argument here too, after those that the overload fixes.
+    let inputs = overload.kinds.len() - overload.outputs;
+    let outputs = &arguments[inputs..overload.kinds.len()];
     // SAFETY: written above, and alive.
-    let mut places = places.iter().map(|place| unsafe { Borrowed::from_ptr(py, place.assume_init()) });
+    let mut outputs = outputs.iter().map(|output| unsafe { Borrowed::from_ptr(py, output.assume_init()) });
     let several;
-    let out = if overload.places > 1 {
-        several = PyTuple::new(py, places)?;
+    let out = if overload.outputs > 1 {
+        several = PyTuple::new(py, outputs)?;
         Some(several.as_ptr())
     } else {
-        places.next().map(|place| place.as_ptr())
+        outputs.next().map(|output| output.as_ptr())
     };
     let fixed = overload.fixed.iter().map(Py::as_ptr).chain(out);
-    for (place, object) in arguments[inputs..].iter_mut().zip(fixed) {
-        place.write(object);
+    for (argument, object) in arguments[inputs..].iter_mut().zip(fixed) {
+        argument.write(object);
     }
     // SAFETY: as many arguments as positions and names; all are alive during the call.
     let result = unsafe {
@@ -196,48 +198,49 @@ unsafe fn call(py: Python<'_>, interface: &Interface, overload: &Overload, stack
         );
         Bound::from_owned_ptr_or_err(py, result)?
     };
-    if overload.places > 0 || overload.results == 0 {
+    if overload.outputs > 0 || overload.results == 0 {
         return Ok(());
     }
     if let Ok(several) = result.cast::<PyTuple>() {
         if several.len() != overload.results {
-            return Err(overload.another(py));
+            return Err(overload.wrong_result_count(py));
         }
         for (at, one) in several.iter().enumerate() {
-            // SAFETY: there is room for the results.
-            unsafe { *stack.add(at) = interface.give(&one)? };
+            // SAFETY: there is space for the results.
+            unsafe { *stack.add(at) = interface.result_handle(&one)? };
         }
         return Ok(());
     }
     if overload.results != 1 {
-        return Err(overload.another(py));
+        return Err(overload.wrong_result_count(py));
     }
     // SAFETY: as above.
-    unsafe { *stack = interface.give(&result)? };
+    unsafe { *stack = interface.result_handle(&result)? };
     Ok(())
 }
 
 impl Overload {
     #[cold]
-    fn another(&self, py: Python<'_>) -> PyErr {
-        let said = self.refuse.bind(py).call0().and_then(|text| text.extract::<String>());
-        said.map_or_else(|error| error, PyValueError::new_err)
+    fn wrong_result_count(&self, py: Python<'_>) -> PyErr {
+        let message = self.refuse.bind(py).call0().and_then(|text| text.extract::<String>());
+        message.map_or_else(|error| error, PyValueError::new_err)
     }
 }
 
 impl Interface {
-    /// Whether this thread holds the interpreter, as it does where Python calls: attaching it once more costs a twentieth of a call.
+    /// Whether this thread holds the GIL, as it does when Python is the caller: attaching again costs a
+    /// twentieth of a call.
     #[inline]
     fn is_attached(&self) -> bool {
-        // SAFETY: it only looks, on any thread.
+        // SAFETY: it only queries, on any thread.
         self.is_attached.is_some_and(|check| unsafe { check() } == 1)
     }
 
-    /// An argument as an object; what it holds on the stack is given back.
+    /// Converts an argument to an object, and releases its reference on the stack.
     ///
     /// # Safety
-    /// The value is one of this kind that torch handed over.
-    unsafe fn take<'py>(
+    /// The value has this type and was passed by torch.
+    unsafe fn take_argument<'py>(
         &self,
         py: Python<'py>,
         kind: Kind,
@@ -246,23 +249,23 @@ impl Interface {
     ) -> PyResult<Option<Bound<'py, PyAny>>> {
         if !optional {
             // SAFETY: passed on.
-            return unsafe { self.take_one(py, kind, value) }.map(Some);
+            return unsafe { self.take_value(py, kind, value) }.map(Some);
         }
         let inner = ptr::with_exposed_provenance_mut::<u64>(value as usize);
         if inner.is_null() {
             return Ok(None);
         }
-        // SAFETY: a value that is there is behind a pointer that is ours to give back.
+        // SAFETY: an optional value that is present is behind an owned pointer.
         unsafe {
-            let object = self.take_one(py, kind, *inner);
+            let object = self.take_value(py, kind, *inner);
             (self.delete_value)(inner);
             object.map(Some)
         }
     }
 
     /// # Safety
-    /// As for `take`.
-    unsafe fn take_one<'py>(&self, py: Python<'py>, kind: Kind, value: u64) -> PyResult<Bound<'py, PyAny>> {
+    /// As for `take_argument`.
+    unsafe fn take_value<'py>(&self, py: Python<'py>, kind: Kind, value: u64) -> PyResult<Bound<'py, PyAny>> {
         let handle = ptr::with_exposed_provenance_mut::<c_void>(value as usize);
         Ok(match kind {
             Kind::Float => f64::from_bits(value).into_pyobject(py)?.into_any(),
@@ -270,27 +273,27 @@ impl Interface {
             Kind::Bool => (value & 0xff != 0).into_pyobject(py)?.to_owned().into_any(),
             Kind::Text => {
                 let mut text = ptr::null();
-                // SAFETY: a string's handle, whose letters are there until it is given back.
+                // SAFETY: a string handle, whose text lives until it is released.
                 unsafe {
                     let found = (self.text)(handle, &raw mut text) == 0 && !text.is_null();
-                    let letters = if found {
+                    let string = if found {
                         CStr::from_ptr(text).to_string_lossy().into_owned()
                     } else {
                         String::new()
                     };
                     (self.delete_text)(handle);
-                    PyString::new(py, &letters).into_any()
+                    PyString::new(py, &string).into_any()
                 }
             }
             Kind::Tensor => {
                 let mut object = ptr::null_mut();
-                // SAFETY: a tensor's handle, given back after an object that shares its tensor was made.
+                // SAFETY: a tensor handle, released after an object that shares its tensor was created.
                 unsafe {
-                    let made = (self.to_object)(handle, ptr::null_mut(), &raw mut object) == 0;
+                    let succeeded = (self.to_object)(handle, ptr::null_mut(), &raw mut object) == 0;
                     (self.delete_tensor)(handle);
-                    if !made {
+                    if !succeeded {
                         return Err(PyErr::take(py).unwrap_or_else(|| {
-                            PyRuntimeError::new_err("torch gives no object for a tensor")
+                            PyRuntimeError::new_err("torch returned no Python object for a tensor handle")
                         }));
                     }
                     Bound::from_owned_ptr_or_err(py, object)?
@@ -299,27 +302,28 @@ impl Interface {
         })
     }
 
-    /// A result as torch takes it. The fake promises dense results, and a kernel in Python may return what it likes.
-    fn give(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
+    /// Converts a result for torch. The fake kernel promises contiguous results, and a Python kernel may
+    /// return others.
+    fn result_handle(&self, result: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (mut view, mut hold) = (TensorView::empty(), Hold::NOTHING);
         let dense = hold.fill(result.as_borrowed(), &mut view).is_ok() && view.is_contiguous();
         let contiguous = if dense { None } else { Some(result.call_method0("contiguous")?) };
         let object = contiguous.as_ref().unwrap_or(result);
         let mut handle = ptr::null_mut();
-        // SAFETY: an object that is alive; a new reference comes back, or an error with or without an exception.
+        // SAFETY: a live object; the result is a new reference, or an error with or without an exception.
         if unsafe { (self.from_object)(object.as_ptr(), &raw mut handle) } != 0 {
             return Err(PyErr::take(object.py()).unwrap_or_else(|| {
-                PyRuntimeError::new_err("the kernel returned something that is no tensor")
+                PyRuntimeError::new_err("the kernel returned an object that is not a tensor")
             }));
         }
         Ok(handle.expose_provenance() as u64)
     }
 }
 
-/// Implements an overload that was defined; `False` where torch lacks the interface. Kinds are letters, one an argument:
-/// tensor, float, int, bool, string, in capitals where it may be missing.
+/// Implements a defined overload; `False` where torch lacks the ABI. `kinds` has one letter per argument:
+/// tensor, float, int, bool, string, in capitals if the argument is optional.
 #[pyfunction]
-#[expect(clippy::too_many_arguments, reason = "what there is to know of an overload")]
+#[expect(clippy::too_many_arguments, reason = "the description of an overload")]
 fn implement_overload(
     name: &str,
     function: Py<PyAny>,
@@ -327,7 +331,7 @@ fn implement_overload(
     positional: usize,
     names: Vec<String>,
     fixed: &Bound<'_, PyDict>,
-    places: usize,
+    outputs: usize,
     results: usize,
     refuse: Py<PyAny>,
 ) -> PyResult<bool> {
@@ -350,7 +354,7 @@ fn implement_overload(
     let (Some(kinds), Ok(c_name)) = (kinds, CString::new(name)) else { return Ok(false) };
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let kernel = KERNELS.get(number / 16).and_then(|row| row.get(number % 16));
-    let fits = kinds.len() + fixed.len() < ROOM && places <= kinds.len();
+    let fits = kinds.len() + fixed.len() < MAX_ARGUMENTS && outputs <= kinds.len();
     let (Some(&kernel), Some(slot), true) = (kernel, OVERLOADS.get(number), fits) else { return Ok(false) };
     let mut words: Vec<Bound<'_, PyString>> = names.iter().map(|name| PyString::intern(py, name)).collect();
     let mut values = Vec::new();
@@ -358,14 +362,14 @@ fn implement_overload(
         words.push(PyString::intern(py, name.cast::<PyString>()?.to_str()?));
         values.push(value.unbind());
     }
-    if places > 0 {
+    if outputs > 0 {
         words.push(PyString::intern(py, "out"));
     }
     let names = PyTuple::new(py, words)?.unbind();
-    let overload = Overload { function, kinds, positional, names, fixed: values, places, results, refuse };
-    // A number is given out once, so the slot is empty.
+    let overload = Overload { function, kinds, positional, names, fixed: values, outputs, results, refuse };
+    // Each number is used once, so the slot is empty.
     slot.set(overload).ok();
-    // SAFETY: terminated strings; the library is never given back, and with it the registration stays.
+    // SAFETY: null-terminated strings; the library is never released, so the registration stays.
     unsafe {
         let mut library = ptr::null_mut();
         let (space, key) = (c"layerzero".as_ptr(), c"CompositeExplicitAutograd".as_ptr());

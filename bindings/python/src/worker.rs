@@ -1,5 +1,6 @@
-//! Kernels in Python that run in a process of their own. The host ([`remote_function`], [`remote_backend`]) knows a kernel's spec, and that process the
-//! function: it loads the same module or backend (`python -m layerzero._worker SOURCE`) and serves what that registers.
+//! Python kernels that run in a worker process. The host ([`remote_function`], [`remote_backend`]) has the
+//! kernel's spec, the worker process the function: it loads the same module or backend (`python -m
+//! layerzero._worker SOURCE`) and serves the kernels that it registers.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -31,18 +32,18 @@ use crate::hosted::Hosted;
 use crate::tensor::{Import, Problem};
 use crate::text::PyTokenizer;
 
-/// A worker that this process has set up.
-struct Known {
+/// A worker configured in this process.
+struct WorkerEntry {
     backend: String,
-    /// A module that registers kernels, or `backend:<name>` for one of the installed backends.
+    /// A module that registers kernels, or `backend:<name>` for an installed backend.
     source: String,
     worker: Worker,
 }
 
-/// All of them, also those that were not started yet.
-static WORKERS: Mutex<Vec<Known>> = Mutex::new(Vec::new());
+/// All workers, including those that are not started yet.
+static WORKERS: Mutex<Vec<WorkerEntry>> = Mutex::new(Vec::new());
 
-fn workers() -> MutexGuard<'static, Vec<Known>> {
+fn workers() -> MutexGuard<'static, Vec<WorkerEntry>> {
     WORKERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -55,10 +56,10 @@ fn configuration(py: Python<'_>, subject: &str, reason: Reason) -> PyErr {
     raise(py, &error)
 }
 
-/// Whether a backend runs in a process of its own, as the operator says.
+/// Whether the operator's settings isolate a backend in a worker process.
 pub fn is_isolated(py: Python<'_>, origin: Origin<'_>, backend: &str) -> PyResult<bool> {
     match settings::isolation(engine()?, origin, backend) {
-        Ok(place) if place.value == Isolation::Subprocess => Ok(true),
+        Ok(isolation) if isolation.value == Isolation::Subprocess => Ok(true),
         Ok(_) => match settings::misspelled(engine()?, backend) {
             Some(problem) => warn(py, &problem).map(|()| false),
             None => Ok(false),
@@ -67,17 +68,17 @@ pub fn is_isolated(py: Python<'_>, origin: Origin<'_>, backend: &str) -> PyResul
     }
 }
 
-/// Refuses the name of a backend of LayerZero for one that comes from elsewhere.
+/// Refuses reserved names of LayerZero's backends for other backends.
 pub fn refuse_reserved(py: Python<'_>, subject: &str, backend: &str) -> PyResult<()> {
     lz_core::built_in::reserved_name(backend).map_or(Ok(()), |reason| Err(configuration(py, subject, reason)))
 }
 
-/// The module of a function, as its functions are registered.
+/// The module of a function.
 pub fn module_of(function: &Bound<'_, PyAny>) -> String {
     function.getattr("__module__").and_then(|module| module.extract()).unwrap_or_default()
 }
 
-/// A function as a kernel that runs in a worker, which imports the function's module.
+/// A kernel that runs a function in a worker, which imports the function's module.
 pub fn remote_function(
     function: &Bound<'_, PyAny>,
     spec: KernelSpec,
@@ -88,23 +89,24 @@ pub fn remote_function(
     let refuse = |message: String| {
         Err(configuration(py, &spec.id, Reason::new(ReasonCode::PolicyInvalid).message(message)))
     };
-    if !crosses(&spec) {
+    if !supports_worker(&spec) {
         return refuse(format!(
-            "{} is to run in a worker process (backend_isolation), and tensors of {} do not cross to one",
+            "{} is configured to run in a worker process (backend_isolation), which cannot access {} tensors",
             spec.id, spec.platform
         ));
     }
     match module.as_str() {
         module if !matches!(module, "" | "__main__") => remote(py, module, spec, info),
         _ => refuse(format!(
-            "{} is to run in a worker process (backend_isolation), which imports the module that registers it; \
+            "{} is configured to run in a worker process (backend_isolation), which imports the module that registers it; \
              a function of `__main__` cannot be imported: move it to a module",
             spec.id
         )),
     }
 }
 
-/// A kernel of a backend that is installed, in a worker that loads this backend: by the name of its entry point, if it has one.
+/// A kernel of an installed backend, in a worker that loads this backend by the name of its entry point, if
+/// it has one.
 pub fn remote_backend(
     py: Python<'_>,
     entry_point: Option<&str>,
@@ -115,33 +117,33 @@ pub fn remote_backend(
     remote(py, &source, spec, info)
 }
 
-/// Whether the tensors of a kernel can cross to a worker.
-pub fn crosses(spec: &KernelSpec) -> bool {
+/// Whether a kernel's tensors can be passed to a worker process.
+pub fn supports_worker(spec: &KernelSpec) -> bool {
     spec.platform == Platform::Cpu
 }
 
-/// A kernel in a worker that loads `source`; the first call starts it.
+/// A kernel in a worker that loads `source`; the first call starts the worker.
 fn remote(
     py: Python<'_>,
     source: &str,
     spec: KernelSpec,
     info: &'static OperationInfo,
 ) -> PyResult<KernelEntry> {
-    let known = |all: &[Known]| -> Option<Worker> {
-        let same = |known: &&Known| known.backend == spec.backend && known.source == source;
+    let known = |all: &[WorkerEntry]| -> Option<Worker> {
+        let same = |known: &&WorkerEntry| known.backend == spec.backend && known.source == source;
         all.iter().find(same).map(|known| known.worker.clone())
     };
     if let Some(worker) = known(&workers()) {
         return Ok(worker.kernel(spec, info));
     }
-    // The list is not locked meanwhile: a thread that lets go of the interpreter with the lock, and a fork of another one,
-    // would leave it locked in the child.
-    let made = start(py, &spec.backend, source)?;
+    // The list is not locked meanwhile: if a thread released the GIL while it holds the lock and another
+    // thread forked, the lock would stay locked in the child.
+    let started = start(py, &spec.backend, source)?;
     let mut all = workers();
     let worker = known(&all).unwrap_or_else(|| {
-        let (backend, source, worker) = (spec.backend.clone(), source.to_owned(), made.clone());
-        all.push(Known { backend, source, worker });
-        made
+        let (backend, source, worker) = (spec.backend.clone(), source.to_owned(), started.clone());
+        all.push(WorkerEntry { backend, source, worker });
+        started
     });
     drop(all);
     Ok(worker.kernel(spec, info))
@@ -156,41 +158,43 @@ fn start(py: Python<'_>, backend: &str, source: &str) -> PyResult<Worker> {
     for argument in ["-m", "layerzero._worker", source] {
         options = options.argument(argument);
     }
-    // What this process can import, the worker can.
-    let path = std::env::join_paths(path.iter().filter(|folder| !folder.is_empty()))
-        .map_err(|error| PyRuntimeError::new_err(format!("sys.path cannot be handed on: {error}")))?;
+    // The worker can import what this process can.
+    let path = std::env::join_paths(path.iter().filter(|folder| !folder.is_empty())).map_err(|error| {
+        PyRuntimeError::new_err(format!("sys.path cannot be passed to the worker: {error}"))
+    })?;
     options.environment.push(("PYTHONPATH".into(), path));
     Worker::on_demand(options).map_err(|reason| configuration(py, backend, reason))
 }
 
-/// Every worker of this process: backend, what it loads, the number of its process while it runs, and how often it was started.
+/// Every worker of this process: backend, source, process id while it runs, and number of starts.
 #[pyfunction]
 fn list_workers() -> Vec<(String, String, Option<i32>, u64)> {
     let all = workers();
-    let told = all.iter().map(|known| {
+    let rows = all.iter().map(|known| {
         let worker = &known.worker;
         (known.backend.clone(), known.source.clone(), worker.process_id(), worker.starts())
     });
-    told.collect()
+    rows.collect()
 }
 
-/// Forgets the workers of a backend; they end with their last kernel.
-pub fn forget(backend: &str) {
+/// Removes the workers of a backend; they end with their last kernel.
+pub fn remove_workers(backend: &str) {
     workers().retain(|known| known.backend != backend);
 }
 
-/// Loads a native plugin that the operator trusts: its kernels, and where it runs if that is not here.
+/// Loads a native plugin that the operator allows: its backend, its kernels, and its worker process if it
+/// runs in one.
 #[pyfunction]
 fn load_plugin(py: Python<'_>, path: PathBuf) -> PyResult<(String, Vec<String>, Option<String>)> {
     let engine = engine()?;
-    // SAFETY: the operator's settings say what may be loaded, and the caller asks for it.
+    // SAFETY: the operator's settings list what may be loaded, and the caller requests it.
     let loaded = py.detach(|| unsafe { lz_worker::plugins::load(engine, &path) });
     let loaded = loaded.map_err(|error| raise(py, &error))?;
     Ok((loaded.backend, loaded.kernels, loaded.runs_in))
 }
 
-/// Serves the kernels that `load` registers, in a process that a host has started; `invoke` calls a function with tensors that
-/// are described. Does not return while the host lives.
+/// Serves the kernels that `load` registers, in a process that a host has started; `invoke` calls a function
+/// with tensor descriptions. Does not return while the host lives.
 #[pyfunction]
 fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<()> {
     let offer = move || {
@@ -219,13 +223,13 @@ fn serve_worker(py: Python<'_>, load: Py<PyAny>, invoke: Py<PyAny>) -> PyResult<
     py.detach(|| serve(offer)).map_err(PyErr::from)
 }
 
-/// A function that serves calls of a host.
+/// A function that serves the host's calls.
 struct Served {
     function: Py<PyAny>,
     invoke: Py<PyAny>,
     takes_out: bool,
     info: &'static OperationInfo,
-    /// The last tokenizer, as Python has it.
+    /// The last tokenizer, as a Python object.
     tokenizers: Mutex<Option<Py<PyTokenizer>>>,
 }
 
@@ -244,14 +248,14 @@ impl Kernel for Served {
     }
 }
 
-/// An exception as a failure of the call.
+/// Converts an exception to a failure of the call.
 fn failure(py: Python<'_>, error: &PyErr) -> KernelError {
     if error.is_instance_of::<PyKeyboardInterrupt>(py) {
-        // The terminal interrupts this process too; the host's own interruption ends the call there.
+        // The terminal interrupts this process too; in the host the interruption ends the call.
         return KernelError::environment("the worker process was interrupted");
     }
     let failure = failure_of(py, error);
-    // Nobody but the kernel raises anything else that is not an `Exception` here.
+    // Any other exception that is not an `Exception` was raised by the kernel.
     if failure.cause == Cause::Caller { KernelError::failed(error.to_string()) } else { failure }
 }
 
@@ -275,24 +279,24 @@ impl Served {
                 (Value::Enum(_), _) => {}
             }
         }
-        let places = PyList::empty(py);
+        let out = PyList::empty(py);
         for output in outputs.iter() {
             match output {
-                OutArg::Tensor(tensor) => places.append(described(py, &tensor.as_view())?)?,
-                OutArg::Absent | OutArg::Dynamic(_) | OutArg::Text(_) => places.append(py.None())?,
+                OutArg::Tensor(tensor) => out.append(tensor_description(py, &tensor.as_view())?)?,
+                OutArg::Absent | OutArg::Dynamic(_) | OutArg::Text(_) => out.append(py.None())?,
             }
         }
         let named = schema.outputs.iter().zip(outputs.iter());
         let wanted: Vec<Option<&str>> = named
-            .map(|(output, place)| (!matches!(place, OutArg::Absent)).then_some(output.name.as_str()))
+            .map(|(output, slot)| (!matches!(slot, OutArg::Absent)).then_some(output.name.as_str()))
             .collect();
-        let made =
-            self.invoke.bind(py).call1((&self.function, inputs, params, places, wanted, self.takes_out))?;
-        for ((output, made), stated) in outputs.iter_mut().zip(made.try_iter()?).zip(&schema.outputs) {
-            let made = made?;
+        let results =
+            self.invoke.bind(py).call1((&self.function, inputs, params, out, wanted, self.takes_out))?;
+        for ((output, result), stated) in outputs.iter_mut().zip(results.try_iter()?).zip(&schema.outputs) {
+            let result = result?;
             match output {
-                OutArg::Dynamic(place) => **place = Some(owned(&made, stated)?),
-                OutArg::Text(place) => **place = Some(made.extract()?),
+                OutArg::Dynamic(slot) => **slot = Some(to_owned_tensor(&result, stated)?),
+                OutArg::Text(slot) => **slot = Some(result.extract()?),
                 OutArg::Absent | OutArg::Tensor(_) => {}
             }
         }
@@ -301,8 +305,8 @@ impl Served {
 
     fn input<'py>(&self, py: Python<'py>, arg: &Arg<'_>) -> PyResult<Bound<'py, PyAny>> {
         match arg {
-            Arg::Tensor(view) => Ok(described(py, view)?.into_any()),
-            Arg::TensorMut(tensor) => Ok(described(py, &tensor.as_view())?.into_any()),
+            Arg::Tensor(view) => Ok(tensor_description(py, view)?.into_any()),
+            Arg::TensorMut(tensor) => Ok(tensor_description(py, &tensor.as_view())?.into_any()),
             Arg::Text(texts) => Ok(PyList::new(py, *texts)?.into_any()),
             Arg::Handle(handle) => {
                 let mut last = self.tokenizers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -312,24 +316,24 @@ impl Served {
                 let json = Tokenizer::from_handle(*handle)
                     .map_err(|error| PyRuntimeError::new_err(error.to_string()))?
                     .json();
-                let made = Py::new(py, PyTokenizer::from_bytes(json)?)?;
-                Ok(last.insert(made).bind(py).clone().into_any())
+                let tokenizer = Py::new(py, PyTokenizer::from_bytes(json)?)?;
+                Ok(last.insert(tokenizer).bind(py).clone().into_any())
             }
             Arg::Absent | Arg::Value(_) => Ok(py.None().into_bound(py)),
         }
     }
 }
 
-/// A tensor as Python makes one of it without a copy: its memory, dtype, sizes, strides, and the place of index 0 in it, the
-/// last two in elements.
-fn described<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<Bound<'py, PyTuple>> {
+/// The description from which Python creates a tensor without a copy: memory, dtype, sizes, strides, and the
+/// offset of index 0, the last two in elements.
+fn tensor_description<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<Bound<'py, PyTuple>> {
     let layout = view.layout();
     let (lowest, highest) = layout.reach().unwrap_or((0, -1));
     let size = layout.dtype.size();
     let count = usize::try_from(highest - lowest + 1).unwrap_or(0);
     let data = view.as_ptr().wrapping_offset(lowest as isize * size as isize);
-    // SAFETY: the memory is there until the call is answered; the objects that are made of it do not outlive the call, or
-    // break their owner's contract as they would in the host.
+    // SAFETY: the memory lives until the call is answered; objects created from it do not outlive the call,
+    // unless they break the same contract that holds in the host.
     let memory = unsafe {
         let memory = ffi::PyMemoryView_FromMemory(
             data.cast_mut().cast(),
@@ -351,8 +355,8 @@ fn described<'py>(py: Python<'py>, view: &TensorView<'_>) -> PyResult<Bound<'py,
     )
 }
 
-/// A tensor that a function made, as one of our own. Its dtype and rank are those that the schema states.
-fn owned(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
+/// Copies a function's result to an owned tensor. Its dtype and rank must be those of the schema.
+fn to_owned_tensor(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
     let wrong = |text: String| PyRuntimeError::new_err(text);
     let import = Import::new(object.as_borrowed()).map_err(|problem| match problem {
         Problem::Python(error) => error,
@@ -363,7 +367,7 @@ fn owned(object: &Bound<'_, PyAny>, stated: &Output) -> PyResult<Tensor> {
     let states = |dtype: &DTypeRef| !matches!(dtype, DTypeRef::Fixed(dtype) if *dtype != view.dtype());
     if view.shape().len() != rank || !stated.dtype.all().iter().any(states) {
         return Err(wrong(format!(
-            "the kernel's result `{}` has {} dimensions of {}, which the schema does not say",
+            "the kernel's result `{}` has {} dimensions of {}, which differs from the schema",
             stated.name,
             view.shape().len(),
             view.dtype().long_name()
@@ -383,13 +387,13 @@ thread_local! {
     static RAISED: RefCell<Option<PyErr>> = const { RefCell::new(None) };
 }
 
-/// Runs the handlers of signals that came while a call waits for a worker; whether one of them raised, as Ctrl-C does.
+/// Runs signal handlers while a call waits for a worker; returns whether one raised, as Ctrl-C does.
 fn interrupted() -> bool {
     let raised = Python::try_attach(|py| py.check_signals().err()).flatten();
     raised.map(|error| RAISED.set(Some(error))).is_some()
 }
 
-/// The exception of a signal handler that interrupted a call of this thread.
+/// Takes the exception of a signal handler that interrupted a call of this thread.
 pub fn take_raised() -> Option<PyErr> {
     RAISED.take()
 }

@@ -1,4 +1,4 @@
-"""What several tests need."""
+"""Shared fixtures."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-# Measurements of the person who runs the tests must neither decide them nor be changed by them.
+# The user's measurements must neither affect the tests nor be changed by them.
 os.environ["HOME"] = tempfile.mkdtemp(prefix="layerzero-tests-")
 
 

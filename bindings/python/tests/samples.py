@@ -1,4 +1,4 @@
-"""One small call of every operation, for tests that hold for all of them."""
+"""One small call of every operation, for tests of all operations."""
 
 import numpy as np
 
@@ -15,7 +15,7 @@ def i32(*values):
 
 
 def samples():
-    """Operation by its flat name → positional arguments, keywords. All but those of text."""
+    """Operation by its flat name → positional arguments, keywords. All except text operations."""
     pages = (i32(0, 1), i32(0), i32(2))
     ragged = (i32(0, 2), i32(0, 3))
     attention = {"q": f32(1, 2, 2, 4), "k": f32(1, 3, 2, 4), "v": f32(1, 3, 2, 4)}
@@ -92,7 +92,7 @@ def samples():
 
 
 def text_samples(tokenizer_path):
-    """The operations of text."""
+    """The text operations."""
     tokenizer = lz.Tokenizer.from_file(tokenizer_path)
     return {
         "tokenize_encode": ((["hello"], tokenizer), {"return_offsets": True}),

@@ -123,7 +123,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name):
-        """Modules that need more than this package are imported by whoever asks for them."""
+        """Imports optional modules on first access."""
         if name in ("backends", "distributed", "integrations"):
             from importlib import import_module
 

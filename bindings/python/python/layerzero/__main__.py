@@ -1,4 +1,4 @@
-"""``python -m layerzero`` is ``lz``."""
+"""``python -m layerzero`` runs ``lz``."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What is wanted of selection: settings, locks, and what holds for a `with` block."""
+"""Selection policy: settings, kernel locks, and thread-local scopes (`with` blocks)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ Setting = bool | int | float | str | Sequence[str]
 
 
 def configure(values: Mapping[str, Setting] | None = None, /, **settings: Setting) -> None:
-    """Sets values by their keys, all or none of them: ``lz.configure(deterministic=True)``.
+    """Sets several settings, all or none: ``lz.configure(deterministic=True)``.
 
-    A key with a dot goes into a mapping: ``lz.configure({"cache.max_size": 100})``. `lz.config()` lists every key.
+    Keys with a dot are passed in a mapping: ``lz.configure({"cache.max_size": 100})``. `lz.config()` lists every key.
     """
     _native.configure({**(values or {}), **settings})
 
 
 def load_config(path: str | os.PathLike[str]) -> None:
-    """Reads a policy file (``layerzero.yaml``). A wrong one changes nothing, and the error shows what is wrong where."""
+    """Loads a policy file (``layerzero.yaml``). An invalid file changes nothing, and the error reports what is wrong and where."""
     _native.load_config(os.fspath(path))
 
 
 class Entry(NamedTuple):
-    """A value of the configuration, and where it came from."""
+    """A setting and its source."""
 
     key: str
     value: str
@@ -34,11 +34,11 @@ class Entry(NamedTuple):
 
 
 class Config(Report):
-    """Every value of the configuration with where it came from."""
+    """Every setting and its source."""
 
     @property
     def entries(self) -> list[Entry]:
-        """The values in order."""
+        """The settings in order."""
         return [Entry(**entry) for entry in self.data["entries"]]
 
     def __getitem__(self, key: str) -> Entry:
@@ -49,27 +49,27 @@ class Config(Report):
 
 
 def config() -> Config:
-    """Every value as this thread sees it, and where it came from: the defaults, a file, the environment, a call."""
+    """Every setting as this thread sees it, and its source: the defaults, a file, the environment or a call."""
     entries = [{"key": key, "value": value, "source": source} for key, value, source in _native.config()]
     rows = [(entry["key"], entry["value"], entry["source"]) for entry in entries]
     return Config((table("configuration", ("key", "value", "from"), rows),), {"entries": entries})
 
 
 def lock(operation: str, kernel: str) -> None:
-    """Always runs `operation` (or what an alias stands for) with `kernel`; a call that it cannot run is an error."""
+    """Always runs `operation` (or every operation of an alias) with `kernel`; a call that it cannot run raises an error."""
     _native.lock(operation, kernel)
 
 
 def unlock(operation: str) -> None:
-    """Ends a lock, whoever made it."""
+    """Removes a lock, whatever its source."""
     _native.unlock(operation)
 
 
 def prefer(*kernels: str) -> _native.Scope:
-    """Prefers kernels or backends inside of a `with` block, for the calls of this thread."""
+    """Prefers kernels or backends inside a `with` block, for calls of this thread."""
     return _native.Scope(prefer=list(kernels))
 
 
 def disabled() -> _native.Scope:
-    """Runs references only inside of a `with` block, for the calls of this thread."""
+    """Runs only reference kernels inside a `with` block, for calls of this thread."""
     return _native.Scope(disabled=True)

@@ -1,4 +1,4 @@
-"""Decisions as files: dispatch tables that are solved beforehand, and lockfiles that say what was decided."""
+"""Decisions as files: dispatch tables that are solved ahead of time, and lockfiles of recorded decisions."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ def solve(
     compile_jit: bool = False,
     progress: Callable[[int, int, str], object] | None = None,
 ) -> Report:
-    """Decides beforehand, and writes the decisions to `path` as a dispatch table that `load_dispatch_table` reads.
+    """Selects kernels ahead of time, and writes the decisions to `path` as a dispatch table for `load_dispatch_table`.
 
-    Calls like `calls` are decided, at every size of their bucketed axes, and the workloads of `operations` as their schemas
-    name them. `model` says whose table it is. `ranges` widens axes: ``{"seq_k": (1, 4096)}``. Outside of what was decided
-    calls are decided when they come, or are refused with `outside_is_error`. Ctrl-C keeps what was decided until then. With
-    `compile_jit`, kernels that compile are compiled for `calls` first, several at a time, so that they can be decided for.
+    Solves calls like `calls` at every size of their bucketed axes, and the workloads that the schemas of
+    `operations` list. `model` is stored in the table as its model id. `ranges` sets the size range of an
+    axis: ``{"seq_k": (1, 4096)}``. A call outside the table selects its kernel when it is made, or is refused
+    with `outside_is_error`. Ctrl-C stops solving and keeps the decisions made so far. With `compile_jit`, JIT
+    kernels are first compiled for `calls`, several at a time, so that they can be selected.
     """
     calls = list(calls)
     if compile_jit:
@@ -54,31 +55,31 @@ def solve(
         "cancelled": cancelled,
         "table": text,
     }
-    title = f"{decided} cells are decided" + (" (broken off)" if cancelled else "")
-    return Report((table(title, ("nothing can run", "why"), holes),), data)
+    title = f"{decided} cells solved" + (" (cancelled)" if cancelled else "")
+    return Report((table(title, ("operation without a kernel", "why"), holes),), data)
 
 
 def record_decisions(on: bool = True) -> None:
-    """Begins or ends recording what is decided, for `freeze`. Beginning forgets what was recorded before."""
+    """Starts or stops recording decisions for `freeze`. Starting discards what was recorded before."""
     _native.record_decisions(on)
 
 
 def freeze(path: str | os.PathLike[str] | None = "layerzero.lock", calls: Iterable[Call] | None = None) -> str:
-    """Writes the decision lockfile: the decisions for `calls`, made now, or whatever was recorded. Gives its text."""
+    """Writes the decision lockfile: decisions made now for `calls`, or all recorded decisions. Returns its text."""
     text = _native.freeze(None if calls is None else _calls(calls))
     _write(path, text)
     return text
 
 
 def verify_lockfile(path: str | os.PathLike[str] = "layerzero.lock") -> Report:
-    """Compares what was recorded to a lockfile. Decisions that only one side has are no disagreement; with nothing recorded
-    there is nothing to compare, which is a `ValueError`."""
+    """Compares the recorded decisions with a lockfile. Decisions that only one side has are not a difference.
+    Raises `ValueError` if nothing was recorded."""
     differing, unmet, unlocked = _native.verify_lockfile(os.fspath(path))
     if not _native.recorded_decisions():
         raise ValueError(
-            f"nothing was recorded, so that nothing can be compared to {os.fspath(path)}: "
-            "call lz.record_decisions() before the calls that are to be verified"
+            f"no decisions were recorded, so there is nothing to compare with {os.fspath(path)}: "
+            "call lz.record_decisions() before the calls to verify"
         )
     data = {"agrees": not differing, "differing": differing, "unmet": unmet, "unlocked": unlocked}
-    title = "decided as locked" if not differing else "decided otherwise"
+    title = "decisions match the lockfile" if not differing else "decisions differ from the lockfile"
     return Report((table(title, ("differs",), [(one,) for one in differing]),), data)

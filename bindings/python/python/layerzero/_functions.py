@@ -1,4 +1,4 @@
-"""The functions people call by their everyday names. Each picks an operation of `layerzero.ops` and calls it."""
+"""Functions with common names. Each selects an operation of `layerzero.ops` and calls it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _T = TypeVar("_T", bound=Tensor)
 
 
 def _heads(operation: str, q: Any, k: Any, axis_q: int, axis_k: int) -> Callable[..., Any]:
-    """The `standard` operation where keys have as many heads as queries, else the one for grouped queries."""
+    """The `standard` operation if keys have as many heads as queries, else the grouped-query one."""
     same = q.shape[axis_q] == k.shape[axis_k]
     function: Callable[..., Any] = getattr(ops, f"attention_{'standard' if same else 'gqa'}_{operation}")
     return function
@@ -38,20 +38,20 @@ def attention(
 ) -> Any:
     """Attention over contiguous keys and values.
 
-    Queries of rank 4 are a prefill, of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer heads of keys than of
-    queries mean grouped queries. The layout is what ``layout`` says and is never inferred from sizes: ``[B, 8, 32, D]`` is
-    valid both ways.
+    Queries of rank 4 are a prefill, queries of rank 3 (``[batch, heads, head_dim]``) one decode step. Fewer
+    key heads than query heads mean grouped-query attention. The layout is taken from ``layout`` and never
+    inferred from sizes: ``[B, 8, 32, D]`` is valid in both.
     """
     rank = len(q.shape)
     if rank not in (3, 4) or len(k.shape) != 4:
         raise ValueError(
-            f"q has {rank} dimensions and k {len(k.shape)}; attention takes q of rank 4 (prefill) or 3 (one decode step), "
-            "and k of rank 4"
+            f"attention takes q of rank 4 (prefill) or 3 (one decode step) and k of rank 4; found q of rank {rank} and k of rank "
+            f"{len(k.shape)}"
         )
     axis = 2 if layout == "BSHD" else 1
     if rank == 4:
         if kv_lens is not None:
-            raise ValueError("kv_lens belongs to a decode step; a prefill says with mask which keys are visible")
+            raise ValueError("kv_lens is for decode steps (q of rank 3); in a prefill pass mask to hide keys")
         return _heads("prefill", q, k, axis, axis)(
             q,
             k,
@@ -68,10 +68,10 @@ def attention(
             layout=layout,
             out=out,
         )
-    # The one query of a decode step stands at the last key, so causality hides nothing from it.
+    # The query of a decode step is at the position of the last key, so causal masking hides nothing.
     for name, value in (("mask", mask), ("causal_offset", causal_offset), ("window_right", window_right)):
         if value is not None:
-            raise ValueError(f"{name} has no meaning for a decode step, whose one query stands at the last key")
+            raise ValueError(f"{name} cannot be used in a decode step (q of rank 3): its query is at the position of the last key")
     return _heads("decode", q, k, 1, axis)(
         q,
         k,
@@ -108,20 +108,21 @@ def paged_attention(
     layout: Literal["NHD", "HND"] = "NHD",
     out: Tensor | Sequence[Tensor] | None = None,
 ) -> Any:
-    """Attention over a paged cache.
+    """Attention over a paged KV cache.
 
-    Pages come as block tables (``block_tables`` with ``context_lens``) or as CSR (``kv_indptr``, ``kv_indices``,
-    ``kv_last_page_len``). With ``qo_indptr`` it is a prefill of several queries a request, without it one decode step.
+    Pages are passed as block tables (``block_tables`` with ``context_lens``) or in CSR form (``kv_indptr``,
+    ``kv_indices``, ``kv_last_page_len``). With ``qo_indptr`` it is a prefill with several queries per
+    request, without it one decode step.
     """
     csr: tuple[Any, Any, Any] = (kv_indptr, kv_indices, kv_last_page_len)
     if block_tables is not None and context_lens is not None:
         if any(part is not None for part in csr):
-            raise ValueError("pages come as block_tables and context_lens, or as CSR, not as both")
+            raise ValueError("pass pages either as block_tables and context_lens, or in CSR form, not both")
         page_size = k_cache.shape[1 if layout == "NHD" else 2]
         csr = _block_tables_to_csr(block_tables, context_lens, int(page_size))
     elif any(part is None for part in csr):
         raise ValueError(
-            "pages are missing: give block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len"
+            "pages are missing: pass block_tables and context_lens, or kv_indptr, kv_indices and kv_last_page_len"
         )
     shared = {
         "window_left": window_left,
@@ -134,7 +135,7 @@ def paged_attention(
     axis = 2 if layout == "NHD" else 1
     if qo_indptr is None:
         if window_right is not None or causal is False:
-            raise ValueError("a decode step is causal; window_right and causal=False need qo_indptr")
+            raise ValueError("a decode step is causal; window_right and causal=False require qo_indptr")
         return _heads("decode_paged", q, k_cache, 1, axis)(q, k_cache, v_cache, *csr, alibi_slopes, **shared)
     return _heads("prefill_paged", q, k_cache, 1, axis)(
         q, k_cache, v_cache, qo_indptr, *csr, alibi_slopes, causal=causal, window_right=window_right, **shared
@@ -142,7 +143,7 @@ def paged_attention(
 
 
 def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any, Any, Any]:
-    """Block tables as CSR, on the tensors' own device. On an accelerator nothing waits for it."""
+    """Converts block tables to CSR form, on the tensors' device and without synchronizing it."""
     pages: Any
     if type(tables).__module__.split(".")[0] == "torch":
         import torch
@@ -154,12 +155,12 @@ def _block_tables_to_csr(tables: Any, lengths: Any, page_size: int) -> tuple[Any
         used = torch.arange(tables.shape[1], device=tables.device) < pages[:, None]
         if tables.device.type == "cpu":
             return indptr, tables[used].to(torch.int32), last
-        # Choosing by a mask would have to wait for its size. Instead every entry is written where it belongs, those that
-        # are not used behind the end.
-        place = indptr[:-1, None].long() + torch.arange(tables.shape[1], device=tables.device)
-        place = torch.where(used, place, tables.numel())
+        # Boolean indexing would synchronize to find the result's size. Instead every entry is scattered to
+        # its index, unused ones past the end.
+        index = indptr[:-1, None].long() + torch.arange(tables.shape[1], device=tables.device)
+        index = torch.where(used, index, tables.numel())
         indices = torch.zeros(tables.numel() + 1, dtype=torch.int32, device=tables.device)
-        indices.scatter_(0, place.flatten(), tables.flatten().to(torch.int32))
+        indices.scatter_(0, index.flatten(), tables.flatten().to(torch.int32))
         return indptr, indices[:-1], last
     import numpy
 
@@ -179,7 +180,7 @@ def rms_norm(
     weight_offset: float | None = None,
     out: Tensor | None = None,
 ) -> _T:
-    """Root-mean-square normalisation over the last dimension."""
+    """Root-mean-square normalization over the last dimension."""
     return ops.norm_rms(x, weight, eps=eps, weight_offset=weight_offset, out=out)
 
 
@@ -191,7 +192,7 @@ def layer_norm(
     *,
     out: Tensor | None = None,
 ) -> _T:
-    """Layer normalisation over the last dimension."""
+    """Layer normalization over the last dimension."""
     result: Any = ops.norm_layer(x, weight, bias, eps=eps, out=out)
     y: _T = result
     return y
@@ -220,7 +221,7 @@ def sample_topk(
     offset: int = 0,
     out: Tensor | None = None,
 ) -> _T:
-    """Draws one token a row from the `k` likeliest. The same seed and offset give the same tokens."""
+    """Samples one token per row from the `k` most likely. The same seed and offset give the same tokens."""
     return ops.sampling_topk(logits, k=k, temperature=temperature, seed=seed, offset=offset, out=out)
 
 
@@ -234,7 +235,7 @@ def sample_topp(
     offset: int = 0,
     out: Tensor | None = None,
 ) -> _T:
-    """Draws one token a row from the fewest that reach probability `p` together."""
+    """Samples one token per row from the smallest set of tokens whose probabilities sum to at least `p`."""
     return ops.sampling_topp(
         logits, p=p, top_k=top_k, temperature=temperature, seed=seed, offset=offset, out=out
     )
@@ -255,9 +256,9 @@ def quantize(
     global_scale: Tensor | None = None,
     out: Tensor | Sequence[Tensor] | None = None,
 ) -> Any:
-    """Quantises a tensor; without `scale`, the scales are computed and come as a second result.
+    """Quantizes a tensor; without `scale`, the scales are computed and returned as a second result.
 
-    The 4-bit floating formats are always by block; the others are per tensor unless `granularity` says otherwise.
+    The 4-bit floating-point formats are always per block; the others are per tensor unless `granularity` is given.
     """
     by_block = format in ("mxfp4", "nvfp4")
     return ops.quantize(
@@ -285,7 +286,7 @@ def dequantize(
     output_dtype: Literal["f32", "f16", "bf16"] | None = None,
     out: Tensor | None = None,
 ) -> _T:
-    """The inverse of `quantize`, up to what quantisation lost."""
+    """The inverse of `quantize`, up to the quantization error."""
     by_block = format in ("mxfp4", "nvfp4")
     return ops.dequantize(
         quantized,

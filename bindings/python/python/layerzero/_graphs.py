@@ -1,9 +1,10 @@
-"""Graph captures: kernels tried in a process of their own, and what must be done on a stream before it is captured.
+"""CUDA graph capture: trials of kernels in a separate process, and preparing a stream for capture.
 
-That a kernel can be captured proves little: torch's allocator serves captures too, from memory that belongs to the graph. So a trial
-looks at memory as well. What a kernel allocates inside of a capture and keeps (a workspace, a cache) is the graph's, and the next
-call would use it while a replay does; what replays take from the device, they take for ever. And it is a trial of one shape: a
-library may take another way for the next.
+That a kernel can be captured proves little: torch's allocator serves captures too, from the graph's memory
+pool. So a trial also checks memory. Memory that a kernel allocates during capture and keeps (a workspace, a
+cache) belongs to the graph, and the next call would use it at the same time as a replay; memory that replays
+allocate from the device is never released. A trial covers one shape: a library may use another code path for
+the next.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ from layerzero._report import Report, table
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Whole numbers are tables, and their values matter; more than this of them is no table.
-_MOST_NUMBERS = 1 << 24
-#: What torch's allocator rounds sizes up to.
+#: Integer tensors up to this many elements are index tables, whose values matter.
+_MAX_TABLE_ELEMENTS = 1 << 24
+#: The size that torch's allocator rounds up to.
 _BLOCK = 512
-#: How far a replay may be from the same call made eagerly, of the largest value: the order of sums may differ, nothing else.
+#: The tolerated difference between a replay and the same call without a graph, relative to the largest value:
+#: only the order of sums may differ.
 _TOLERANCE = 0.02
 
 
 def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
-    """Captures these calls with every kernel that could run them and says it can be captured, in a process of its own, and replays
-    them. Kernels that pass may be captured for such calls under ``graph_strict_mode``; a kernel that ends the process is only told.
+    """Captures and replays these calls in a separate process, with every kernel that can run them and is
+    marked as safe for capture. Under ``graph_strict_mode`` kernels that pass may be captured for such calls;
+    a kernel that crashes the process is reported.
     """
     import tempfile
     from pathlib import Path
@@ -49,7 +52,7 @@ def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
             left = left[len(lines) :]
             if left:
                 number, kernel = left.pop(0)
-                found.append({"call": number, "kernel": kernel, "why": f"the process that tried it ended with {code}"})
+                found.append({"call": number, "kernel": kernel, "why": f"the trial process ended with {code}"})
     for one in found:
         operation, arguments = given[one["call"]]
         one["operation"] = operation
@@ -60,9 +63,9 @@ def verify_capture(calls: Iterable[Call], *, seconds: float = 600.0) -> Report:
 
 
 def prepare_capture(calls: Iterable[Call], stream: Any = None) -> Any:
-    """Makes each call twice on a stream that is to be captured (a new one unless it is given), so that kernels are compiled, libraries
-    have their handles there and plans are made, which a capture cannot do. Under ``graph_strict_mode`` kernels are tried first.
-    Gives the stream, for ``torch.cuda.graph(..., stream=stream)``.
+    """Makes each call twice on a stream (a new one by default) before it is captured: this compiles kernels,
+    creates library handles and makes plans, which is not possible during capture. Under ``graph_strict_mode``
+    kernels are tried first. Returns the stream, for ``torch.cuda.graph(..., stream=stream)``.
     """
     import torch
 
@@ -84,7 +87,7 @@ def _function(operation: str) -> Any:
 
 
 def _candidates(operation: str, arguments: Mapping[str, Any]) -> list[str]:
-    """What could run a call, best first, as far as its descriptor lets it into captures: the list that trials can only shorten."""
+    """Kernels that can run a call and are marked as safe for capture, best first."""
     plan = _native.which(operation, **arguments)
     listed = {one["id"] for one in _native.kernels(operation) if one["cuda_graph_safe"] and one["platform"] == "cuda"}
     return [kernel for kernel in (plan["kernel_id"], *plan["fallbacks"]) if kernel in listed]
@@ -100,7 +103,7 @@ def _child(file: Path, trials: list[tuple[int, str]], seconds: float) -> tuple[l
     loaded = [state.name for state in backends.states() if state.state == "ok"]
     code = "import sys; from layerzero._graphs import try_all; try_all(*sys.argv[1:])"
     command = [sys.executable, "-c", code, str(file), json.dumps(trials), json.dumps(loaded)]
-    # What a trial measures and how it fails is nobody's, and it is the one that must not wait for a trial.
+    # A trial must not store measurements or failures, and strict mode would require a trial of its own.
     settings = file.with_suffix(".yaml")
     settings.write_text("graph_strict_mode: false\nperfdb:\n  enabled: false\n", encoding="utf-8")
     environment = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
@@ -109,19 +112,19 @@ def _child(file: Path, trials: list[tuple[int, str]], seconds: float) -> tuple[l
         try:
             ended: int | str = subprocess.run(command, stdout=output, env=environment, timeout=seconds, check=False).returncode
         except subprocess.TimeoutExpired:
-            ended = f"its {seconds:.0f} s"
+            ended = f"a timeout after {seconds:.0f} s"
         output.seek(0)
         return [json.loads(line) for line in output if line.startswith("{")], ended
 
 
 def pack(calls: list[tuple[str, dict[str, Any]]], file: Path) -> None:
-    """Writes calls for another process: numbers of tables as they are, of other tensors shape, strides and dtype alone."""
+    """Writes calls to a file for another process: index tables with values, other tensors as shape, strides and dtype."""
     import torch
 
     def one(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        if not value.is_floating_point() and value.numel() <= _MOST_NUMBERS:
+        if not value.is_floating_point() and value.numel() <= _MAX_TABLE_ELEMENTS:
             return {"values": value.cpu(), "device": str(value.device)}
         form = (tuple(value.shape), value.stride(), value.dtype)
         return {"form": form, "device": str(value.device)}
@@ -130,7 +133,7 @@ def pack(calls: list[tuple[str, dict[str, Any]]], file: Path) -> None:
 
 
 def unpack(file: Path) -> list[tuple[str, dict[str, Any]]]:
-    """Reads them; what came without values is drawn."""
+    """Reads calls from a file; tensors without values get random ones."""
     import torch
 
     def one(value: Any) -> Any:
@@ -139,22 +142,23 @@ def unpack(file: Path) -> list[tuple[str, dict[str, Any]]]:
         if "values" in value:
             return value["values"].to(value["device"])
         shape, strides, dtype = value["form"]
-        made = torch.empty_strided(shape, strides, dtype=dtype, device=value["device"])
-        return made.copy_(torch.randn(shape, device=value["device"]).to(dtype)) if dtype.is_floating_point else made.zero_()
+        tensor = torch.empty_strided(shape, strides, dtype=dtype, device=value["device"])
+        return tensor.copy_(torch.randn(shape, device=value["device"]).to(dtype)) if dtype.is_floating_point else tensor.zero_()
 
     read = torch.load(file, weights_only=True)
     return [(operation, {name: one(value) for name, value in arguments.items()}) for operation, arguments in read]
 
 
 def verdict(*, kept: int, grown: int, off: float) -> str | None:
-    """Why a capture is not safe, by the bytes that it keeps besides its results, those that replays took from the device, and how far
-    a replay is from the call itself."""
+    """Why a capture is unsafe, or `None`. `kept`: bytes that the graph keeps in addition to its results;
+    `grown`: bytes that replays allocated on the device; `off`: relative difference between a replay and the
+    call without a graph."""
     if kept > 0:
-        return f"it keeps {kept} bytes of the graph's memory besides its results"
+        return f"it keeps {kept} bytes of the graph's memory in addition to its results"
     if grown > 0:
-        return f"replays took {grown} bytes of the device's memory"
+        return f"replays allocated {grown} bytes of device memory"
     if not off <= _TOLERANCE:
-        return f"a replay is off by {off:.3g} of the largest value"
+        return f"a replay differs by {off:.3g} of the largest value"
     return None
 
 
@@ -169,26 +173,26 @@ def _several(result: Any) -> list[Any]:
 
 
 def new_bytes(results: list[Any], arguments: Iterable[Any]) -> int:
-    """Bytes of storages that results have of their own, as torch's allocator counts them."""
+    """Bytes of the results' own storages, as torch's allocator counts them."""
     known = {tensor.untyped_storage().data_ptr() for tensor in _tensors(arguments)}
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in results}
     return sum(-(-size // _BLOCK) * _BLOCK for address, size in storages.items() if address not in known)
 
 
 def difference(ones: list[Any], others: list[Any]) -> float:
-    """The largest, of the largest value; NaN counts as equal to itself."""
+    """The largest difference, relative to the largest value; NaN equals NaN."""
     worst = 0.0
     for one, other in zip(ones, others, strict=True):
         one, other = one.double(), other.double()
-        apart = (one - other).abs().masked_fill(one == other, 0).masked_fill(one.isnan() & other.isnan(), 0)
-        if apart.numel():
+        deviation = (one - other).abs().masked_fill(one == other, 0).masked_fill(one.isnan() & other.isnan(), 0)
+        if deviation.numel():
             largest = float(other.nan_to_num(0, 0, 0).abs().max())
-            worst = max(worst, float(apart.nan_to_num(float("inf")).max()) / max(largest, 1.0))
+            worst = max(worst, float(deviation.nan_to_num(float("inf")).max()) / max(largest, 1.0))
     return worst
 
 
 def _trial(operation: str, arguments: dict[str, Any]) -> str | None:
-    """Why a call, with the kernel that the operation is locked to, is not safe in a capture."""
+    """Why a call, with the kernel that the operation is locked to, is unsafe to capture; `None` if it is safe."""
     import torch
 
     call = _function(operation)
@@ -199,7 +203,7 @@ def _trial(operation: str, arguments: dict[str, Any]) -> str | None:
         _warm_libraries()
         for _ in range(3):
             call(**arguments)
-    # torch itself keeps something for the first graph of a process, which is nobody's leak.
+    # torch itself keeps memory for the first graph of a process, which is not a leak of the kernel.
     idle, count = torch.cuda.CUDAGraph(), torch.zeros(1, device="cuda")
     with torch.cuda.graph(idle, stream=stream):
         count.add_(1)
@@ -212,35 +216,35 @@ def _trial(operation: str, arguments: dict[str, Any]) -> str | None:
     for tensor in inputs:
         if tensor.is_floating_point():
             tensor.copy_(torch.randn(tensor.shape, device=tensor.device).to(tensor.dtype))
-    # Operations may change their inputs: each run begins with the same.
-    drawn = [tensor.clone() for tensor in inputs]
+    # Operations may change their inputs: each run starts with the same values.
+    values = [tensor.clone() for tensor in inputs]
 
-    def begin() -> None:
-        for tensor, values in zip(inputs, drawn, strict=True):
-            tensor.copy_(values)
+    def restore() -> None:
+        for tensor, initial in zip(inputs, values, strict=True):
+            tensor.copy_(initial)
 
     def growth() -> int:
         torch.cuda.synchronize()
         free: int = torch.cuda.mem_get_info()[0]
         for _ in range(4):
-            begin()
+            restore()
             graph.replay()
         torch.cuda.synchronize()
         return free - int(torch.cuda.mem_get_info()[0])
 
-    begin()
+    restore()
     graph.replay()
-    # Others may use the device as well; what replays take, they take every time.
+    # Other processes may use the device too; memory that replays allocate, they allocate every time.
     grown = min(growth() for _ in range(3))
     replayed = [one.clone() for one in (*results, *inputs)]
-    begin()
+    restore()
     eager = [*_several(call(**arguments)), *inputs]
     torch.cuda.synchronize()
     return verdict(kept=kept, grown=grown, off=difference(replayed, eager))
 
 
 def _warm_libraries() -> None:
-    """cuBLAS and cuDNN make handles and workspaces for a stream when they are first used on it, which is not the kernel's doing."""
+    """Has cuBLAS and cuDNN create their handles and workspaces for this stream, so that they do not count as the kernel's."""
     import torch
 
     ones = torch.ones((16, 16), device="cuda", dtype=torch.bfloat16)
@@ -249,18 +253,18 @@ def _warm_libraries() -> None:
 
 
 def try_all(file: str, trials: str, loaded: str) -> None:
-    """What the process does that tries: a line of JSON for each trial, as soon as it is over."""
+    """The main function of the trial process: prints one line of JSON per trial, as soon as it is over."""
     import json
     from pathlib import Path
 
     from layerzero._register import load_backends
 
-    # torch comes with the calls, and its kernels come with it.
+    # Reading the calls imports torch, which loads its backends.
     calls = unpack(Path(file))
     load_backends(*json.loads(loaded))
     for number, kernel in json.loads(trials):
         operation, arguments = calls[number]
-        # It is compiled where it lies by now, or by its first call, which nobody waits for here.
+        # The first call compiles the kernel if necessary, outside of the measured part.
         _native.mark_warm(kernel, operation, (), arguments)
         lock(operation, kernel)
         try:

@@ -1,4 +1,4 @@
-"""What there is, what would be chosen and why, and whether everything is well. Nothing here runs a kernel."""
+"""Inspection: operations, kernels, selection and its reasons, and health. Nothing here runs a kernel."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = [
 
 
 class Plan(NamedTuple):
-    """What would run a call."""
+    """The kernel selected for a call."""
 
     kernel_id: str
     score: float
@@ -40,17 +40,17 @@ class Plan(NamedTuple):
 
 
 def which(operation: str, /, *args: Any, **keywords: Any) -> Plan:
-    """The kernel that would run a call of `operation` with these arguments, and who is next if it fails."""
+    """The kernel selected for a call of `operation` with these arguments, and its fallbacks."""
     found = _native.which(operation, *args, **keywords)
     return Plan(found["kernel_id"], found["score"], found["workspace_bytes"], tuple(found["fallbacks"]))
 
 
 class Explanation(Report):
-    """Every candidate for a call with its score or its reasons."""
+    """Every candidate for a call with its score or its rejection reasons."""
 
 
 def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
-    """Why a kernel would run a call: every candidate with its score, or with every reason against it."""
+    """Why a kernel is selected for a call: every candidate with its score, or with all its rejection reasons."""
     native = _native.explain(operation, *args, **keywords)
     data: dict[str, Any] = native.to_dict()
     plan = data.get("plan") or {}
@@ -67,17 +67,17 @@ def explain(operation: str, /, *args: Any, **keywords: Any) -> Explanation:
 
 
 def list_operations() -> list[str]:
-    """Names of all operations, those that a program registered among them."""
+    """Names of all operations, including registered ones."""
     return _native.list_operations()
 
 
 def list_kernels(operation: str | None = None, *, backend: str | None = None) -> list[dict[str, Any]]:
-    """Every kernel as a dictionary, of one operation or backend if that is said."""
+    """Every kernel as a dictionary; only those of one operation or backend if given."""
     return _native.kernels(operation, backend)
 
 
 def validate(operation: str, /, *args: Any, **keywords: Any) -> list[_native.Reason]:
-    """Everything that is wrong with a call, without making it; an empty list if nothing is."""
+    """All reasons why a call would fail, without making it; an empty list if it would not."""
     try:
         _native.which(operation, *args, **keywords)
     except _native.LayerZeroError as error:
@@ -85,7 +85,7 @@ def validate(operation: str, /, *args: Any, **keywords: Any) -> list[_native.Rea
     return []
 
 
-# Packages that backends come from, and what each is for. Looked for by name; nothing is imported.
+# Packages that backends use, and their purpose. Looked up by name; nothing is imported.
 _PACKAGES = (
     ("torch", "tensors, SDPA and norms"),
     ("numpy", "arrays"),
@@ -94,17 +94,17 @@ _PACKAGES = (
     ("flash-attn", "attention on NVIDIA GPUs"),
     ("xformers", "attention on GPUs"),
     ("liger-kernel", "Triton kernels"),
-    ("tokenizers", "tokenisation"),
-    ("tiktoken", "tokenisation"),
-    ("sentencepiece", "tokenisation"),
-    ("kernels", "kernels of the Hugging Face hub"),
+    ("tokenizers", "tokenization"),
+    ("tiktoken", "tokenization"),
+    ("sentencepiece", "tokenization"),
+    ("kernels", "kernels of the Hugging Face Hub"),
 )
 
 
 def doctor(*, probe: bool = False) -> Report:
-    """What this machine and this process have, and what should be done about what they lack.
+    """A report of devices, backends, libraries and settings of this machine and process, and how to fix problems.
 
-    Backends that were not tried yet are, each in a process of its own; with `probe` all of them are tried again.
+    Backends that were not probed yet are probed, each in a separate process; with `probe` all of them are probed again.
     """
     import json
     import platform
@@ -129,7 +129,7 @@ def doctor(*, probe: bool = False) -> Report:
         if known and known.state == "ok":
             platforms = {kernel["platform"] for kernel in _native.kernels(backend=known.name)} - set(known.verified)
             if platforms:
-                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: no run against the library is checked in"
+                backend["reason"] = f"unverified on {', '.join(sorted(platforms))}: no recorded run with this library version"
     packages: list[dict[str, str | None]] = []
     for name, purpose in _PACKAGES:
         try:
@@ -164,7 +164,7 @@ def doctor(*, probe: bool = False) -> Report:
         ),
         table(
             "devices",
-            ("device", "state", "what"),
+            ("device", "state", "detail"),
             [
                 *((device["name"], "ok", device["uuid"][:16]) for device in state["devices"]),
                 *((absent.split(":")[0], "–", absent.partition(":")[2].strip()) for absent in state["absent"]),
@@ -172,7 +172,7 @@ def doctor(*, probe: bool = False) -> Report:
         ),
         table(
             "backends",
-            ("backend", "state", "version", "kernels", "what to do"),
+            ("backend", "state", "version", "kernels", "reason and fix"),
             [
                 (
                     backend["name"],
@@ -186,7 +186,7 @@ def doctor(*, probe: bool = False) -> Report:
         ),
         table(
             "compatibility",
-            ("backend", "version", "written for", "CUDA", "state", "in the way"),
+            ("backend", "version", "written for", "CUDA", "state", "conflict"),
             [
                 (
                     row["backend"],
@@ -201,8 +201,8 @@ def doctor(*, probe: bool = False) -> Report:
             ],
         ),
         table(
-            "through torch",
-            ("library", "version", "state", "what it does here"),
+            "libraries used through torch",
+            ("library", "version", "state", "purpose"),
             [(one["name"], one["version"], one["state"], one["what"]) for one in data["libraries"]],
         ),
         table(
@@ -215,18 +215,19 @@ def doctor(*, probe: bool = False) -> Report:
 
 
 def list_circuits() -> list[dict[str, Any]]:
-    """The circuit breakers that have failures to remember: those of this process, then those that are only stored.
+    """Circuit breakers with recorded failures: those of this process, then those that are only stored.
 
-    Each has its `scope` (kernel, backend or device), `name`, `version`, `state` (closed, open, half_open), whether it
-    `refuses` calls now and for how many `retry_seconds`, its `failures`, and the `last_error`.
+    Each has its `scope` (kernel, backend or device), `name`, `version`, `state` (closed, open, half_open),
+    whether it `refuses` calls now and for how many more `retry_seconds`, its `failures`, and the
+    `last_error`.
     """
     return _native.circuits()
 
 
 def reset_kernel(name: str | None = None) -> int:
-    """Forgets the failures of a kernel or backend, or of all of them, here and in the database.
+    """Resets the circuit breakers of a kernel or backend, or all of them, in this process and in the database.
 
-    Returns how many circuits were forgotten. Other processes that run keep what they know.
+    Returns how many were reset. Other running processes keep theirs.
     """
     return _native.reset_kernel(name)
 
@@ -236,22 +237,23 @@ _DEVICE_LIBRARIES = ("torch", "cupy", "jax")
 
 
 def _platforms_in_use(state: dict[str, Any]) -> list[str]:
-    """The host, and every platform of this machine whose tensors the program can have, because it imported a library that makes them."""
+    """The host, and every platform of this machine whose tensors the program can have, because it imported a library for it."""
     found = {next(iter(device["detail"])) for device in state["devices"]} - {"cpu"}
     return ["cpu", *(sorted(found) if any(name in sys.modules for name in _DEVICE_LIBRARIES) else ())]
 
 
 def readiness_check(platforms: Iterable[str] | None = None) -> Report:
-    """Whether calls can be served: every operation has a kernel on every platform in use, the engine is healthy, no backend is broken.
+    """Whether calls can be served: every operation has a kernel on every platform in use, the engine is healthy, and no backend is broken.
 
-    In use are the host and the platforms of this machine's other devices, once a library is imported whose tensors can be on them;
-    `platforms` (`cpu`, `cuda`, …) judges others instead. Operations of text are the host's.
+    Platforms in use are the host and those of this machine's other devices once a library is imported whose
+    tensors can be on them; `platforms` (`cpu`, `cuda`, …) checks others instead. Text operations count for
+    the host only.
     """
     import json
 
     state = json.loads(_native.state())
-    judged = _platforms_in_use(state) if platforms is None else list(platforms)
-    without = {platform: names for platform in judged if (names := _native.operations_without_kernel(platform))}
+    checked = _platforms_in_use(state) if platforms is None else list(platforms)
+    without = {platform: names for platform in checked if (names := _native.operations_without_kernel(platform))}
     broken = [backend for backend in _native.backends() if not backend["available"]]
     level = state["health"]["level"]
     checks = [
@@ -259,13 +261,13 @@ def readiness_check(platforms: Iterable[str] | None = None) -> Report:
             "kernels",
             not without,
             "; ".join(f"no kernel on {platform}: {', '.join(names)}" for platform, names in without.items())
-            or f"every operation has one on {' and '.join(judged)}",
+            or f"every operation has a kernel on {' and '.join(checked)}",
         ),
         ("health", level == "Full", level),
         (
             "backends",
             not broken,
-            "; ".join(f"{backend['name']}: {backend['reason']}" for backend in broken) or "all that are registered work",
+            "; ".join(f"{backend['name']}: {backend['reason']}" for backend in broken) or "all registered backends are available",
         ),
         (
             "circuits",
@@ -278,7 +280,7 @@ def readiness_check(platforms: Iterable[str] | None = None) -> Report:
     ready = all(good for _, good, _ in checks)
     data = {
         "ready": ready,
-        "platforms": judged,
+        "platforms": checked,
         "checks": [{"name": name, "ok": good, "detail": detail} for name, good, detail in checks],
     }
     rows = [(name, "ok" if good else "problem", detail) for name, good, detail in checks]

@@ -1,4 +1,4 @@
-"""Native plugins, and kernels that run in a process of their own, as a program sees them."""
+"""Native plugins, and kernels that run in worker processes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from layerzero import _native
 
 
 class Worker(NamedTuple):
-    """A process that runs kernels of one backend."""
+    """A worker process that runs the kernels of one backend."""
 
     backend: str
-    #: The module that registers its kernels, or ``backend:<name>`` for a backend that is installed.
+    #: The module that registers its kernels, or ``backend:<name>`` for an installed backend.
     source: str
-    #: The number of its process; ``None`` before the first call and after its end.
+    #: Its process id; ``None`` before the first call and after its end.
     process_id: int | None
     #: How often it was started.
     starts: int
 
 
 def workers() -> list[Worker]:
-    """The worker processes of this one. They are started by the first call that needs them."""
-    return [Worker(*told) for told in _native.list_workers()]
+    """The worker processes of this process. Each is started by the first call that needs it."""
+    return [Worker(*row) for row in _native.list_workers()]
 
 
 class Plugin(NamedTuple):
@@ -30,14 +30,15 @@ class Plugin(NamedTuple):
 
     backend: str
     kernels: list[str]
-    #: Where it runs and who said so, if that is not this process.
+    #: The worker process that it runs in and the setting that says so; ``None`` for this process.
     runs_in: str | None
 
 
 def load_plugin(path: str | os.PathLike[str]) -> Plugin:
     """Loads a native plugin (``.so``) from one of ``plugins.directories``, and registers its kernels.
 
-    Its owner and permissions, and its hash and signature where ``plugins.manifest`` and ``plugins.keys`` ask for them, are
-    checked before any of its code runs. ``backend_isolation`` says whether it runs in this process.
+    Before any of its code runs, its owner and permissions are checked, and its hash and signature if
+    ``plugins.manifest`` and ``plugins.keys`` require them. ``backend_isolation`` determines whether it runs
+    in this process.
     """
     return Plugin(*_native.load_plugin(path))

@@ -1,12 +1,12 @@
-"""Keys and values of a batch of sequences, kept in one of four ways behind one interface. Whoever uses a cache appends and attends; how
-it is kept decides what a longer sequence costs.
+"""KV cache of a batch of sequences, with one of four strategies behind one interface. Users append and
+attend; the strategy determines the cost of growing.
 
 | strategy | a sequence | growing |
 |---|---|---|
-| `contiguous` | one row of one tensor | copies everything when the room doubles |
-| `paged` | pages of a pool, by a table | takes a page |
-| `virtual` | one row of reserved addresses | gives memory to a piece of them; nothing moves, and the tensors stay the same |
-| `unified` | one row of memory that host and device share | nothing: memory moves to who touches it |
+| `contiguous` | one row of one tensor | copies everything when the capacity doubles |
+| `paged` | pages of a pool, through a page table | allocates a page |
+| `virtual` | one row of reserved addresses | maps physical memory; nothing moves, and the tensors stay the same |
+| `unified` | one row of memory shared by host and device | nothing: pages migrate to the side that accesses them |
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRATEGIES = ("contiguous", "paged", "virtual", "unified")
 
 
 class KvCache(ABC):
-    """What every strategy does. Lengths are known on the host, so that nothing waits for a device."""
+    """The interface of all strategies. Lengths are kept on the host, so that nothing synchronizes the device."""
 
     strategy: str
 
@@ -48,84 +48,84 @@ class KvCache(ABC):
         self._add([length + 1 for length in self.lengths], range(self.batch), list(self.lengths), k, v)
 
     def attend(self, q: Any, **params: Any) -> Any:
-        """One decode step, ``q [batch, heads, head_dim]``, over everything that was appended."""
+        """One decode step, ``q [batch, heads, head_dim]``, over all appended tokens."""
         with _native.Scope(kv_strategy=self.strategy):
             return self._attend(q, params)
 
     def release(self, sequence: int) -> None:
-        """Forgets a sequence; another one may take its place."""
+        """Removes a sequence; its row can be used for another one."""
         self._check_sequence(sequence)
         self.lengths[sequence] = 0
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Bytes of memory in use now."""
 
     def _check_sequence(self, sequence: int) -> None:
         if not 0 <= sequence < self.batch:
-            raise ValueError(f"there is no sequence {sequence}: the cache was made for {self.batch}, from 0 on")
+            raise ValueError(f"there is no sequence {sequence}: the cache has {self.batch} sequences, numbered from 0")
 
     def _check(self, tokens: int, k: Any, v: Any) -> None:
         for name, given in (("k", k), ("v", v)):
-            wanted = (tokens, self.kv_heads, self.head_dim)
-            if tuple(given.shape) != wanted or given.dtype != self.dtype:
+            expected = (tokens, self.kv_heads, self.head_dim)
+            if tuple(given.shape) != expected or given.dtype != self.dtype:
                 found = f"{list(given.shape)} of {given.dtype}"
-                raise ValueError(f"{name} is {found}, and the cache takes {list(wanted)} of {self.dtype}")
+                raise ValueError(f"{name} is {found}, but the cache takes {list(expected)} of {self.dtype}")
 
-    def _add(self, lengths: list[int], rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+    def _add(self, lengths: list[int], rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         if max(lengths) > self.capacity:
-            raise ValueError(f"a sequence would have {max(lengths)} tokens, and the cache was made for {self.capacity}")
-        self._make_room(lengths)
-        self._write(rows, places, k, v)
-        # What could not be written is not there.
+            raise ValueError(f"a sequence would have {max(lengths)} tokens, but the capacity of the cache is {self.capacity}")
+        self._reserve(lengths)
+        self._write(rows, positions, k, v)
+        # Updated last: tokens that could not be written do not count.
         self.lengths = lengths
 
     @abstractmethod
-    def _make_room(self, lengths: list[int]) -> None: ...
+    def _reserve(self, lengths: list[int]) -> None: ...
 
     @abstractmethod
-    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None: ...
+    def _write(self, rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None: ...
 
     @abstractmethod
     def _attend(self, q: Any, params: dict[str, Any]) -> Any: ...
 
 
 class _Rows(KvCache):
-    """A row of one tensor for each sequence: ``k`` and ``v`` are ``[batch, room, kv_heads, head_dim]``."""
+    """One row of a tensor per sequence: ``k`` and ``v`` are ``[batch, allocated, kv_heads, head_dim]``."""
 
     k: Any
     v: Any
 
     @property
-    def _room(self) -> int:
-        room: int = self.k.shape[1]
-        return room
+    def _allocated(self) -> int:
+        tokens: int = self.k.shape[1]
+        return tokens
 
-    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+    def _write(self, rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         import torch
 
-        if len(set(rows)) == 1 and len(places):
-            row, first = rows[0], places[0]
-            self.k[row, first : first + len(places)] = k
-            self.v[row, first : first + len(places)] = v
+        if len(set(rows)) == 1 and len(positions):
+            row, first = rows[0], positions[0]
+            self.k[row, first : first + len(positions)] = k
+            self.v[row, first : first + len(positions)] = v
             return
-        where = torch.tensor([list(rows), list(places)], device=self.device)
-        self.k[where[0], where[1]] = k
-        self.v[where[0], where[1]] = v
+        index = torch.tensor([list(rows), list(positions)], device=self.device)
+        self.k[index[0], index[1]] = k
+        self.v[index[0], index[1]] = v
 
     def _attend(self, q: Any, params: dict[str, Any]) -> Any:
         import torch
 
-        room = max(self.lengths)
+        longest = max(self.lengths)
         lengths = None
-        if any(length != room for length in self.lengths):
+        if any(length != longest for length in self.lengths):
             lengths = torch.tensor(self.lengths, dtype=torch.int32, device=self.device)
-        return attention(q, self.k[:, :room], self.v[:, :room], kv_lens=lengths, **params)
+        return attention(q, self.k[:, :longest], self.v[:, :longest], kv_lens=lengths, **params)
 
 
 class Contiguous(_Rows):
-    """One block of memory, which is copied into a larger one."""
+    """One block of memory, which is copied to a larger one when it is full."""
 
     strategy = "contiguous"
 
@@ -133,54 +133,54 @@ class Contiguous(_Rows):
         super().__init__(*arguments)
         self.k, self.v = (self._empty(0) for _ in range(2))
 
-    def _empty(self, room: int) -> Any:
+    def _empty(self, tokens: int) -> Any:
         import torch
 
-        # Kernels may look at what lies behind the end of a sequence, where a NaN would not stay unseen.
-        return torch.zeros((self.batch, room, self.kv_heads, self.head_dim), dtype=self.dtype, device=self.device)
+        # Zeros: kernels may read past the end of a sequence, where a NaN would propagate.
+        return torch.zeros((self.batch, tokens, self.kv_heads, self.head_dim), dtype=self.dtype, device=self.device)
 
-    def _make_room(self, lengths: list[int]) -> None:
-        if max(lengths) <= self._room:
+    def _reserve(self, lengths: list[int]) -> None:
+        if max(lengths) <= self._allocated:
             return
-        room = min(max(max(lengths), 2 * self._room, 16), self.capacity)
+        tokens = min(max(max(lengths), 2 * self._allocated, 16), self.capacity)
         for name in ("k", "v"):
-            old, new = getattr(self, name), self._empty(room)
+            old, new = getattr(self, name), self._empty(tokens)
             new[:, : old.shape[1]] = old
             setattr(self, name, new)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Bytes of memory in use now."""
         return int(self.k.nbytes + self.v.nbytes)
 
 
 class Virtual(_Rows):
-    """Addresses for the longest sequences, and memory for those that there are. Every row has memory as far as the longest one: kernels
-    read whole tiles."""
+    """Reserved addresses for the full capacity, and physical memory as far as the longest sequence. Every row
+    is mapped as far as the longest one, because kernels read whole tiles."""
 
     strategy = "virtual"
 
-    def __init__(self, *arguments: Any, piece: int) -> None:
+    def __init__(self, *arguments: Any, chunk: int) -> None:
         from layerzero import _memory
 
         super().__init__(*arguments)
-        least = _memory.smallest_piece(self.device)
-        piece = -(-piece // least) * least
+        granularity = _memory.granularity(self.device)
+        chunk = -(-chunk // granularity) * granularity
         self._token = self.kv_heads * self.head_dim * self.dtype.itemsize
-        # Rows begin with a piece, and grow by as many pieces as hold whole tokens.
-        self._step = math.lcm(piece, self._token)
+        # Rows start at a chunk, and grow by as many chunks as hold whole tokens.
+        self._step = math.lcm(chunk, self._token)
         self._row = -(-self.capacity * self._token // self._step) * self._step
         size = self.batch * self._row
         if self.device.type == "cpu":
-            self._ranges: list[_memory.Range] = [_memory.HostRange(size, piece) for _ in range(2)]
+            self._ranges: list[_memory.Range] = [_memory.HostRange(size, chunk) for _ in range(2)]
         else:
-            self._ranges = [_memory.CudaRange(size, piece, self.device.index or 0) for _ in range(2)]
-        # The first piece tells torch where the memory is.
+            self._ranges = [_memory.CudaRange(size, chunk, self.device.index or 0) for _ in range(2)]
+        # torch determines the device from the first mapped chunk.
         for one in self._ranges:
-            one.map(0, piece)
+            one.map(0, chunk)
         self.k, self.v = (self._rows(one.tensor()) for one in self._ranges)
         self._mapped = 0
-        self._make_room([1])
+        self._reserve([1])
 
     def _rows(self, memory: Any) -> Any:
         shape = (self.batch, self._row // self._token, self.kv_heads, self.head_dim)
@@ -188,7 +188,7 @@ class Virtual(_Rows):
         strides = (self._row // size, self._token // size, self.head_dim, 1)
         return memory.view(self.dtype).as_strided(shape, strides)
 
-    def _make_room(self, lengths: list[int]) -> None:
+    def _reserve(self, lengths: list[int]) -> None:
         end = -(-max(lengths) * self._token // self._step) * self._step
         if end <= self._mapped:
             return
@@ -200,7 +200,7 @@ class Virtual(_Rows):
         self._mapped = end
 
     def release(self, sequence: int) -> None:
-        """Forgets a sequence; memory that no other one reaches goes back."""
+        """Removes a sequence, and unmaps memory that no other sequence needs."""
         super().release(sequence)
         end = max(-(-max(self.lengths) * self._token // self._step), 1) * self._step
         for one in self._ranges:
@@ -210,12 +210,12 @@ class Virtual(_Rows):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes now; addresses cost nothing."""
+        """Bytes of mapped memory; reserved addresses do not count."""
         return sum(one.mapped for one in self._ranges)
 
 
 class Unified(_Rows):
-    """Memory for the longest sequences that host and device share."""
+    """Memory for the full capacity, shared by host and device."""
 
     strategy = "unified"
 
@@ -233,20 +233,20 @@ class Unified(_Rows):
         size = math.prod(shape) * self.dtype.itemsize
         ranges = [_memory.ManagedRange(size, self.device.index or 0) for _ in range(2)]
         self.k, self.v = (one.tensor().zero_().view(self.dtype).view(shape) for one in ranges)
-        # The same memory for the host, once the device is done.
+        # The same memory as host tensors, valid once the device has finished.
         self.host_k, self.host_v = (one.host().view(self.dtype).view(shape) for one in ranges)
 
-    def _make_room(self, lengths: list[int]) -> None:
+    def _reserve(self, lengths: list[int]) -> None:
         pass
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes, wherever they are."""
+        """Bytes of allocated memory, on either side."""
         return int(self.k.nbytes + self.v.nbytes)
 
 
 class Paged(KvCache):
-    """A pool of pages, and a table for each sequence. The pool doubles when it is empty; pages keep their numbers."""
+    """A pool of pages, and a page table per sequence. The pool doubles when no page is free; page numbers do not change."""
 
     strategy = "paged"
 
@@ -263,7 +263,7 @@ class Paged(KvCache):
 
         return torch.zeros((pages, self.page_size, self.kv_heads, self.head_dim), dtype=self.dtype, device=self.device)
 
-    def _make_room(self, lengths: list[int]) -> None:
+    def _reserve(self, lengths: list[int]) -> None:
         for table, length in zip(self.tables, lengths, strict=True):
             while len(table) * self.page_size < length:
                 if not self._free:
@@ -272,27 +272,27 @@ class Paged(KvCache):
         self._csr = None
 
     def _double(self) -> None:
-        have = self.k.shape[0]
-        more = max(have, self.batch)
+        count = self.k.shape[0]
+        more = max(count, self.batch)
         for name in ("k", "v"):
-            old, new = getattr(self, name), self._empty(have + more)
-            new[:have] = old
+            old, new = getattr(self, name), self._empty(count + more)
+            new[:count] = old
             setattr(self, name, new)
-        self._free = list(range(have + more - 1, have - 1, -1))
+        self._free = list(range(count + more - 1, count - 1, -1))
 
-    def _write(self, rows: Sequence[int], places: Sequence[int], k: Any, v: Any) -> None:
+    def _write(self, rows: Sequence[int], positions: Sequence[int], k: Any, v: Any) -> None:
         import torch
 
         size = self.page_size
-        slots = [self.tables[row][place // size] * size + place % size for row, place in zip(rows, places, strict=True)]
+        slots = [self.tables[row][at // size] * size + at % size for row, at in zip(rows, positions, strict=True)]
         ops.kv_append(k, v, self.k, self.v, torch.tensor(slots, dtype=torch.int64, device=self.device))
 
     def table(self) -> tuple[Any, Any, Any]:
-        """Pages of all sequences as `kv_indptr`, `kv_indices`, `kv_last_page_len`: the same tensors until a token comes."""
+        """The page table in CSR form: `kv_indptr`, `kv_indices`, `kv_last_page_len`. The same tensors until a token is appended."""
         import torch
 
         if self._csr is None:
-            # A sequence may have a page more than it needs, after a write that failed.
+            # After a failed write a sequence may have a page more than it needs.
             pages = [-(-length // self.page_size) for length in self.lengths]
             starts = [sum(pages[:row]) for row in range(self.batch + 1)]
             last = [length - (count - 1) * self.page_size if count else 0 for length, count in zip(self.lengths, pages, strict=True)]
@@ -307,7 +307,7 @@ class Paged(KvCache):
         return paged_attention(q, self.k, self.v, kv_indptr=indptr, kv_indices=indices, kv_last_page_len=last, **params)
 
     def release(self, sequence: int) -> None:
-        """Forgets a sequence; its pages serve others."""
+        """Removes a sequence; its pages return to the pool."""
         super().release(sequence)
         self._free += self.tables[sequence]
         self.tables[sequence] = []
@@ -315,25 +315,25 @@ class Paged(KvCache):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of memory that it takes now."""
+        """Bytes of memory in use now."""
         return int(self.k.nbytes + self.v.nbytes)
 
 
 def kv_cache(
     strategy: str | None = None, *, batch: int, kv_heads: int, head_dim: int, capacity: int, dtype: Any, device: Any, page_size: int = 16
 ) -> KvCache:
-    """A cache of keys and values for `batch` sequences of up to `capacity` tokens. Without `strategy` it is kept as ``kv_cache.strategy``
-    says; pieces of `virtual` have ``kv_cache.physical_chunk_size_mb``.
+    """A KV cache for `batch` sequences of up to `capacity` tokens. The default strategy is the setting
+    ``kv_cache.strategy``; chunks of `virtual` have the size ``kv_cache.physical_chunk_size_mb``.
     """
     import torch
 
     settings = config()
     strategy = strategy or settings["kv_cache.strategy"].value
     if strategy not in STRATEGIES:
-        raise ValueError(f"{strategy!r} is no way to keep keys and values; there are {', '.join(STRATEGIES)}")
+        raise ValueError(f"unknown KV-cache strategy {strategy!r}; expected one of {', '.join(STRATEGIES)}")
     common = (batch, kv_heads, head_dim, capacity, dtype, torch.device(device))
     if strategy == "paged":
         return Paged(*common, page_size=page_size)
     if strategy == "virtual":
-        return Virtual(*common, piece=int(float(settings["kv_cache.physical_chunk_size_mb"].value) * 2**20))
+        return Virtual(*common, chunk=int(float(settings["kv_cache.physical_chunk_size_mb"].value) * 2**20))
     return {"contiguous": Contiguous, "unified": Unified}[strategy](*common)

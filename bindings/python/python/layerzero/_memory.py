@@ -1,5 +1,6 @@
-"""Memory whose addresses are there before it is: a range is reserved once, and pieces of it get memory when they are needed, so that what
-lies in it grows without being copied. On the host the system does that by itself; on a GPU the driver's virtual memory calls do.
+"""Virtual memory ranges: addresses are reserved once, and chunks are mapped to physical memory when they are
+needed, so that data grows without being copied. The host's operating system does that by itself; on a GPU the
+driver's virtual memory API does.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import sys
 from abc import ABC, abstractmethod
 from typing import Any
 
-#: The driver's numbers.
+#: Constants of the driver API.
 _PINNED, _DEVICE, _READ_WRITE, _OUT_OF_MEMORY, _ATTACH_GLOBAL = 1, 1, 3, 2, 1
 
 
@@ -33,7 +34,7 @@ class _Access(ctypes.Structure):
 
 
 class _Driver:
-    """The driver's library, as far as it is used here."""
+    """The functions of the CUDA driver library that are used here."""
 
     def __init__(self) -> None:
         self.library = ctypes.CDLL("libcuda.so.1")
@@ -55,16 +56,16 @@ class _Driver:
     def __call__(self, name: str, *arguments: Any) -> None:
         code = getattr(self.library, name)(*arguments)
         if code == _OUT_OF_MEMORY:
-            raise MemoryError(f"the device has no memory left ({name})")
+            raise MemoryError(f"out of device memory ({name})")
         if code != 0:
-            raise RuntimeError(f"the driver answered {name} with {code}")
+            raise RuntimeError(f"the CUDA driver function {name} failed with error {code}")
 
 
 _driver: _Driver | None = None
 
 
 def _cuda() -> _Driver:
-    """The driver, with torch's context on it."""
+    """The driver, with torch's context initialized."""
     global _driver
     if _driver is None:
         import torch
@@ -75,33 +76,33 @@ def _cuda() -> _Driver:
 
 
 class Range(ABC):
-    """Addresses of a device, and the memory behind some of them, in pieces. Tensors over it keep it alive."""
+    """Reserved addresses of a device, mapped to memory in chunks. Tensors over it keep it alive."""
 
-    #: Bytes of a piece.
-    piece: int
-    #: Bytes that have memory.
+    #: Bytes of a chunk.
+    chunk: int
+    #: Bytes that are mapped.
     mapped: int
 
     @abstractmethod
     def tensor(self) -> Any:
-        """All of it as bytes; only those that have memory may be touched."""
+        """The whole range as bytes; only mapped bytes may be accessed."""
 
     @abstractmethod
     def map(self, begin: int, end: int) -> None:
-        """Gives memory to a stretch, whose ends are multiples of a piece; what has some keeps it."""
+        """Maps a part whose bounds are multiples of the chunk; mapped chunks stay as they are."""
 
     @abstractmethod
     def unmap(self, begin: int, end: int) -> None:
-        """Takes the memory of a stretch away; nothing may be using it."""
+        """Unmaps a part, which must not be in use."""
 
 
-def smallest_piece(device: Any) -> int:
-    """What pieces of memory of a device are multiples of."""
+def granularity(device: Any) -> int:
+    """The size that chunks of a device must be multiples of."""
     if device.type == "cpu":
         return mmap.PAGESIZE
-    least = ctypes.c_size_t()
-    _cuda()("cuMemGetAllocationGranularity", ctypes.byref(least), ctypes.byref(_properties(device.index or 0)), 0)
-    return least.value
+    size = ctypes.c_size_t()
+    _cuda()("cuMemGetAllocationGranularity", ctypes.byref(size), ctypes.byref(_properties(device.index or 0)), 0)
+    return size.value
 
 
 def _properties(index: int) -> _Properties:
@@ -109,38 +110,38 @@ def _properties(index: int) -> _Properties:
 
 
 class HostRange(Range):
-    """On the host, where memory comes with the first touch."""
+    """On the host, where memory is mapped on first access."""
 
-    def __init__(self, size: int, piece: int) -> None:
-        self.piece = piece
+    def __init__(self, size: int, chunk: int) -> None:
+        self.chunk = chunk
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
         self._pages = mmap.mmap(-1, size, flags=flags)
-        self._have: set[int] = set()
+        self._mapped_chunks: set[int] = set()
 
     @property
     def mapped(self) -> int:  # type: ignore[override]
-        """Bytes that may be touched."""
-        return len(self._have) * self.piece
+        """Bytes that may be accessed."""
+        return len(self._mapped_chunks) * self.chunk
 
     def tensor(self) -> Any:
-        """All of it."""
+        """The whole range."""
         import torch
 
         return torch.frombuffer(self._pages, dtype=torch.uint8)
 
     def map(self, begin: int, end: int) -> None:
-        """Nothing but counting: the system does the rest."""
-        self._have.update(range(begin // self.piece, end // self.piece))
+        """Counts only: the operating system maps the memory."""
+        self._mapped_chunks.update(range(begin // self.chunk, end // self.chunk))
 
     def unmap(self, begin: int, end: int) -> None:
-        """Lets the system have it back; what is there afterwards is 0."""
-        self._have.difference_update(range(begin // self.piece, end // self.piece))
+        """Returns the memory to the operating system; it reads as 0 afterwards."""
+        self._mapped_chunks.difference_update(range(begin // self.chunk, end // self.chunk))
         if end > begin:
             self._pages.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
 class _OnDevice(Range):
-    """What torch needs to look at memory of a device that is not its own."""
+    """Exposes device memory that is not torch's through `__cuda_array_interface__`."""
 
     address: int
     size: int
@@ -151,85 +152,85 @@ class _OnDevice(Range):
         return {"shape": (self.size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def tensor(self) -> Any:
-        """All of it. Its first piece must have memory, by which torch knows the device."""
+        """The whole range. Its first chunk must be mapped, because torch determines the device from it."""
         import torch
 
         return torch.as_tensor(self, device=torch.device("cuda", self.index))
 
 
 class CudaRange(_OnDevice):
-    """On a GPU."""
+    """Device memory."""
 
-    def __init__(self, size: int, piece: int, index: int) -> None:
+    def __init__(self, size: int, chunk: int, index: int) -> None:
         self._call = _cuda()
-        self.index, self.size, self.piece = index, size, piece
+        self.index, self.size, self.chunk = index, size, chunk
         self._properties = _properties(index)
-        self._have: set[int] = set()
+        self._mapped_chunks: set[int] = set()
         reserved = ctypes.c_uint64()
         self._call("cuMemAddressReserve", ctypes.byref(reserved), self.size, 0, 0, 0)
         self.address = reserved.value
 
     @property
     def mapped(self) -> int:  # type: ignore[override]
-        """Bytes that have memory."""
-        return len(self._have) * self.piece
+        """Bytes that are mapped."""
+        return len(self._mapped_chunks) * self.chunk
 
     def map(self, begin: int, end: int) -> None:
-        """One piece at a time, so that each can be given back by itself."""
+        """Maps one chunk at a time, so that each can be unmapped separately."""
         access = _Access(_Location(_DEVICE, self.index), _READ_WRITE)
-        for number in range(begin // self.piece, end // self.piece):
-            if number in self._have:
+        for number in range(begin // self.chunk, end // self.chunk):
+            if number in self._mapped_chunks:
                 continue
-            address, handle = self.address + number * self.piece, ctypes.c_uint64()
-            self._call("cuMemCreate", ctypes.byref(handle), self.piece, ctypes.byref(self._properties), 0)
+            address, handle = self.address + number * self.chunk, ctypes.c_uint64()
+            self._call("cuMemCreate", ctypes.byref(handle), self.chunk, ctypes.byref(self._properties), 0)
             try:
-                self._call("cuMemMap", address, self.piece, 0, handle, 0)
+                self._call("cuMemMap", address, self.chunk, 0, handle, 0)
             finally:
-                # It lives as long as it is mapped.
+                # The memory lives as long as it is mapped.
                 self._call("cuMemRelease", handle)
-            self._have.add(number)
-            self._call("cuMemSetAccess", address, self.piece, ctypes.byref(access), 1)
+            self._mapped_chunks.add(number)
+            self._call("cuMemSetAccess", address, self.chunk, ctypes.byref(access), 1)
 
     def unmap(self, begin: int, end: int) -> None:
-        """Waits until the device is done with it."""
+        """Unmaps chunks after synchronizing the device."""
         import torch
 
         torch.cuda.synchronize(self.index)
-        for number in range(begin // self.piece, end // self.piece):
-            if number in self._have:
-                self._call("cuMemUnmap", self.address + number * self.piece, self.piece)
-                self._have.discard(number)
+        for number in range(begin // self.chunk, end // self.chunk):
+            if number in self._mapped_chunks:
+                self._call("cuMemUnmap", self.address + number * self.chunk, self.chunk)
+                self._mapped_chunks.discard(number)
 
     def __del__(self) -> None:
-        # A process that ends gives everything back by itself.
+        # At process exit the driver releases everything itself.
         if hasattr(self, "address") and not sys.is_finalizing():
             self.unmap(0, self.size)
             self._call("cuMemAddressFree", self.address, self.size)
 
 
 class ManagedRange(_OnDevice):
-    """Memory of host and device at once, which moves to who touches it. All of it is there from the beginning."""
+    """Managed memory of host and device, whose pages migrate to the side that accesses them. All of it is mapped from the start."""
 
     def __init__(self, size: int, index: int) -> None:
         self._call = _cuda()
-        self.index, self.size, self.piece = index, size, 1
+        self.index, self.size, self.chunk = index, size, 1
         self.mapped = size
         reserved = ctypes.c_uint64()
         self._call("cuMemAllocManaged", ctypes.byref(reserved), size, _ATTACH_GLOBAL)
         self.address = reserved.value
 
     def map(self, begin: int, end: int) -> None:
-        """It is there already."""
+        """Nothing to do: all of it is mapped."""
 
     def unmap(self, begin: int, end: int) -> None:
-        """It stays until all of it goes."""
+        """Nothing to do: it is released as a whole."""
 
     def host(self) -> Any:
-        """The same memory as a tensor of the host; the device must be done with it."""
+        """The same memory as a host tensor; the device must have finished with it."""
         import torch
 
         memory: Any = (ctypes.c_ubyte * self.size).from_address(self.address)
-        # The tensor holds the array, and that the memory.
+        # The tensor keeps the array alive, and the array this range.
         memory.range = self
         return torch.frombuffer(memory, dtype=torch.uint8)
 

@@ -1,4 +1,4 @@
-"""The native half of the package. Programs use what `layerzero` exports."""
+"""The native module of the package. Programs use what `layerzero` exports."""
 
 import os
 from collections.abc import Callable
@@ -12,24 +12,24 @@ BUILT_IN_BACKENDS: list[str]
 ops: ModuleType
 
 class LayerZeroError(Exception):
-    """Something went wrong; `.reasons` says what."""
+    """Base class of LayerZero's errors; `.reasons` lists the causes."""
 
     reasons: list[Reason]
 
 class ValidationError(LayerZeroError, ValueError):
-    """The call itself is wrong."""
+    """The arguments of a call are invalid."""
 
 class NoKernelFoundError(LayerZeroError):
     """No kernel can run the call."""
 
 class CudaGraphUnsafeError(LayerZeroError):
-    """No kernel is known to be safe inside a graph capture."""
+    """No kernel is known to be safe inside a CUDA graph capture."""
 
 class KernelExecutionError(LayerZeroError):
     """A kernel ran and failed."""
 
 class ConfigurationError(LayerZeroError, ValueError):
-    """A schema, policy or descriptor is wrong."""
+    """A schema, policy or descriptor is invalid."""
 
 @final
 class Reason:
@@ -58,7 +58,7 @@ class Tokenizer:
 
 @disjoint_base
 class PlanHandle:
-    """One kernel for calls that look alike; `lz.ops.<operation>.plan(...)` makes it, `run(...)` takes the same arguments."""
+    """One kernel for calls with equal shapes, dtypes and params; made by `lz.ops.<operation>.plan(...)`. `run(...)` takes the same arguments."""
 
     @property
     def operation(self) -> str: ...
@@ -123,7 +123,7 @@ def compilations() -> str | None: ...
 def compile_cold(
     calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]],
     workers: int,
-    told: Callable[[int, int, str | None], object] | None = None,
+    on_progress: Callable[[int, int, str | None], object] | None = None,
 ) -> tuple[list[tuple[str, list[str]]], int, list[tuple[str, str]]]: ...
 def mark_warm(
     kernel: str, operation_name: str, arguments: tuple[Any, ...], keywords: dict[str, Any]
@@ -150,7 +150,7 @@ def tune(
     arguments: tuple[Any, ...],
     keywords: dict[str, Any],
     samples: int,
-    told: Callable[[str, float, int, int], object] | None = None,
+    on_progress: Callable[[str, float, int, int], object] | None = None,
 ) -> dict[str, Any]: ...
 def solve(
     model: str,
@@ -159,7 +159,7 @@ def solve(
     ranges: list[tuple[str, int, int]],
     outside_is_error: bool = False,
     compile: bool = False,
-    told: Callable[[int, int, str], object] | None = None,
+    on_progress: Callable[[int, int, str], object] | None = None,
 ) -> tuple[str, int, list[tuple[str, str]], bool]: ...
 def record_decisions(on: bool) -> None: ...
 def freeze(calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] | None = None) -> str: ...
@@ -170,7 +170,7 @@ def implement_overload(
     positional: int,
     names: list[str],
     fixed: dict[str, bool],
-    places: int,
+    outputs: int,
     results: int,
     refuse: Callable[[], str],
 ) -> bool: ...
@@ -187,7 +187,7 @@ def perfdb_prune(operation_name: str | None = None, kernel: str | None = None) -
 def list_workers() -> list[tuple[str, str, int | None, int]]: ...
 def load_plugin(path: str | os.PathLike[str]) -> tuple[str, list[str], str | None]: ...
 def serve_worker(load: Callable[[], None], invoke: Callable[..., list[Any]]) -> None: ...
-def divided(tensor: Any, first: int, second: int | None = None) -> Any: ...
+def reshape_leading(tensor: Any, first: int, second: int | None = None) -> Any: ...
 def torch_flash_prefill(
     q: Any,
     k: Any,

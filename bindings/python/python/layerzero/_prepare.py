@@ -1,4 +1,4 @@
-"""What is done before calls come: measuring, warming up, tables that decide beforehand."""
+"""Work ahead of calls: tuning, warmup and dispatch tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from layerzero import _native, ops
 from layerzero._inspect import Explanation, explain
 from layerzero._report import Report, table
 
-# A call that is not made yet: an operation, its arguments by name.
+# A call that is described but not made: an operation and its arguments by name.
 Call = tuple[str, Mapping[str, Any]]
 
 
@@ -23,21 +23,22 @@ def tune(
     progress: bool | Callable[[str, float, int, int], object] | None = None,
     **keywords: Any,
 ) -> Report:
-    """Measures every kernel that could run a call and keeps what it found; decisions follow at once.
+    """Measures every kernel that can run a call and stores the results; selection uses them at once.
 
-    Kernels take turns, so that drift hits all alike, and measuring ends early once their order is settled. Ctrl-C ends it
-    too, and what was measured is kept. `progress` shows a bar (by default where the error stream is a terminal), or is
-    called with kernel, nanoseconds, samples taken and samples at most.
+    Samples of the kernels are interleaved, so that drift affects all equally, and measuring ends early once
+    their order is settled. Ctrl-C stops it, and finished measurements are stored. `progress` shows a bar (by
+    default if stderr is a terminal), or is called with kernel, nanoseconds, samples taken and the maximum
+    number of samples.
     """
-    told: Callable[[str, float, int, int], object] | None = None
+    on_progress: Callable[[str, float, int, int], object] | None = None
     if callable(progress):
-        told = progress
+        on_progress = progress
     elif progress or (progress is None and sys.stderr.isatty()):
-        told = _bar
+        on_progress = _bar
     try:
-        data = _native.tune(operation, args, keywords, samples, told)
+        data = _native.tune(operation, args, keywords, samples, on_progress)
     finally:
-        if told is _bar:
+        if on_progress is _bar:
             print(file=sys.stderr)
     rows = [
         (
@@ -50,49 +51,49 @@ def tune(
         )
         for one in data["kernels"]
     ]
-    title = f"{operation}: {data['best'] or 'nothing could be measured'}"
+    title = f"{operation}: {data['best'] or 'no kernel could be measured'}"
     if not data["kept"]:
-        title += f" (NOT KEPT: {data['lost']})"
+        title += f" (NOT STORED: {data['lost']})"
     elif data["cancelled"]:
-        title += " (broken off; what was measured is kept)"
+        title += " (cancelled; finished measurements are stored)"
     columns = ("kernel", "state", "median µs", "p95 µs", "samples", "why")
     return Report((table(title, columns, rows),), data)
 
 
-def _bar(kernel: str, nanoseconds: float, done: int, most: int) -> None:
+def _bar(kernel: str, nanoseconds: float, done: int, total: int) -> None:
     width = 30
-    filled = width * done // max(most, 1)
-    line = f"{'█' * filled}{'·' * (width - filled)} {done}/{most} {kernel} {nanoseconds / 1e3:.1f} µs"
+    filled = width * done // max(total, 1)
+    line = f"{'█' * filled}{'·' * (width - filled)} {done}/{total} {kernel} {nanoseconds / 1e3:.1f} µs"
     print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
 
 
 def dry_run(calls: Iterable[Call]) -> list[Explanation]:
-    """What would be chosen for calls, and why, without making any of them."""
+    """Explanations of calls, without making any of them."""
     return [explain(operation, **arguments) for operation, arguments in calls]
 
 
 def compile_cold(
     calls: Iterable[Call], workers: int | None = None, progress: bool | Callable[[int, int, str | None], object] | None = None
 ) -> tuple[list[tuple[str, list[str]]], int, list[tuple[str, str]]]:
-    """Compiles what only has to be compiled to be possible for calls, several at a time: what was made, how many were warm, what
-    failed and why."""
-    told: Callable[[int, int, str | None], object] | None = None
+    """Compiles every cold kernel that can run these calls, several at a time. Returns the compiled kernels
+    with their artifacts, the number of warm kernels, and the failed kernels with the reason."""
+    on_progress: Callable[[int, int, str | None], object] | None = None
     if callable(progress):
-        told = progress
+        on_progress = progress
     elif progress or (progress is None and sys.stderr.isatty()):
-        told = _compiling
+        on_progress = _compiling
     try:
         several = [(operation, (), dict(arguments)) for operation, arguments in calls]
-        return _native.compile_cold(several, workers or min(8, os.cpu_count() or 1), told)
+        return _native.compile_cold(several, workers or min(8, os.cpu_count() or 1), on_progress)
     finally:
-        if told is _compiling:
+        if on_progress is _compiling:
             print(file=sys.stderr)
 
 
-def _compiling(done: int, most: int, kernel: str | None) -> None:
+def _compiling(done: int, total: int, kernel: str | None) -> None:
     width = 30
-    filled = width * done // max(most, 1)
-    line = f"{'█' * filled}{'·' * (width - filled)} {done}/{most} {kernel or ''}"
+    filled = width * done // max(total, 1)
+    line = f"{'█' * filled}{'·' * (width - filled)} {done}/{total} {kernel or ''}"
     print(f"\r\x1b[K{line[:110]}", end="", file=sys.stderr, flush=True)
 
 
@@ -103,11 +104,12 @@ def warmup(
     workers: int | None = None,
     progress: bool | Callable[[int, int, str | None], object] | None = None,
 ) -> Report:
-    """Compiles every kernel that could run these calls, several at a time, and makes each call once, before requests come.
+    """Compiles every kernel that can run these calls, several at a time, and makes each call once, before requests arrive.
 
-    With `manifest`, what was warmed up is written there as JSON: operation, kernel, and the shape and dtype of each tensor.
-    `progress` shows a bar (by default where the error stream is a terminal), or is called with how many kernels are compiled, how
-    many there are, and the last one's id. A kernel that cannot be compiled is told, and the others serve.
+    With `manifest`, the warmed-up calls are written there as JSON: operation, kernel, and the shape and dtype
+    of each tensor. `progress` shows a bar (by default if stderr is a terminal), or is called with the number
+    of compiled kernels, their total, and the id of the last one. A kernel that cannot be compiled is
+    reported, and the other kernels are used.
     """
     calls = list(calls)
     compiled, already, failed = compile_cold(calls, workers, progress)
@@ -137,12 +139,12 @@ def warmup(
     rows = [(one["operation"], one["kernel"]) for one in done]
     tables = [table("warm", ("operation", "kernel"), rows)]
     if failed:
-        tables.append(table("could not be compiled", ("kernel", "why"), failed))
+        tables.append(table("failed to compile", ("kernel", "why"), failed))
     return Report(tuple(tables), data)
 
 
 def load_dispatch_table(path: str | os.PathLike[str]) -> Report:
-    """Uses a dispatch table from now on. One of another machine, or of other kernels, is refused with what differs."""
+    """Loads a dispatch table and uses it from now on. A table of another machine or of other kernels is refused with the differences."""
     import json
 
     data: dict[str, Any] = json.loads(_native.load_dispatch_table(os.fspath(path)))

@@ -1,4 +1,4 @@
-"""Kernels and operations that a program brings itself."""
+"""Registering kernels and operations of a program."""
 
 from __future__ import annotations
 
@@ -28,18 +28,21 @@ def register_kernel(
     reduced_precision: bool = False,
     writes_into_output: bool | None = None,
 ) -> Callable[[_F], _F]:
-    """Makes a Python function a kernel of an operation.
+    """Registers a Python function as a kernel of an operation.
 
-    It is called with the caller's own objects: the inputs by position (`None` for what was not given) and every param by
-    name with its value filled in, as `layerzero.protocols` types it. What it returns goes to the caller. A function with
-    a parameter ``out`` is also given the caller's places and must fill them; for any other, results are copied there.
+    The function is called with the caller's own objects: the inputs by position (`None` for absent ones) and
+    every param by keyword with defaults filled in, as typed in `layerzero.protocols`. Its result goes to the
+    caller. A function with a parameter ``out`` also gets the caller's output tensors and must fill them; the
+    results of other functions are copied there.
 
-    `limits` are expressions over the operation's axes and params that must hold, such as ``"hidden % 8 == 0"``; as a
-    mapping, each names the reason code that a call gets for which it does not hold. `dtypes` restricts the dtype variables
-    of the operation, or all of them if it is a sequence. `NotImplementedError` from the function declines a call.
+    `limits` are expressions over the operation's axes and params that must be true, such as ``"hidden % 8 ==
+    0"``; in a mapping, each maps to the reason code of calls that violate it. `dtypes` restricts the dtype
+    variables of the operation, or all of them if it is a sequence. Raising `NotImplementedError` declines a
+    call.
 
-    A function with an attribute ``plan`` takes part in ``lz.ops.<operation>.plan(...)``: it is called with the same arguments,
-    and what it returns is called in the function's place by every `run` of that plan.
+    A function with an attribute ``plan`` takes part in ``lz.ops.<operation>.plan(...)``: the attribute is
+    called with the same arguments, and its result is called in place of the function by every `run` of that
+    plan.
     """
 
     def decorate(function: _F) -> _F:
@@ -78,7 +81,7 @@ def register_kernel(
 
 
 def _check(operation: str, function: Callable[..., Any]) -> bool:
-    """Whether the function takes `out`; one that cannot be called with the operation's arguments is refused now."""
+    """Whether the function takes `out`. Refuses a function that cannot be called with the operation's arguments."""
     import inspect
 
     inputs, params, has_out = _native.kernel_signature(operation)
@@ -86,8 +89,8 @@ def _check(operation: str, function: Callable[..., Any]) -> bool:
     try:
         signature.bind(*inputs, **dict.fromkeys(params))
     except TypeError as error:
-        wanted = ", ".join([*inputs, *(f"{name}=" for name in params)])
-        message = f"a kernel of {operation} is called with ({wanted}), and {function!r} cannot be: {error}"
+        expected = ", ".join([*inputs, *(f"{name}=" for name in params)])
+        message = f"a kernel of {operation} is called with ({expected}), but {function!r} does not accept that: {error}"
         raise _native.ConfigurationError(message) from None
     if not has_out:
         return False
@@ -100,9 +103,9 @@ def _check(operation: str, function: Callable[..., Any]) -> bool:
 
 
 def register_operation(schema: str | os.PathLike[str]) -> _native.Operation:
-    """Reads an operation from a schema file and makes it callable as ``lz.ops.<name>`` at once.
+    """Loads an operation from a schema file and makes it callable as ``lz.ops.<name>``.
 
-    `schema` is a path, or the YAML text itself. What is wrong with it is told with its place, as for the catalogue.
+    `schema` is a path, or the YAML text itself. Errors in it are reported with their location.
     """
     text = os.fspath(schema)
     path = "<text>"
@@ -118,10 +121,11 @@ def register_operation(schema: str | os.PathLike[str]) -> _native.Operation:
 
 
 def load_backends(*names: str, probe: bool = False) -> list[str]:
-    """Registers the kernels of backends that are installed, or of those that are named, and gives the names that work.
+    """Registers the kernels of all installed backends, or of the named ones, and returns the names of those
+    that work.
 
-    What does not work is disabled with its reason, which `doctor` tells. Whether a library can be imported is found out once a
-    version in a process of its own; with `probe` it is found out again.
+    Backends that do not work are disabled with a reason, which `doctor` shows. Whether a library can be
+    imported is probed once per version, in a separate process; with `probe` it is probed again.
     """
     from layerzero import backends
 
@@ -129,5 +133,5 @@ def load_backends(*names: str, probe: bool = False) -> list[str]:
 
 
 def unregister_backend(backend: str) -> None:
-    """Takes a backend and its kernels away."""
+    """Unregisters a backend and its kernels."""
     _native.unregister_backend(backend)

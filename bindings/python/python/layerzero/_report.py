@@ -1,4 +1,4 @@
-"""Tables for people: aligned in a terminal, HTML in a notebook, plain data for machines. No packages are needed."""
+"""Tables: aligned text in a terminal, HTML in a notebook, plain data for programs. Needs no other packages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MARKS = {"ok": "32", "warning": "33", "problem": "31"}
 
 
 class Table(NamedTuple):
-    """A title, columns and rows. A cell may be a word of `_MARKS`, which is coloured in a terminal."""
+    """A title, columns and rows. Cells that are keys of `_MARKS` are colored in a terminal."""
 
     title: str
     columns: tuple[str, ...]
@@ -34,7 +34,7 @@ class Table(NamedTuple):
         return "\n".join(lines)
 
     def html(self) -> str:
-        """As a table of a notebook."""
+        """As an HTML table for notebooks."""
         from html import escape
 
         def line(cells: Iterable[str], tag: str) -> str:
@@ -45,7 +45,7 @@ class Table(NamedTuple):
 
 
 class Report:
-    """What was found: tables for people and the same as data."""
+    """A result as tables and as plain data."""
 
     def __init__(self, tables: tuple[Table, ...], data: dict[str, Any]) -> None:
         self.tables = tables
@@ -67,7 +67,7 @@ class Report:
 
 
 def table(title: str, columns: Sequence[str], rows: Iterable[Iterable[object]]) -> Table:
-    """A table whose cells are made into text."""
+    """A table whose cells are converted to text."""
     return Table(title, tuple(columns), tuple(tuple(_cell(cell) for cell in row) for row in rows))
 
 

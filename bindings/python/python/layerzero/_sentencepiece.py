@@ -1,4 +1,4 @@
-"""SentencePiece models: the JSON form in which they travel, and the check of processors whose settings change tokens."""
+"""SentencePiece models: their JSON form, and a check for processor options that change tokens."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from layerzero import _native
 
-# Texts on which settings of a processor show: marks around a text, the order of pieces, an empty text.
+# Texts that reveal options of a processor: BOS and EOS, reversed pieces, an empty text.
 _PROBES = ("", "Hello  world. 12345 <s> ﬁ\n", "日本語 e\u0301")
 
 
@@ -20,7 +20,7 @@ def tokenizer_of(model: bytes) -> _native.Tokenizer:
 
 
 def model_of(tokenizer: _native.Tokenizer) -> bytes | None:
-    """The content of the ``.model`` file that a tokenizer was made from, if it was."""
+    """The content of the ``.model`` file that a tokenizer was created from, if it was."""
     import json
 
     text = _native.tokenizer_json(tokenizer)
@@ -31,14 +31,14 @@ def model_of(tokenizer: _native.Tokenizer) -> bytes | None:
 
 
 def tokenizer_of_processor(processor: Any) -> _native.Tokenizer:
-    """The tokenizer of a ``SentencePieceProcessor``; refused if settings of the object change what it gives."""
+    """The tokenizer of a ``SentencePieceProcessor``; refused if options of the object change its tokens."""
     tokenizer = tokenizer_of(processor.serialized_model_proto())
     for text in _PROBES:
-        wanted = _native.defined_tokens(tokenizer, text)
+        expected = _native.defined_tokens(tokenizer, text)
         found = [list(processor.encode(text)) for _ in range(2)]
-        if found != [wanted, wanted]:
+        if found != [expected, expected]:
             raise ValueError(
-                f"this {type(processor).__name__} gives {found[0]} for {text!r}, but its model gives {wanted}: options such as "
+                f"this {type(processor).__name__} encodes {text!r} as {found[0]}, but its model as {expected}: options such as "
                 "add_bos, add_eos, reverse, enable_sampling or out_type=str are set; pass a processor without them"
             )
     return tokenizer

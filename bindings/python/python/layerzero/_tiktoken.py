@@ -1,4 +1,4 @@
-"""Encodings of tiktoken as tokenizers: by their ranks, special tokens and expression, never by their name alone."""
+"""tiktoken encodings as tokenizers: identified by ranks, special tokens and pattern, never by name alone."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from layerzero import _native
 
-# An encoding never changes once it is made.
-_KNOWN: weakref.WeakKeyDictionary[Any, _native.Tokenizer] = weakref.WeakKeyDictionary()
-# Texts on which splitters and merges differ when they differ at all.
+# An encoding is immutable.
+_CACHE: weakref.WeakKeyDictionary[Any, _native.Tokenizer] = weakref.WeakKeyDictionary()
+# Texts on which different pretokenizers and merges give different tokens.
 _PROBES = (
     "The quick brown fox isn't jumping over 12345 lazy dogs. WE'LL see\u2026 don't can'T",
     "  leading,   inner\tand trailing spaces \n\n new\r\nlines  \n ",
@@ -19,15 +19,15 @@ _PROBES = (
 
 
 def tokenizer_of(encoding: Any) -> _native.Tokenizer:
-    """The tokenizer of a ``tiktoken.Encoding``; refused if it cannot be shown to give the tokens of the object."""
-    known = _KNOWN.get(encoding)
+    """The tokenizer of a ``tiktoken.Encoding``; refused if it does not give the tokens of the object."""
+    known = _CACHE.get(encoding)
     if known is None:
         ranks, special = encoding._mergeable_ranks, encoding._special_tokens
         known = _native.tokenizer_of_ranks(list(ranks.items()), list(special.items()), encoding._pat_str)
         for text in (*_PROBES, *(f"a{token} b{token}{token}c" for token in list(special)[:8])):
-            found, wanted = _native.defined_tokens(known, text), encoding.encode(text, allowed_special="all")
-            if found != wanted:
-                message = f"{encoding!r} gives {wanted[:8]} for {text[:24]!r}, and its ranks read here give {found[:8]}"
-                raise ValueError(f"{message}: call the object itself")
-        _KNOWN[encoding] = known
+            found, expected = _native.defined_tokens(known, text), encoding.encode(text, allowed_special="all")
+            if found != expected:
+                message = f"{encoding!r} encodes {text[:24]!r} as {expected[:8]}, but the tokenizer built from its ranks as {found[:8]}"
+                raise ValueError(f"{message}: call the encoding itself")
+        _CACHE[encoding] = known
     return known

@@ -1,5 +1,6 @@
-"""What texts became, so that the same prompt is not encoded twice. Entries are kept apart by the tokenizer's full digest and by
-model, and are held against a fresh encoding the more rarely the longer they have held.
+"""The token cache: texts and their tokens, so that the same prompt is not encoded twice. Entries are keyed by
+the tokenizer's digest and the model. Cache hits are validated against a fresh encoding at a rate that falls
+with the number of hits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ Encode = Callable[[list[str]], list[Any]]
 
 
 class Counters(NamedTuple):
-    """What the cache has done so far."""
+    """Counters of the cache."""
 
     hits: int
     misses: int
@@ -26,7 +27,7 @@ class Counters(NamedTuple):
 
 
 class _Space:
-    """The texts of one tokenizer, one model and one way of encoding."""
+    """The entries of one tokenizer, one model and one set of encoding options."""
 
     def __init__(self) -> None:
         self.rows: OrderedDict[str, Any] = OrderedDict()
@@ -35,10 +36,10 @@ class _Space:
 
 
 class TokenCache:
-    """A bounded memory of encoded texts."""
+    """A bounded cache of encoded texts."""
 
     def __init__(self, max_entries: int = 4096, max_characters: int = 8192) -> None:
-        """At most so many texts of each tokenizer; longer ones than `max_characters` are not kept."""
+        """`max_entries` texts per tokenizer; texts longer than `max_characters` are not cached."""
         self.max_entries = max_entries
         self.max_characters = max_characters
         self._spaces: dict[tuple[Any, ...], _Space] = {}
@@ -47,24 +48,24 @@ class TokenCache:
         self._rates: tuple[bool, float, float, float] | None = None
 
     def counters(self) -> Counters:
-        """What happened so far."""
+        """The counters so far."""
         with self._lock:
             entries = sum(len(space.rows) for space in self._spaces.values())
             return Counters(**self._counts, entries=entries)
 
     def clear(self) -> None:
-        """Forgets every text, and reads the configuration again."""
+        """Removes all entries, and reads the settings again."""
         with self._lock:
             self._spaces.clear()
             self._rates = None
 
     def space(self, model: str, digest: str, special: bool, offsets: bool) -> tuple[Any, ...]:
-        """The key of what may share entries."""
+        """The key of entries that may be shared."""
         isolated = self._settings()[0]
         return (model if isolated else "", digest, special, offsets)
 
     def serve(self, key: tuple[Any, ...], texts: list[str], encode: Encode) -> list[Any]:
-        """What the texts became, in their order; `encode` is called once, with those that are not known."""
+        """The tokens of the texts, in order; `encode` is called once, with the cache misses and the hits to validate."""
         if self.max_entries <= 0:
             return encode(texts)
         with self._lock:
@@ -87,11 +88,11 @@ class TokenCache:
                     space.rows[texts[number]] = rows[number]
             while len(space.rows) > self.max_entries:
                 space.rows.popitem(last=False)
-        # Rows are lists that a caller may change; the memory keeps its own.
+        # Rows are lists that a caller may change, so the cache returns copies.
         return [_copied(row) for row in rows]
 
     def _to_check(self, space: _Space, known: list[int]) -> list[int]:
-        """Which of the known texts are encoded again: the shares of the configuration, counted over all hits."""
+        """Selects the cache hits to validate, at the configured rates."""
         _, initial, warmup, stable = self._settings()
         checked = []
         for number in known:
@@ -109,7 +110,7 @@ class TokenCache:
             self._counts["mismatches"] += 1
             self._spaces.pop(key, None)
         warnings.warn(
-            f"remembered tokens of tokenizer {key[1][:12]} differ from fresh ones; they were thrown away",
+            f"cached tokens of tokenizer {key[1][:12]} differ from a fresh encoding; its cache entries were removed",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -1,4 +1,4 @@
-"""Texts to tokens and back. What a tokenizer is called by is resolved here; which kernel runs is the engine's business."""
+"""Tokenizing and detokenizing. Tokenizer names are resolved here; the engine selects the kernel."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from typing import Any
 from layerzero import _native, _sentencepiece, _tiktoken, ops
 from layerzero._token_cache import TokenCache
 
-# Tokenizers by what they were called: a registered name, an encoding, or a file with its age and size.
-_KNOWN: dict[Any, _native.Tokenizer] = {}
+# Tokenizers by registered name, by encoding, or by file with its modification time and size.
+_RESOLVED: dict[Any, _native.Tokenizer] = {}
 _REGISTERED: dict[str, _native.Tokenizer] = {}
 _CACHE = TokenCache()
 
 
 def tokenizer_cache() -> TokenCache:
-    """What texts became, kept apart by tokenizer: its size, its counters, and how to clear it."""
+    """The token cache: its size, its counters, and `clear`."""
     return _CACHE
 
 
 def register_tokenizer(name: str, tokenizer: Any) -> _native.Tokenizer:
-    """Makes a tokenizer known by a name: anything that `tokenize` takes, or the object of another library.
+    """Registers a tokenizer under a name: anything that `tokenize` takes, or an object of another library.
 
-    Objects of `tokenizers`, `transformers` (fast tokenizers), `tiktoken` and `sentencepiece` are read for their definition;
-    they are not called.
+    Objects of `tokenizers`, `transformers` (fast tokenizers), `tiktoken` and `sentencepiece` are converted from their
+    definition; they are not called.
     """
     resolved = resolve(tokenizer)
     _REGISTERED[name] = resolved
@@ -33,7 +33,7 @@ def register_tokenizer(name: str, tokenizer: Any) -> _native.Tokenizer:
 
 
 def resolve(tokenizer: Any) -> _native.Tokenizer:
-    """The tokenizer that is meant: one, a registered name, an encoding of tiktoken, a file, a folder, or an object."""
+    """Resolves a tokenizer: a `Tokenizer`, a registered name, a tiktoken encoding, a file, a folder, or an object."""
     if isinstance(tokenizer, _native.Tokenizer):
         return tokenizer
     if isinstance(tokenizer, (str, os.PathLike)):
@@ -41,9 +41,9 @@ def resolve(tokenizer: Any) -> _native.Tokenizer:
         if name in _REGISTERED:
             return _REGISTERED[name]
         if name in _native.encoding_names() and not os.path.exists(name):
-            if name not in _KNOWN:
-                _KNOWN[name] = _native.tokenizer_of_encoding(name)
-            return _KNOWN[name]
+            if name not in _RESOLVED:
+                _RESOLVED[name] = _native.tokenizer_of_encoding(name)
+            return _RESOLVED[name]
         return _from_path(name)
     return _from_object(tokenizer)
 
@@ -56,25 +56,25 @@ def _from_path(name: str) -> _native.Tokenizer:
         status = os.stat(path)
     except OSError as error:
         encodings = ", ".join(_native.encoding_names())
-        message = f"{name!r} is no file, no registered tokenizer and no encoding ({encodings})"
+        message = f"unknown tokenizer {name!r}: it is not a file, a registered tokenizer or an encoding ({encodings})"
         raise ValueError(message) from error
-    # A file that was written anew is another tokenizer, so its age and size are part of what it is remembered by.
+    # A rewritten file is another tokenizer, so its modification time and size are part of the key.
     key = (path, status.st_mtime_ns, status.st_size)
-    known = _KNOWN.get(key)
+    known = _RESOLVED.get(key)
     if known is None:
         if path.endswith((".json", ".model")):
             known = _native.Tokenizer.from_file(path)
         else:
             with open(path, "rb") as file:
                 known = _sentencepiece.tokenizer_of(file.read())
-        _KNOWN[key] = known
+        _RESOLVED[key] = known
     return known
 
 
 def _from_object(tokenizer: Any) -> _native.Tokenizer:
     inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if callable(getattr(inner, "to_str", None)):
-        # Transformers sets truncation and padding for each call, and leaves there what the last one asked for.
+        # Transformers sets truncation and padding for each call, and leaves the last ones set.
         read = _native.Tokenizer.from_json(inner.to_str(), whole_texts=inner is not tokenizer)
         splits = getattr(tokenizer, "split_special_tokens", getattr(inner, "encode_special_tokens", False))
         return read.splitting_special_tokens() if splits else read
@@ -82,8 +82,8 @@ def _from_object(tokenizer: Any) -> _native.Tokenizer:
         return _sentencepiece.tokenizer_of_processor(tokenizer)
     if hasattr(tokenizer, "encode_ordinary") and hasattr(tokenizer, "_mergeable_ranks"):
         return _tiktoken.tokenizer_of(tokenizer)
-    wanted = "a path, the name of an encoding or of a registered tokenizer, or an object with a definition"
-    raise TypeError(f"a tokenizer is {wanted}; {type(tokenizer).__name__} is none")
+    expected = "a path, the name of an encoding or of a registered tokenizer, or an object with a definition"
+    raise TypeError(f"a tokenizer must be {expected}, not {type(tokenizer).__name__}")
 
 
 def tokenize(
@@ -97,11 +97,11 @@ def tokenize(
 ) -> Any:
     """Token ids of texts: one list for one text, a list of lists for several.
 
-    `tokenizer_id` is a path to a ``tokenizer.json`` or a SentencePiece ``.model``, the name of an encoding of tiktoken (its
-    ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object of another library. With
-    `return_offsets`, the byte ranges of the tokens come as a second result. With `split_special_tokens`, special tokens that are
-    written in a text are encoded as plain text: set it for texts from outside, which must not contain any. Short texts are
-    remembered, kept apart by the tokenizer's full digest and by `model_id`.
+    `tokenizer_id` is a path to a ``tokenizer.json`` or a SentencePiece ``.model``, the name of a tiktoken
+    encoding (whose ranks are compiled in), a name given to `register_tokenizer`, a `Tokenizer`, or an object
+    of another library. With `return_offsets`, the byte ranges of the tokens are returned as a second result.
+    With `split_special_tokens`, special tokens in a text are encoded as plain text: set it for untrusted
+    text. Short texts are cached, keyed by the tokenizer's digest and by `model_id`.
     """
     tokenizer = resolve(tokenizer_id)
     if split_special_tokens:
@@ -150,7 +150,7 @@ def detokenize(
         indptr.append(indptr[-1] + len(row))
     flat: Any = array.array("i", [token for row in rows for token in row])
     if not flat:
-        # Memory of no bytes has no address that an engine could take.
+        # A buffer of 0 bytes has no address that the engine could use.
         return [""] * len(rows) if several else ""
     bounds: Any = indptr
     texts = ops.tokenize_decode(flat, bounds, resolve(tokenizer_id), skip_special_tokens=skip_special_tokens)

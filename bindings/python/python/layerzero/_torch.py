@@ -1,6 +1,6 @@
-"""How torch sees operations: `torch.ops.layerzero`, and what `torch.compile` traces in place of `layerzero.ops`.
+"""Operations in torch: `torch.ops.layerzero`, and what `torch.compile` traces in place of `layerzero.ops`.
 
-Imported only once torch is there; `layerzero._watch` sees to that. Which operations there are comes from generated code.
+Imported by `layerzero._watch` once torch is imported. The list of operations is generated code.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from layerzero import _native
 
 
 class Overload(NamedTuple):
-    """One overload: its schema, the operation behind it, and what is fixed by choosing this one."""
+    """One overload: its schema, its operation, and the arguments that it fixes."""
 
     schema: str
     operation: str
     fake: Callable[..., Any]
     fixed: dict[str, bool]
-    # How many tensors it makes, and the names of the places if it writes them there.
+    # The number of returned tensors, and the names of the output arguments if it writes into `out`.
     results: int
     places: tuple[str, ...]
 
 
-# The library lives as long as the process: with it, torch would forget the operations.
+# Kept for the life of the process: torch removes the operations when the library is deleted.
 _LIBRARY: torch.library.Library | None = None
 
 
@@ -47,7 +47,7 @@ def define() -> None:
 
 
 def substitute() -> None:
-    """Has Dynamo trace the custom operations where a program calls `layerzero.ops`."""
+    """Has Dynamo trace the custom operations in place of `layerzero.ops`."""
     define()
     from layerzero import _torch_ops
 
@@ -56,15 +56,15 @@ def substitute() -> None:
 
 
 _KINDS = {"Tensor": "t", "float": "f", "SymInt": "i", "int": "i", "bool": "b", "str": "s"}
-#: An argument of a generated schema: its type, what it aliases, whether it may be missing, its name.
+#: An argument of a generated schema: its type, its alias annotation, whether it is optional, its name.
 _ARGUMENT = re.compile(r"(\w+)(?:\(\w+!?\))?(\?)? (\w+)(?:=.*)?")
 
 
 def _implemented(name: str, overload: Overload) -> bool:
-    """Whether the overload could be implemented without Python in between, which newer releases of torch allow."""
+    """Whether the overload was implemented natively, as a boxed kernel, which recent releases of torch allow."""
     texts = overload.schema[overload.schema.index("(") + 1 : overload.schema.rindex(") ->")].split(", ")
-    by_place = texts.index("*") if "*" in texts else len(texts)
-    kinds, by_name = "", []
+    keyword_start = texts.index("*") if "*" in texts else len(texts)
+    kinds, keywords = "", []
     for position, text in enumerate(texts):
         if text in ("*", ""):
             continue
@@ -73,14 +73,14 @@ def _implemented(name: str, overload: Overload) -> bool:
         if found is None or kind is None:
             return False
         kinds += kind.upper() if found[2] else kind
-        if position > by_place:
-            by_name.append(found[3])
+        if position > keyword_start:
+            keywords.append(found[3])
     return _native.implement_overload(
         name,
         getattr(_native.ops, overload.operation),
         kinds,
-        len(kinds) - len(by_name),
-        [one for one in by_name if one not in overload.places],
+        len(kinds) - len(keywords),
+        [one for one in keywords if one not in overload.places],
         overload.fixed,
         len(overload.places),
         overload.results,
@@ -103,7 +103,7 @@ def _implementation(overload: Overload) -> Callable[..., Any]:
 
     def make(*arguments: Any, **keywords: Any) -> Any:
         result = function(*arguments, **keywords, **fixed)
-        # The fake promises dense results, and a kernel in Python may return what it likes.
+        # The fake kernel promises contiguous results, and a Python kernel may return others.
         if count == 1 and type(result) is not tuple:
             return result if result.is_contiguous() else result.contiguous()
         if type(result) is not tuple or len(result) != count:
@@ -131,20 +131,20 @@ def _another_overload(overload: Overload) -> str:
     name = overload.schema.split("(", 1)[0]
     packet = f"torch.ops.layerzero.{overload.operation}"
     others = ", ".join(str(other) for other in getattr(torch.ops.layerzero, overload.operation).overloads())
-    return f"layerzero::{name} returns {overload.results} tensors, and these arguments make another number; {packet} has {others}"
+    return f"layerzero::{name} returns {overload.results} tensors, but these arguments give another number; use another overload of {packet}: {others}"
 
 
 def refuse_gradients(operation: str, *tensors: torch.Tensor | None) -> None:
-    """Operations have no backward, so that a graph that records one must not contain them."""
+    """Operations have no backward, so a graph that records gradients must not contain them."""
     if torch.is_grad_enabled():
         for tensor in tensors:
             if tensor is not None and tensor.requires_grad:
-                raise RuntimeError(f"{operation} has no backward, and a tensor requires grad; use torch.no_grad()")
+                raise RuntimeError(f"{operation} has no backward, but a tensor requires grad; call it under torch.no_grad()")
 
 
 def places(operation: str, out: torch.Tensor | Sequence[torch.Tensor], count: int) -> tuple[torch.Tensor, ...]:
-    """`out=` as a tuple with a place for each result."""
+    """`out=` as a tuple with one tensor per output."""
     given = (out,) if isinstance(out, torch.Tensor) else tuple(out)
     if len(given) != count:
-        raise ValueError(f"{operation} writes {count} tensors, and out has {len(given)}")
+        raise ValueError(f"{operation} has {count} outputs, but out has {len(given)} tensors")
     return given

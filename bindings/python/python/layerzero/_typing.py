@@ -1,4 +1,4 @@
-"""Types that stubs use; nothing here is needed at run time."""
+"""Types for stubs; not needed at run time."""
 
 from typing import Any, Protocol
 

@@ -1,4 +1,4 @@
-"""Does something as soon as a program imports a package, without importing it: what torch must know of us waits for torch."""
+"""Import hooks: runs actions once a program imports a package, without importing it. Registration with torch waits for torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 class _Watch:
-    """Stands first among the finders, finds nothing itself, and has a module that is waited for followed by its action."""
+    """A meta-path finder that finds nothing itself, and runs an action after a watched module is loaded."""
 
     def __init__(self) -> None:
         self.actions: dict[str, Callable[[], None]] = {}
@@ -44,7 +44,7 @@ _WATCH = _Watch()
 
 
 def when_imported(name: str, action: Callable[[], None]) -> None:
-    """Acts now if the module is there already, else when it comes."""
+    """Runs the action now if the module is loaded, else after it is imported."""
     module = sys.modules.get(name)
     if module is not None and not getattr(module.__spec__, "_initializing", False):
         _act(name, action)
@@ -58,8 +58,8 @@ def _act(name: str, action: Callable[[], None]) -> None:
     try:
         action()
     except Exception as error:
-        # Somebody else's import must not fail for what we could not do.
-        print(f"layerzero: {name} is used without us: {type(error).__name__}: {error}", file=sys.stderr)
+        # The program's import must not fail because of an error here.
+        print(f"layerzero: the integration with {name} failed and is disabled: {type(error).__name__}: {error}", file=sys.stderr)
 
 
 def _define() -> None:
@@ -82,9 +82,9 @@ def _tokenize() -> None:
 
 
 def install() -> None:
-    """Waits for what concerns us."""
+    """Installs the import hooks."""
     if os.environ.get("LAYERZERO_TOKENIZERS", "0") not in ("", "0"):
-        # The module with the class of fast tokenizers: while the package itself is imported, it is not there yet.
+        # The module that defines fast tokenizers; the package itself is imported before it.
         when_imported("transformers.tokenization_utils_tokenizers", _tokenize)
     when_imported("torch", _define)
     when_imported("torch._dynamo", _substitute)

@@ -1,8 +1,8 @@
-"""Kernels in a process of their own.
+"""The worker process that runs isolated kernels.
 
-``python -m layerzero._worker SOURCE...`` is that process. A host starts it for backends that ``backend_isolation`` puts
-there; a source is a module that registers kernels when it is imported, as in the host, or ``backend:NAME`` for a backend
-that is installed. Tensors lie in memory that both processes see, so none is copied on the way to a kernel.
+A host starts ``python -m layerzero._worker SOURCE...`` for backends that ``backend_isolation`` isolates. A
+source is a module that registers kernels when it is imported, as in the host, or ``backend:NAME`` for an
+installed backend. Tensors are in memory shared by both processes, so none is copied on the way to a kernel.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from typing import Any
 from layerzero import _native
 
 
-_Described = tuple[memoryview, str, tuple[int, ...], tuple[int, ...], int]
+_Description = tuple[memoryview, str, tuple[int, ...], tuple[int, ...], int]
 
 
-def _torch_tensor(described: _Described) -> Any:
+def _torch_tensor(description: _Description) -> Any:
     import torch
 
-    memory, name, shape, strides, first = described
+    memory, name, shape, strides, first = description
     dtype = getattr(torch, name)
     if memory.nbytes == 0:
         return torch.empty(shape, dtype=dtype)
     return torch.frombuffer(memory, dtype=dtype).as_strided(shape, strides, first)
 
 
-def _numpy_array(described: _Described) -> Any:
+def _numpy_array(description: _Description) -> Any:
     import numpy
     from numpy.lib.stride_tricks import as_strided
 
-    memory, name, shape, strides, first = described
+    memory, name, shape, strides, first = description
     if not hasattr(numpy, name) and name != "bool":
-        import ml_dtypes  # the dtypes that numpy does not have itself
+        import ml_dtypes  # dtypes that numpy lacks
 
         dtype = numpy.dtype(getattr(ml_dtypes, name))
     else:
@@ -49,37 +49,37 @@ def _invoke(
     function: Callable[..., Any],
     inputs: Sequence[Any],
     params: dict[str, Any],
-    places: Sequence[_Described | None],
-    wanted: Sequence[str | None],
+    out: Sequence[_Description | None],
+    output_names: Sequence[str | None],
     takes_out: bool,
 ) -> list[Any]:
-    """Calls a kernel with torch's tensors where torch was imported, otherwise numpy's, and copies its results, once they were
-    checked, into the places. `wanted` names the outputs that the call has."""
+    """Calls a kernel with torch tensors if torch is imported, otherwise with numpy arrays, and copies its
+    checked results into `out`. `output_names` names the outputs that the call produces."""
     make = _torch_tensor if "torch" in sys.modules else _numpy_array
     arguments = [make(one) if isinstance(one, tuple) else one for one in inputs]
-    targets = [None if place is None else make(place) for place in places]
-    asked = [(at, name) for at, name in enumerate(wanted) if name is not None]
-    if takes_out and all(targets[at] is not None for at, _ in asked):
-        out = [targets[at] for at, _ in asked]
-        function(*arguments, **params, out=out[0] if len(out) == 1 else tuple(out))
+    targets = [None if one is None else make(one) for one in out]
+    produced = [(at, name) for at, name in enumerate(output_names) if name is not None]
+    if takes_out and all(targets[at] is not None for at, _ in produced):
+        outputs = [targets[at] for at, _ in produced]
+        function(*arguments, **params, out=outputs[0] if len(outputs) == 1 else tuple(outputs))
         return []
     result = function(*arguments, **params)
     results = list(result) if isinstance(result, tuple) else [result]
-    if asked and len(results) != len(asked):
-        names = ", ".join(name for _, name in asked)
-        raise TypeError(f"requires {len(asked)} results of the kernel ({names}), found {len(results)}")
-    made: list[Any] = [None] * len(targets)
-    for (at, name), one in zip(asked, results, strict=False):
+    if produced and len(results) != len(produced):
+        names = ", ".join(name for _, name in produced)
+        raise TypeError(f"requires {len(produced)} results of the kernel ({names}), found {len(results)}")
+    returned: list[Any] = [None] * len(targets)
+    for (at, name), one in zip(produced, results, strict=False):
         target = targets[at]
         if target is None:
-            made[at] = one
+            returned[at] = one
             continue
         _native.check_result(name, one, target)
         if hasattr(target, "copy_"):
             target.copy_(one)
         else:
             target[...] = one
-    return made
+    return returned
 
 
 def _load(source: str) -> None:
@@ -99,7 +99,7 @@ def _load(source: str) -> None:
 
 
 def main(sources: Sequence[str]) -> None:
-    """Serves the kernels of the sources until the host is gone."""
+    """Serves the kernels of the sources until the host process ends."""
 
     def load() -> None:
         for source in sources:

@@ -1,4 +1,4 @@
-"""The command line: ``lz``. Every command prints tables for people, or one JSON document with ``--json``."""
+"""The command line ``lz``. Every command prints tables, or one JSON document with ``--json``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from layerzero._report import Report, table
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; what goes wrong is told on the error stream, and the result is not 0."""
+    """Runs a command. Errors are printed to stderr, and the exit code is not 0."""
     parser = _parser()
     options = parser.parse_args(arguments)
     try:
@@ -36,8 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps({"text": result}) if options.json else result)
     elif result is not None:
         print(json.dumps(result.to_dict(), indent=2, default=str) if options.json else result)
-        # What a command was asked for and did not reach: `ready` that is not ready, measurements that were not kept, models
-        # that give other results.
+        # A goal that was not reached is a failure: `ready` but not ready, measurements that were not stored,
+        # models whose outputs differ.
         if any(result.to_dict().get(goal) is False for goal in ("ready", "kept", "equal")):
             return 1
     return 0
@@ -61,67 +61,67 @@ def _parser() -> argparse.ArgumentParser:
     one = add(
         "doctor",
         lambda options: lz.doctor(probe=options.probe),
-        "what this machine has, and what to do about what it lacks",
+        "report devices, libraries and backends of this machine, and how to fix problems",
     )
-    one.add_argument("--probe", action="store_true", help="try again which libraries can be imported")
-    one = add("ready", _ready, "whether calls can be served; fails if not")
-    one.add_argument("--platform", action="append", help="judge this platform (cpu, cuda, …) instead of the host; may be repeated")
-    one = add("health", _health, "the circuits that have failures to remember; reset forgets them")
+    one.add_argument("--probe", action="store_true", help="check again which libraries can be imported")
+    one = add("ready", _ready, "check whether calls can be served; exit code 1 if not")
+    one.add_argument("--platform", action="append", help="check this platform (cpu, cuda, …) instead of the host; may be repeated")
+    one = add("health", _health, "show circuit breakers with recorded failures, or reset them")
     one.add_argument("action", choices=("show", "reset"))
-    one.add_argument("kernel", nargs="?", help="a kernel or backend; all if none is named")
-    one = add("ops", _ops, "the operations, or one of them in full")
+    one.add_argument("kernel", nargs="?", help="a kernel or backend; default: all")
+    one = add("ops", _ops, "list operations, or show the documentation of one")
     one.add_argument("operation", nargs="?")
-    one = add("kernels", _kernels, "the kernels")
+    one = add("kernels", _kernels, "list kernels")
     one.add_argument("operation", nargs="?")
     one.add_argument("--backend")
-    one = add("explain", _explain, "why a kernel would run a call")
+    one = add("explain", _explain, "explain which kernel is selected for a call, and why")
     one.add_argument("operation")
     one.add_argument(
         "arguments", nargs="*", metavar="NAME=VALUE", help="a tensor as x=f32[4,64], a param as eps=1e-5"
     )
-    one = add("config", _config, "every setting and where it comes from")
-    one.add_argument("--file", help="as if this file were loaded")
-    one = add("bench", _bench, "how long a call takes with each kernel that can run it; `gpu` for a whole table on this machine's GPU")
+    one = add("config", _config, "list every setting and its source")
+    one.add_argument("--file", help="load this policy file first")
+    one = add("bench", _bench, "measure the latency of a call with each kernel that can run it; `gpu` measures many shapes on this machine's GPU")
     one.add_argument("operation", help="an operation, or gpu")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
-    one.add_argument("--seconds", type=float, default=0.2, help="how long each kernel is measured")
-    one.add_argument("--output", help="with gpu: a file that is written after each shape")
-    one.add_argument("--limit", type=float, default=1e9, help="with gpu: seconds after which no further shape is begun")
-    one = add("tune", _tune, "measure every kernel that could run a call, and keep what was found")
+    one.add_argument("--seconds", type=float, default=0.2, help="measuring time per kernel (default: 0.2)")
+    one.add_argument("--output", help="with gpu: results file, written after each shape")
+    one.add_argument("--limit", type=float, default=1e9, help="with gpu: start no further shape after this many seconds")
+    one = add("tune", _tune, "measure every kernel that can run a call, and store the measurements")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
-    one.add_argument("--samples", type=int, default=20, help="the most samples of each kernel")
-    one = add("solve", _solve, "decide beforehand, and write a dispatch table")
-    one.add_argument("operation", nargs="*", help="whose workloads are decided; all if none is named")
+    one.add_argument("--samples", type=int, default=20, help="maximum number of samples per kernel (default: 20)")
+    one = add("solve", _solve, "select kernels ahead of time and write a dispatch table")
+    one.add_argument("operation", nargs="*", help="operations whose workloads are solved; default: all")
     one.add_argument("--output", "-o", default="dispatch.json")
-    one.add_argument("--model", default="any", help="whose table it is")
-    one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="sizes of an axis")
+    one.add_argument("--model", default="any", help="model id stored in the table")
+    one.add_argument("--range", action="append", default=[], metavar="AXIS=FIRST:LAST", help="range of sizes of an axis; may be repeated")
     one = add("freeze", _freeze, "write the decision for a call to a lockfile")
     one.add_argument("operation")
     one.add_argument("arguments", nargs="*", metavar="NAME=VALUE")
     one.add_argument("--output", "-o", default="layerzero.lock")
-    one = add("perfdb", _perfdb, "the measurements that are kept")
+    one = add("perfdb", _perfdb, "show, export, import or delete stored measurements")
     one.add_argument("action", choices=("show", "export", "import", "prune"))
-    one.add_argument("file", nargs="?", help="for export and import")
+    one.add_argument("file", nargs="?", help="file to export to or import from")
     one.add_argument("--operation")
     one.add_argument("--kernel")
     one = add(
         "check-transformers",
         _check_transformers,
-        "whether the architectures of Transformers give the same with layerzero; fails if one does not",
+        "check that Transformers architectures give the same outputs with layerzero; exit code 1 if one does not",
     )
-    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="architectures as in llama; all if none is named")
-    one = add("new-op", _new_op, "start an operation: a schema that lz.register_operation reads")
-    one.add_argument("name", help="dotted, as in activation.square")
-    one.add_argument("--folder", default=".", help="where the file goes")
-    one = add("completion", lambda options: _completion(parser, options.shell), "a script that completes commands")
+    one.add_argument("--only", nargs="+", default=[], metavar="NAME", help="architectures to check, such as llama; default: all")
+    one = add("new-op", _new_op, "create a schema for a new operation, to be loaded with lz.register_operation")
+    one.add_argument("name", help="dotted name, such as activation.square")
+    one.add_argument("--folder", default=".", help="folder of the new file")
+    one = add("completion", lambda options: _completion(parser, options.shell), "print a shell completion script")
     one.add_argument("shell", choices=("bash", "zsh", "fish"))
     return parser
 
 
 def _ready(options: argparse.Namespace) -> Report:
     if set(options.platform or ()) - {"cpu"}:
-        # Kernels for other devices come with the library whose tensors they take.
+        # Device backends are loaded when torch is imported.
         with contextlib.suppress(ImportError):
             import torch  # noqa: F401
     return lz.readiness_check(options.platform)
@@ -130,7 +130,7 @@ def _ready(options: argparse.Namespace) -> Report:
 def _health(options: argparse.Namespace) -> Report:
     circuits = [one for one in lz.list_circuits() if options.kernel in (None, one["name"])]
     if options.kernel and not circuits and options.kernel not in _names():
-        raise ValueError(f"there is no kernel or backend {options.kernel}, here or in the database")
+        raise ValueError(f"unknown kernel or backend {options.kernel!r}: it is neither registered nor has a stored circuit; `lz kernels` lists all kernels")
     if options.action == "reset":
         count = lz.reset_kernel(options.kernel)
         return Report((table("reset", ("circuits",), [(count,)]),), {"circuits": count})
@@ -159,13 +159,13 @@ def _names() -> set[str]:
 def _ops(options: argparse.Namespace) -> Report:
     if options.operation:
         if options.operation not in lz.list_operations():
-            lz.list_kernels(options.operation)  # Says what the nearest name is.
+            lz.list_kernels(options.operation)  # Raises with the nearest name.
         function = getattr(lz.ops, options.operation.replace(".", "_"))
         text = function.__doc__ or ""
         kernels = lz.list_kernels(options.operation)
         rows = [(kernel["id"], kernel["backend"], kernel["platform"], kernel["priority"]) for kernel in kernels]
         tables = (
-            table(options.operation, ("what it is",), [(line,) for line in text.splitlines()]),
+            table(options.operation, ("documentation",), [(line,) for line in text.splitlines()]),
             table("kernels", ("kernel", "backend", "platform", "priority"), rows),
         )
         return Report(tables, {"operation": options.operation, "doc": text, "kernels": kernels})
@@ -211,12 +211,12 @@ _SHORT = {
 
 
 def _arguments(texts: Sequence[str]) -> dict[str, Any]:
-    """Arguments as typed: `x=f32[4,64]` is a tensor, anything else a param."""
+    """Parses command-line arguments: `x=f32[4,64]` is a tensor, anything else a param."""
     values: dict[str, Any] = {}
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals:
-            raise ValueError(f"{text!r} is not NAME=VALUE")
+            raise ValueError(f"expected NAME=VALUE, got {text!r}; for example x=f32[4,64] or eps=1e-5")
         match = _TENSOR.match(value)
         if match:
             shape = tuple(int(size) for size in match[2].split(",") if size.strip())
@@ -295,7 +295,7 @@ def _solve(options: argparse.Namespace) -> Report:
         axis, _, sizes = text.partition("=")
         first, colon, last = sizes.partition(":")
         if not (axis and first.isdigit() and (not colon or last.isdigit())):
-            raise ValueError(f"{text!r} is not AXIS=FIRST:LAST")
+            raise ValueError(f"expected AXIS=FIRST:LAST, got {text!r}; for example seq_k=1:4096")
         ranges[axis] = (int(first), int(last or first))
     operations = options.operation or lz.list_operations()
     report = lz.solve(operations=operations, path=options.output, model=options.model, ranges=ranges)
@@ -311,7 +311,7 @@ def _freeze(options: argparse.Namespace) -> Report:
 
 def _perfdb(options: argparse.Namespace) -> Report:
     if options.action in ("export", "import") and not options.file:
-        raise ValueError(f"lz perfdb {options.action} needs a file")
+        raise ValueError(f"missing file: lz perfdb {options.action} FILE")
     if options.action == "show":
         columns = ("kernel", "operation", "dtypes", "median_ns", "p95_ns", "samples", "valid")
         found = _native.perfdb_show(options.operation, options.kernel)
@@ -329,7 +329,7 @@ def _perfdb(options: argparse.Namespace) -> Report:
 def _check_transformers(options: argparse.Namespace) -> Report:
     import os
 
-    # Random weights need no network.
+    # Random weights are used, so no network access is needed.
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import torch
 
@@ -346,7 +346,7 @@ def _check_transformers(options: argparse.Namespace) -> Report:
 def _new_op(options: argparse.Namespace) -> Report:
     path = Path(options.folder) / (options.name.replace(".", "_") + ".yaml")
     if path.exists():
-        raise FileExistsError(f"{path} is there already")
+        raise FileExistsError(f"{path} already exists")
     text = _native.operation_template(options.name)
     lz.register_operation(text)
     path.write_text(text, encoding="utf-8")
@@ -360,7 +360,7 @@ def _new_op(options: argparse.Namespace) -> Report:
 
 
 def _completion(parser: argparse.ArgumentParser, shell: str) -> str:
-    """A completion script, made from the parser so that the two cannot differ."""
+    """A completion script, generated from the parser."""
     action = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
     commands = " ".join(action.choices)
     words = {name: " ".join(_words(sub)) for name, sub in action.choices.items()}
@@ -382,7 +382,7 @@ complete -o default -F _lz lz"""
 
 
 def _words(command: argparse.ArgumentParser) -> Iterator[str]:
-    """What may follow a command: its flags, what they and its arguments choose from, and operations where one is named."""
+    """Completions of a command: its flags, their choices, the choices of its arguments, and operation names where one is expected."""
     for action in command._actions:
         yield from action.option_strings
         yield from action.choices or ()

@@ -1,7 +1,9 @@
-"""Several ranks that must decide alike: comparing decisions, taking over those of one rank, publishing digests.
+"""Ranks that must select the same kernels: comparing decisions, adopting those of one rank, publishing
+digests.
 
-Selection never talks to other ranks: ranks select different numbers of times, and a collective inside of it would wait for ever.
-Agreement is asked for, by all ranks at the same place of the program, on a group of its own:
+Selection never communicates with other ranks: ranks select different numbers of times, and a collective
+inside selection would deadlock. Ranks compare explicitly, all at the same point of the program, on a
+separate process group:
 
     lz.distributed.record()          # from the beginning
     ...                              # warm-up
@@ -26,26 +28,26 @@ from layerzero._control import lock
 
 
 class Disagreement(NamedTuple):
-    """One call that ranks decided differently."""
+    """One call for which ranks selected different kernels."""
 
     operation: str
     context: str
-    # What each rank that met the call decided.
+    # The kernel of each rank that made the call.
     kernels: dict[int, str]
 
 
 class Agreement(NamedTuple):
-    """What a comparison found."""
+    """The result of a comparison."""
 
     agrees: bool
     digest: str
     disagreements: tuple[Disagreement, ...]
-    # Operations that were locked to settle them, with the kernel.
+    # Operations that were locked to resolve disagreements, with the kernel.
     locked: dict[str, str]
 
 
 class DisagreementError(_native.LayerZeroError):
-    """Ranks decided differently, or one of them did not answer."""
+    """Ranks selected different kernels, or a rank did not respond."""
 
     disagreements: tuple[Disagreement, ...] = ()
 
@@ -54,38 +56,39 @@ _GROUPS: dict[tuple[int, float], Any] = {}
 
 
 def record() -> None:
-    """Begins to record decisions, which is what is compared."""
+    """Starts recording decisions, which are what is compared."""
     _native.record_decisions(True)
 
 
 def digest() -> str:
-    """The digest of what this rank decided so far, and with which version."""
+    """The digest of this rank's recorded decisions and of LayerZero's version."""
     text = f"{_native.__version__} {_native.decision_digest()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _group(timeout: float) -> Any:
-    """A group for comparing alone, so that it can neither delay nor be mixed up with the program's own collectives."""
+    """A separate process group, so that comparisons neither delay the program's collectives nor mix with them."""
     key = (id(dist.group.WORLD), timeout)
     if key not in _GROUPS:
         _GROUPS[key] = dist.new_group(backend="gloo", timeout=timedelta(seconds=timeout))
     return _GROUPS[key]
 
 
-def _together(timeout: float, act: Callable[[Any], Any]) -> Any:
+def _collective(timeout: float, act: Callable[[Any], Any]) -> Any:
     try:
         return act(_group(timeout))
     except RuntimeError as error:
-        raise DisagreementError(f"not every rank answered within {timeout:g} s: {error}") from error
+        raise DisagreementError(f"not every rank responded within {timeout:g} s; every rank must make this call: {error}") from error
 
 
 def verify(
     on_mismatch: Literal["error", "fallback", "best_effort"] = "error", *, timeout: float = 30.0
 ) -> Agreement:
-    """Compares what all ranks decided; every rank must call it. Calls that only some ranks met are no disagreement.
+    """Compares the decisions of all ranks; every rank must call it. Calls that only some ranks made are no disagreement.
 
-    Where they differ, ``error`` raises `DisagreementError` on every rank, ``fallback`` has all ranks use the kernel of the lowest
-    rank that met the call, or the reference where one of them lacks it, and ``best_effort`` warns.
+    If they differ, ``error`` raises `DisagreementError` on every rank, ``fallback`` has all ranks use the
+    kernel of the lowest rank that made the call, or the reference kernel if a rank lacks it, and
+    ``best_effort`` warns.
     """
     mine = digest()
     words = torch.tensor(struct.unpack("<4q", bytes.fromhex(mine)), dtype=torch.int64)
@@ -96,7 +99,7 @@ def verify(
         dist.all_reduce(high, dist.ReduceOp.MAX, group=group)
         return torch.equal(low, high)
 
-    if _together(timeout, compare):
+    if _collective(timeout, compare):
         return Agreement(True, mine, (), {})
     every = _gather(timeout)
     found = _differences(every)
@@ -112,19 +115,21 @@ def verify(
 
 
 def adopt(rank: int = 0, *, timeout: float = 30.0) -> dict[str, str]:
-    """Has every rank use what one rank decided: its kernels are locked, operation by operation. Gives what was locked.
+    """Has every rank use the decisions of one rank: its kernels are locked, operation by operation. Returns
+    what was locked.
 
-    An operation for which that rank used several kernels stays as it is: which one a call gets depends on its sizes.
+    An operation for which that rank used several kernels is not locked: the kernel of a call depends on its
+    sizes.
     """
     every = _gather(timeout)
     chosen: dict[str, set[str]] = {}
     for (operation, _), kernel in every[rank]["decisions"].items():
         chosen.setdefault(operation, set()).add(kernel.split(" ")[0])
-    have = set.intersection(*(set(one["kernels"]) for one in every))
+    common = set.intersection(*(set(one["kernels"]) for one in every))
     locked = {}
     for operation, kernels in sorted(chosen.items()):
         kernel = next(iter(kernels))
-        if len(kernels) == 1 and kernel in have:
+        if len(kernels) == 1 and kernel in common:
             lock(operation, kernel)
             locked[operation] = kernel
     return locked
@@ -136,34 +141,34 @@ def _gather(timeout: float) -> list[dict[str, Any]]:
         "kernels": [kernel["id"] for kernel in _native.kernels()],
     }
     every: list[Any] = [None] * dist.get_world_size()
-    _together(timeout, lambda group: dist.all_gather_object(every, ours, group=group))
+    _collective(timeout, lambda group: dist.all_gather_object(every, ours, group=group))
     return every
 
 
 def decisions() -> dict[tuple[str, str], str]:
-    """What this rank decided: operation and call → kernel and its version."""
+    """This rank's recorded decisions: operation and context → kernel and its version."""
     recorded = _native.recorded_decisions()
     return {(operation, context): f"{kernel} {version}" for operation, context, kernel, version in recorded}
 
 
 def _differences(every: list[dict[str, Any]]) -> tuple[Disagreement, ...]:
-    met: dict[tuple[str, str], dict[int, str]] = {}
+    by_call: dict[tuple[str, str], dict[int, str]] = {}
     for rank, one in enumerate(every):
         for call, kernel in one["decisions"].items():
-            met.setdefault(call, {})[rank] = kernel
+            by_call.setdefault(call, {})[rank] = kernel
     return tuple(
         Disagreement(operation, context, kernels)
-        for (operation, context), kernels in sorted(met.items())
+        for (operation, context), kernels in sorted(by_call.items())
         if len(set(kernels.values())) > 1
     )
 
 
 def _settle(found: tuple[Disagreement, ...], every: list[dict[str, Any]]) -> dict[str, str]:
-    have = set.intersection(*(set(one["kernels"]) for one in every))
+    common = set.intersection(*(set(one["kernels"]) for one in every))
     locked = {}
     for one in found:
         kernel = one.kernels[min(one.kernels)].split(" ")[0]
-        kernel = kernel if kernel in have else f"reference.{one.operation}"
+        kernel = kernel if kernel in common else f"reference.{one.operation}"
         if one.operation not in locked:
             lock(one.operation, kernel)
             locked[one.operation] = kernel
@@ -176,13 +181,13 @@ def _refusal(found: tuple[Disagreement, ...]) -> DisagreementError:
         + ", ".join(f"rank {rank} {kernel}" for rank, kernel in sorted(one.kernels.items()))
         for one in found
     ]
-    error = DisagreementError("ranks decided differently\n  " + "\n  ".join(lines))
+    error = DisagreementError("ranks selected different kernels\n  " + "\n  ".join(lines))
     error.disagreements = found
     return error
 
 
 class Watch:
-    """Publishes this rank's digest through a store now and then, and reads the others'. No rank waits for another."""
+    """Publishes this rank's digest through a store at an interval, and reads those of other ranks. No rank waits for another."""
 
     def __init__(self, store: Any, rank: int, world_size: int, seconds: float = 10.0) -> None:
         self._store, self._rank, self._world_size, self._seconds = store, rank, world_size, seconds
@@ -216,5 +221,5 @@ class Watch:
             try:
                 self.publish()
             except RuntimeError:
-                # The store went away with the rank that held it; there is nobody to tell.
+                # The store ended with the rank that hosts it; nothing can be published any more.
                 return

@@ -1,5 +1,5 @@
-"""Every operation of the catalogue as a function; `ops.pyi` has their types. Operations that a program registers come in
-here as well."""
+"""Every operation of the catalogue as a function; `ops.pyi` has their types. Operations registered by a
+program are added here."""
 
 from layerzero._native import ops as _ops
 

@@ -1,4 +1,4 @@
-//! Plain memory through the buffer protocol: memoryviews, `array.array`, bytes. What a machine without numpy has.
+//! Memory through the buffer protocol: memoryviews, `array.array`, bytes. Works without numpy.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -12,7 +12,7 @@ use pyo3::types::{PyByteArray, PyTuple};
 
 use super::{Hold, Kind, Owner, Problem, describe_bytes, unsupported};
 
-/// Borrows memory of an object of this kind.
+/// Borrows the memory of an object through the buffer protocol.
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     kind: Kind,
@@ -29,19 +29,21 @@ pub fn read(
     let (data, rank, size) = (buffer.buf.cast::<u8>(), buffer.ndim.max(0) as usize, buffer.itemsize as usize);
     let (shape, strides, format) = (buffer.shape, buffer.strides, buffer.format);
     (hold.read_only, hold.kind) = (buffer.readonly != 0, kind);
-    // From here on dropping the hold gives the buffer back.
+    // From here on dropping the hold releases the buffer.
     hold.owner = Owner::Buffer(buffer);
     let format = if format.is_null() {
         "B".to_owned()
     } else {
-        // SAFETY: the exporter gives a terminated string that lives as long as the buffer.
+        // SAFETY: the exporter provides a null-terminated string that lives as long as the buffer.
         unsafe { CStr::from_ptr(format) }.to_string_lossy().into_owned()
     };
     // SAFETY: as below.
     if !shape.is_null() && (0..rank).any(|position| unsafe { *shape.add(position) } == 0) {
-        // No buffer of Python's own can hold an empty result.
+        // No Python buffer can represent an empty output.
         return Err(Reason::new(ReasonCode::ZeroSize)
-            .required("a buffer with at least one element, or an empty tensor of numpy or torch".to_owned())
+            .required(
+                "a buffer with at least one element, or an empty numpy array or torch tensor".to_owned(),
+            )
             .found("an empty buffer".to_owned())
             .into());
     }
@@ -68,9 +70,9 @@ fn dtype(format: &str, size: usize) -> Result<DType, Problem> {
     })
 }
 
-/// A memoryview of new memory.
+/// Allocates an output as a memoryview.
 pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<Bound<'py, PyAny>> {
-    let letter = match dtype {
+    let format = match dtype {
         DType::F64 => "d",
         DType::F32 => "f",
         DType::F16 => "e",
@@ -87,5 +89,5 @@ pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<Bo
     let bytes = sizes.product().unwrap_or(0).max(0) as usize * dtype.size();
     let memory = PyByteArray::new_with(py, bytes, |_| Ok(()))?;
     let view = py.import("builtins")?.getattr("memoryview")?.call1((memory,))?;
-    view.call_method1("cast", (letter, PyTuple::new(py, sizes.iter())?))
+    view.call_method1("cast", (format, PyTuple::new(py, sizes.iter())?))
 }

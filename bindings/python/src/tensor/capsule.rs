@@ -1,4 +1,4 @@
-//! Anything with `__dlpack__`.
+//! Tensors of any library through DLPack capsules (`__dlpack__`).
 
 use lz_core::device::Platform;
 use lz_core::tensor::{Dims, MAX_RANK, Place};
@@ -12,7 +12,7 @@ use pyo3::types::{PyCapsule, PyDict, PyTuple};
 use super::layout::{DLDataType, DLManagedTensor, DLManagedTensorVersioned, DLTensor, FLAG_READ_ONLY};
 use super::{Hold, Kind, Owner, Problem, too_many_dimensions, unsupported};
 
-/// Borrows through a capsule, from a library of this kind.
+/// Borrows a tensor through a DLPack capsule.
 pub fn read(
     object: Borrowed<'_, '_, PyAny>,
     kind: Kind,
@@ -24,19 +24,19 @@ pub fn read(
     keywords.set_item("max_version", PyTuple::new(py, [1, 0])?)?;
     let capsule = match object.call_method("__dlpack__", (), Some(&keywords)) {
         Ok(capsule) => capsule,
-        // Exporters from before version 1.0 do not know the keyword.
+        // Exporters before DLPack 1.0 do not accept the keyword.
         Err(error) if error.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
-        Err(error) => return Err(refused(py, error)),
+        Err(error) => return Err(export_refused(py, error)),
     };
     let capsule = capsule.cast::<PyCapsule>().map_err(PyErr::from)?;
-    // SAFETY: the capsule is checked for its name, its pointer is of the type that the name promises, and renaming it takes
-    // over the duty to call the deleter.
+    // SAFETY: the capsule's name is checked, its pointer has the type that the name promises, and renaming it
+    // transfers the duty to call the deleter.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor_versioned".as_ptr()) != 0 {
             let pointer = ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor_versioned".as_ptr());
             let tensor = pointer.cast::<DLManagedTensorVersioned>();
             if (*tensor).version.major > 1 {
-                return Err(unsupported("DLPack of a later major version"));
+                return Err(unsupported("DLPack with a major version above 1"));
             }
             describe(&(*tensor).dl_tensor, view)?;
             (hold.kind, hold.read_only) = (kind, (*tensor).flags & FLAG_READ_ONLY != 0);
@@ -45,7 +45,7 @@ pub fn read(
             return Ok(());
         }
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), c"dltensor".as_ptr()) == 0 {
-            return Err(unsupported("a capsule that is not a tensor"));
+            return Err(unsupported("a DLPack capsule without a tensor"));
         }
         let tensor =
             ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dltensor".as_ptr()).cast::<DLManagedTensor>();
@@ -57,13 +57,13 @@ pub fn read(
     }
 }
 
-/// An exporter that says no says why; that becomes our reason. Other exceptions stay what they are.
-pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
+/// Converts an exporter's `BufferError` to a reason. Other exceptions are passed on.
+pub fn export_refused(py: Python<'_>, error: PyErr) -> Problem {
     if !error.is_instance_of::<PyBufferError>(py) {
         return Problem::Python(error);
     }
     Reason::new(ReasonCode::ArgumentKind)
-        .required("memory that DLPack can describe".to_owned())
+        .required("memory that DLPack can export".to_owned())
         .found(error.value(py).to_string())
         .into()
 }
@@ -71,7 +71,7 @@ pub fn refused(py: Python<'_>, error: PyErr) -> Problem {
 /// Describes a tensor in an empty view.
 ///
 /// # Safety
-/// The tensor comes from an exporter that keeps DLPack's rules.
+/// The tensor comes from an exporter that conforms to DLPack.
 #[inline]
 pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(), Problem> {
     let rank = tensor.ndim as usize;
@@ -90,7 +90,8 @@ pub unsafe fn describe(tensor: &DLTensor, view: &mut TensorView<'_>) -> Result<(
         if platform == Platform::Cpu { 0 } else { u16::try_from(tensor.device.device_id).unwrap_or(0) };
     let data = tensor.data.cast::<u8>().wrapping_add(tensor.byte_offset as usize);
     let what = (dtype, Place { platform, index });
-    // SAFETY: DLPack promises `ndim` sizes, and as many strides where there are any; the rest is promised by the caller.
+    // SAFETY: DLPack guarantees `ndim` sizes, and as many strides if there are any; the rest is promised by
+    // the caller.
     unsafe {
         if tensor.strides.is_null() {
             let shape = if rank == 0 { &[] } else { std::slice::from_raw_parts(tensor.shape, rank) };

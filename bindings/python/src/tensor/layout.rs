@@ -1,14 +1,14 @@
-//! The DLPack structures as the specification lays them out. Only layout here, no behaviour.
+//! The DLPack structures, as in the specification. No behavior here.
 
 use std::ffi::c_void;
 
-/// Where memory is.
+/// A device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DLDevice {
     /// 1 is the CPU, 2 CUDA, 3 pinned host memory, 10 ROCm, 13 CUDA managed.
     pub device_type: i32,
-    /// Number of the device.
+    /// Device index.
     pub device_id: i32,
 }
 
@@ -16,9 +16,9 @@ pub struct DLDevice {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DLDataType {
-    /// Kind of number.
+    /// Type code: integer, float, …
     pub code: u8,
-    /// Bits of one lane.
+    /// Bits per lane.
     pub bits: u8,
     /// Lanes.
     pub lanes: u16,
@@ -27,9 +27,9 @@ pub struct DLDataType {
 /// A borrowed tensor.
 #[repr(C)]
 pub struct DLTensor {
-    /// Start of the allocation.
+    /// Start of the memory.
     pub data: *mut c_void,
-    /// Where it is.
+    /// Device of the memory.
     pub device: DLDevice,
     /// Number of dimensions.
     pub ndim: i32,
@@ -37,14 +37,14 @@ pub struct DLTensor {
     pub dtype: DLDataType,
     /// Sizes.
     pub shape: *mut i64,
-    /// Strides in elements; null for dense row-major.
+    /// Strides in elements; null means contiguous.
     pub strides: *mut i64,
     /// Bytes from `data` to the first element.
     pub byte_offset: u64,
 }
 
 impl DLTensor {
-    /// To be filled.
+    /// Zeroed, to be filled by an exporter.
     pub const EMPTY: DLTensor = DLTensor {
         data: std::ptr::null_mut(),
         device: DLDevice { device_type: 0, device_id: 0 },
@@ -56,7 +56,7 @@ impl DLTensor {
     };
 }
 
-/// The function that fills one from an object, which must outlive it.
+/// Fills a tensor from a Python object, which must outlive it.
 pub type Borrow = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> std::ffi::c_int;
 
 /// A tensor with its owner, before version 1.0.
@@ -64,18 +64,18 @@ pub type Borrow = unsafe extern "C" fn(*mut c_void, *mut DLTensor) -> std::ffi::
 pub struct DLManagedTensor {
     /// The tensor.
     pub dl_tensor: DLTensor,
-    /// The owner's.
+    /// Context of the exporter.
     pub manager_ctx: *mut c_void,
-    /// Gives it back.
+    /// Releases the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensor)>,
 }
 
 /// Version of the structures.
 #[repr(C)]
 pub struct DLPackVersion {
-    /// Changes break.
+    /// Breaking changes.
     pub major: u32,
-    /// Changes add.
+    /// Compatible additions.
     pub minor: u32,
 }
 
@@ -84,9 +84,9 @@ pub struct DLPackVersion {
 pub struct DLManagedTensorVersioned {
     /// Version.
     pub version: DLPackVersion,
-    /// The owner's.
+    /// Context of the exporter.
     pub manager_ctx: *mut c_void,
-    /// Gives it back.
+    /// Releases the tensor.
     pub deleter: Option<unsafe extern "C" fn(*mut DLManagedTensorVersioned)>,
     /// Bit 0: read-only.
     pub flags: u64,
@@ -94,24 +94,25 @@ pub struct DLManagedTensorVersioned {
     pub dl_tensor: DLTensor,
 }
 
-/// The flag of memory that may not be written.
+/// Flag of read-only memory.
 pub const FLAG_READ_ONLY: u64 = 1;
 
-/// The functions of a framework that lends its tensors without a capsule each, from version 1.3 of the specification.
+/// The DLPack exchange API: functions with which a framework exports tensors without a capsule per tensor,
+/// from version 1.3 of the specification.
 #[repr(C)]
 pub struct DLPackExchangeAPI {
     /// Version.
     pub version: DLPackVersion,
     /// The table of an earlier version, or null.
     pub previous: *const DLPackExchangeAPI,
-    /// Allocates; not used here, because its memory cannot be resized.
+    /// The allocator; not used here, because its memory cannot be resized.
     pub allocate: *const c_void,
-    /// An owned tensor from an object.
+    /// Creates an owned tensor from an object.
     pub managed_from_object: *const c_void,
-    /// An object from an owned tensor.
+    /// Creates an object from an owned tensor.
     pub object_from_managed: *const c_void,
-    /// A borrowed tensor from an object, valid while the object is; may be null.
+    /// Borrows the tensor of an object, valid as long as the object; may be null.
     pub borrow: Option<Borrow>,
-    /// The stream that the framework works on.
+    /// The framework's current stream.
     pub stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> std::ffi::c_int>,
 }

@@ -1,5 +1,6 @@
-//! Python objects as tensor views, without copying. Which way an object is read depends on its exact type alone, and the
-//! types that come in every call (`numpy.ndarray`, `torch.Tensor`, `torch.nn.Parameter`) are known by their addresses.
+//! Python objects as tensor views, without copying. The exact type of an object determines how it is read;
+//! the common types (`numpy.ndarray`, `torch.Tensor`, `torch.nn.Parameter`) are recognized by the type's
+//! address.
 
 pub mod buffer;
 mod capsule;
@@ -16,23 +17,23 @@ use pyo3::Borrowed;
 use pyo3::prelude::*;
 
 use layout::{DLManagedTensor, DLManagedTensorVersioned};
-pub use types::{computes_by_dispatch, is_usual};
+pub use types::{implements_torch_dispatch, is_common_tensor};
 
-/// Which library an object belongs to, and so which one allocates results.
+/// The library of an object, which also allocates the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// A numpy array.
     Numpy,
     /// A torch tensor.
     Torch,
-    /// Plain memory: a memoryview, an `array.array`, bytes.
+    /// Memory through the buffer protocol: a memoryview, an `array.array`, bytes.
     Buffer,
     /// Anything else with DLPack.
     Other,
 }
 
 impl Kind {
-    /// What a person calls it.
+    /// The name in messages.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Numpy => "a numpy array",
@@ -43,24 +44,24 @@ impl Kind {
     }
 }
 
-/// What Python lends a tensor with; gives it back when dropped. The tensor itself is described where its view stays, because
-/// it is too large to be handed from function to function in every call.
+/// The borrow of a tensor's memory; released when dropped. The view is kept separately, because it is too
+/// large to be moved from function to function in every call.
 pub struct Hold {
     read_only: bool,
-    /// Which library it belongs to.
+    /// The library of the tensor.
     pub kind: Kind,
     owner: Owner,
 }
 
-/// A tensor that was lent by Python, as one thing, for those that have time.
+/// A borrowed tensor and its view together, for code that is not performance-critical.
 pub struct Import {
     tensor: TensorMut<'static>,
     hold: Hold,
 }
 
-/// Who keeps the memory.
+/// The owner of the memory.
 enum Owner {
-    /// The caller's own object, which its caller holds for the time of the call.
+    /// The caller's object, which the caller holds for the duration of the call.
     Caller,
     Buffer(Box<pyo3::ffi::Py_buffer>),
     DlPack(*mut DLManagedTensor),
@@ -71,16 +72,16 @@ impl Drop for Hold {
     #[inline]
     fn drop(&mut self) {
         if !matches!(self.owner, Owner::Caller) {
-            self.give_back();
+            self.release();
         }
     }
 }
 
-/// Why an object is not a tensor that we can use.
+/// Why an object cannot be used as a tensor.
 pub enum Problem {
-    /// An exception of the object's own.
+    /// An exception raised by the object.
     Python(PyErr),
-    /// A reason; the argument's name is still to come.
+    /// A reason; the argument's name is added later.
     Reason(Box<Reason>),
 }
 
@@ -97,7 +98,7 @@ impl From<Reason> for Problem {
 }
 
 impl Hold {
-    /// Nothing yet.
+    /// No borrow.
     pub const NOTHING: Hold = Hold { read_only: false, kind: Kind::Numpy, owner: Owner::Caller };
 
     /// Borrows an object and describes it in an empty view.
@@ -109,7 +110,7 @@ impl Hold {
     ) -> Result<(), Problem> {
         let ty = types::of(object);
         if types::NUMPY.is(ty) {
-            // SAFETY: its exact type is numpy's array.
+            // SAFETY: its exact type is `numpy.ndarray`.
             return unsafe { numpy::read(object, view, self) };
         }
         if types::TENSOR.is(ty) || types::PARAMETER.is(ty) {
@@ -118,20 +119,21 @@ impl Hold {
         types::read(object, view, self)
     }
 
-    /// Whether it may be written.
+    /// Whether the memory is read-only.
     #[inline]
     pub fn is_read_only(&self) -> bool {
         self.read_only
     }
 
     #[cold]
-    fn give_back(&mut self) {
+    fn release(&mut self) {
         match &mut self.owner {
             Owner::Caller => {}
-            // SAFETY: filled by PyObject_GetBuffer and released once; the interpreter is attached wherever an import is dropped.
+            // SAFETY: filled by PyObject_GetBuffer and released once; the GIL is held wherever a hold is
+            // dropped.
             Owner::Buffer(buffer) => unsafe { pyo3::ffi::PyBuffer_Release(&mut **buffer) },
             Owner::DlPack(tensor) => {
-                // SAFETY: taken out of its capsule, so it is ours to give back, once.
+                // SAFETY: taken out of its capsule, so this is the only owner, which releases it once.
                 unsafe {
                     if let Some(deleter) = (**tensor).deleter {
                         deleter(*tensor);
@@ -154,41 +156,43 @@ impl Import {
     /// Borrows an object.
     pub fn new(object: Borrowed<'_, '_, PyAny>) -> Result<Import, Problem> {
         let mut import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
-        // SAFETY: what is described is the object's own memory; whoever writes asks first whether it may.
+        // SAFETY: the view describes the object's own memory; code that writes checks for read-only tensors
+        // first.
         import.hold.fill(object, unsafe { import.tensor.description() })?;
         Ok(import)
     }
 
-    /// Its view and what holds it, to be filled.
+    /// The view and the hold, to be filled.
     #[inline]
     pub fn parts(&mut self) -> (&mut TensorMut<'static>, &mut Hold) {
         (&mut self.tensor, &mut self.hold)
     }
 
-    /// Nothing yet.
+    /// No tensor.
     pub const EMPTY: Import = Import { tensor: TensorMut::empty(), hold: Hold::NOTHING };
 
-    /// Whether it may be written.
+    /// Whether the memory is read-only.
     pub fn is_read_only(&self) -> bool {
         self.hold.is_read_only()
     }
 
-    /// The same memory as pairs of 4-bit floats, where it is meant so and the library knows only bytes.
+    /// Reinterprets bytes as packed 4-bit floats, for libraries that have only bytes.
     pub fn nibbles(&mut self, packed: bool) {
         if packed {
-            // SAFETY: elements of the same size in the same memory.
+            // SAFETY: the same memory with elements of the same size.
             unsafe { self.tensor.description() }.take_bytes_for_nibbles();
         }
     }
 
-    /// To read.
+    /// The view for reading.
     pub fn view(&self) -> TensorView<'_> {
         self.tensor.as_view()
     }
 
-    /// To write. Whoever calls lends each place once, and holds the import until the call is over.
+    /// The view for writing. The caller uses each tensor once and keeps the import until the call is over.
     pub fn lend<'a>(&self) -> TensorMut<'a> {
-        // SAFETY: read-only memory was refused where it was imported to be written; the rest as the comment above says.
+        // SAFETY: read-only memory was refused when it was imported for writing; the rest is the caller's
+        // duty.
         unsafe { self.tensor.lend() }
     }
 }
@@ -212,7 +216,7 @@ fn unsupported(found: &str) -> Problem {
 /// Describes host memory with strides in bytes.
 ///
 /// # Safety
-/// Both arrays have `rank` entries, and what they describe is the object's memory.
+/// Both arrays have `rank` entries and describe the object's memory.
 #[inline(always)]
 unsafe fn describe_bytes(
     view: &mut TensorView<'_>,
@@ -224,10 +228,10 @@ unsafe fn describe_bytes(
     if rank > MAX_RANK {
         return Err(too_many_dimensions(rank));
     }
-    // Sizes of elements are powers of two.
+    // Element sizes are powers of two.
     let shift = dtype.size().trailing_zeros();
     let rest = Cell::new(0i64);
-    // SAFETY: promised by the caller; `describe` asks for positions below the rank.
+    // SAFETY: promised by the caller; `describe` passes positions below the rank.
     unsafe {
         view.describe(data, rank, (dtype, Place::HOST), |position| {
             let (size, step) = (*shape.add(position) as i64, *strides.add(position) as i64);
@@ -238,7 +242,7 @@ unsafe fn describe_bytes(
     if rest.get() != 0 {
         return Err(Reason::new(ReasonCode::StrideInvalid)
             .required(format!("strides that are multiples of {} bytes", dtype.size()))
-            .found("strides that are not".to_owned())
+            .found("strides that are not multiples of it".to_owned())
             .into());
     }
     Ok(())

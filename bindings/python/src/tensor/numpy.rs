@@ -1,5 +1,6 @@
-//! numpy's arrays, by the struct that its C interface publishes (`PyArrayObject_fields`, and the front of `PyArray_Descr`), in
-//! versions of that interface which have it so. Arrays of another version are read through the buffer protocol.
+//! numpy arrays, read by the struct that numpy's C API publishes (`PyArrayObject_fields`, and the beginning
+//! of `PyArray_Descr`), for C API versions with this layout. Other versions are read through the buffer
+//! protocol.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -30,7 +31,7 @@ struct ArrayObject {
     flags: c_int,
 }
 
-/// The front of `PyArray_Descr`.
+/// The beginning of `PyArray_Descr`.
 #[repr(C)]
 struct Descriptor {
     head: ffi::PyObject,
@@ -70,7 +71,7 @@ unsafe fn dtype_of(array: Borrowed<'_, '_, PyAny>, descriptor: *mut Descriptor) 
     // SAFETY: promised by the caller.
     let descriptor = unsafe { &*descriptor };
     if matches!(descriptor.byte_order, b'>' | b's') {
-        return Err(unsupported("a byte order that is not this machine's"));
+        return Err(unsupported("a non-native byte order"));
     }
     let long =
         if size_of::<std::ffi::c_long>() == 8 { (DType::I64, DType::U64) } else { (DType::I32, DType::U32) };
@@ -93,7 +94,7 @@ unsafe fn dtype_of(array: Borrowed<'_, '_, PyAny>, descriptor: *mut Descriptor) 
     })
 }
 
-/// Types that numpy does not number the same in each process: those of ml_dtypes.
+/// The dtype by name, for types whose number differs between processes: those of ml_dtypes.
 fn dtype_by_name(array: Borrowed<'_, '_, PyAny>) -> Result<DType, Problem> {
     let name: String = array.getattr("dtype")?.getattr("name")?.extract()?;
     DType::parse(&name).ok_or_else(|| unsupported(&name))
@@ -101,7 +102,7 @@ fn dtype_by_name(array: Borrowed<'_, '_, PyAny>) -> Result<DType, Problem> {
 
 type Empty = unsafe extern "C" fn(c_int, *const isize, *mut c_void, c_int) -> *mut ffi::PyObject;
 
-/// `PyArray_Empty`, and the dtype objects that it was asked for so far.
+/// `PyArray_Empty`, and the dtype objects used so far.
 struct Interface {
     empty: Empty,
     dtypes: [AtomicPtr<ffi::PyObject>; DType::ALL.len() + 1],
@@ -109,32 +110,32 @@ struct Interface {
 
 static INTERFACE: PyOnceLock<Option<Interface>> = PyOnceLock::new();
 
-/// Where `PyArray_GetNDArrayCVersion` and `PyArray_Empty` stand in numpy's table of functions.
+/// Indices of `PyArray_GetNDArrayCVersion` and `PyArray_Empty` in numpy's function table.
 const VERSION: usize = 0;
 const EMPTY: usize = 184;
-/// Versions of the binary interface with this struct: numpy 1 and numpy 2.
+/// ABI versions with this struct: numpy 1 and numpy 2.
 const VERSIONS: [u32; 2] = [0x0100_0009, 0x0200_0000];
 
-/// Remembers `numpy.ndarray` and says whether its arrays can be read by their struct.
-pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<bool> {
+/// Registers `numpy.ndarray`; returns whether its arrays can be read by their struct.
+pub fn register(module: &Bound<'_, PyAny>) -> PyResult<bool> {
     let is_known = INTERFACE.get_or_try_init(module.py(), || Interface::find(module))?.is_some();
     if !is_known {
         return Ok(false);
     }
-    types::NUMPY.learn(module.getattr("ndarray")?.cast::<PyType>()?);
+    types::NUMPY.set(module.getattr("ndarray")?.cast::<PyType>()?);
     Ok(true)
 }
 
 impl Interface {
-    /// The functions of numpy's C interface; nothing if its version is not known.
+    /// The functions of numpy's C API; nothing if its version is unknown.
     fn find(numpy: &Bound<'_, PyAny>) -> PyResult<Option<Interface>> {
         let py = numpy.py();
         let version: String = numpy.getattr("__version__")?.extract()?;
         // The module that numpy's own header imports.
         let inner = if version.starts_with("1.") { "numpy.core" } else { "numpy._core" };
         let capsule = py.import(format!("{inner}._multiarray_umath"))?.getattr("_ARRAY_API")?;
-        // SAFETY: numpy's capsule has no name and holds the table of its functions; the first one says which version the table
-        // has, and both have had these numbers and types since numpy 1.0.
+        // SAFETY: numpy's capsule has no name and holds the function table; the first function returns the
+        // table's version, and both functions have had these indices and types since numpy 1.0.
         unsafe {
             let table = ffi::PyCapsule_GetPointer(capsule.as_ptr(), ptr::null()).cast::<*const c_void>();
             if table.is_null() {
@@ -142,11 +143,11 @@ impl Interface {
             }
             let (version, empty) = (*table.add(VERSION), *table.add(EMPTY));
             if version.is_null() || empty.is_null() {
-                return Err(PyRuntimeError::new_err("numpy's table of functions lacks PyArray_Empty"));
+                return Err(PyRuntimeError::new_err("numpy's C API has no PyArray_Empty"));
             }
             #[expect(
                 clippy::disallowed_methods,
-                reason = "a pointer of a table becomes a function in no other way"
+                reason = "there is no other way from a table's pointer to a function"
             )]
             let (version, empty) = (
                 std::mem::transmute::<*const c_void, unsafe extern "C" fn() -> u32>(version),
@@ -159,24 +160,24 @@ impl Interface {
     }
 }
 
-/// A new array and its memory; its content is whatever was there.
+/// Allocates an output as a numpy array; its memory is uninitialized.
 pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(Bound<'py, PyAny>, *mut u8)> {
     if INTERFACE.get(py).is_none() {
-        learn(py.import("numpy")?.as_any())?;
+        register(py.import("numpy")?.as_any())?;
     }
     let Some(Some(interface)) = INTERFACE.get(py) else { return allocate_by_call(py, sizes, dtype) };
-    let kept = &interface.dtypes[dtype as usize];
-    let mut descriptor = kept.load(Ordering::Relaxed);
+    let cached = &interface.dtypes[dtype as usize];
+    let mut descriptor = cached.load(Ordering::Relaxed);
     if descriptor.is_null() {
         descriptor = dtype_object(py, dtype)?.into_ptr();
-        kept.store(descriptor, Ordering::Relaxed);
+        cached.store(descriptor, Ordering::Relaxed);
     }
     let mut shape = [0isize; lz_core::tensor::MAX_RANK];
-    for (place, &size) in shape.iter_mut().zip(sizes.iter()) {
-        *place = size as isize;
+    for (entry, &size) in shape.iter_mut().zip(sizes.iter()) {
+        *entry = size as isize;
     }
-    // SAFETY: the function takes over one reference to the dtype, and gives a new array or null with an exception, whose
-    // struct is that of every array.
+    // SAFETY: the function steals one reference to the dtype, and returns a new array or null with an
+    // exception.
     unsafe {
         ffi::Py_INCREF(descriptor);
         let object = (interface.empty)(sizes.len() as c_int, shape.as_ptr(), descriptor.cast(), 0);
@@ -186,7 +187,7 @@ pub fn allocate<'py>(py: Python<'py>, sizes: &Dims, dtype: DType) -> PyResult<(B
     }
 }
 
-/// The same through `numpy.empty`.
+/// Allocates through `numpy.empty`.
 #[cold]
 fn allocate_by_call<'py>(
     py: Python<'py>,
@@ -199,7 +200,7 @@ fn allocate_by_call<'py>(
     Ok((object, ptr::with_exposed_provenance_mut(address)))
 }
 
-/// The numpy dtype; those that numpy lacks come from ml_dtypes, and packed nibbles are bytes.
+/// The numpy dtype; dtypes that numpy lacks come from ml_dtypes, and packed 4-bit floats are bytes.
 pub fn dtype_object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     let numpy = py.import(intern!(py, "numpy"))?;
     match dtype {

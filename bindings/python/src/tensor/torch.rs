@@ -1,6 +1,6 @@
-//! torch's tensors: borrowed through the DLPack exchange functions of their type, allocated through torch's stable C interface.
-//! What the exchange functions give out although a kernel must not read it is refused: views whose values are still to be
-//! negated, and tensors that require grad.
+//! torch tensors. Inputs are borrowed through the DLPack exchange API of their type; output allocation goes through
+//! torch's stable C ABI (`allocate`). Two kinds of tensors that the exchange API exports are refused, because a
+//! kernel would compute a wrong result: views with the negative bit set, and tensors that require grad.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -27,9 +27,9 @@ mod stable;
 use flags::Flags;
 use reader::{Outcome, Reader};
 use stable::Stable;
-pub use stable::{Handle, TensorHandle, library, library_beside};
+pub use stable::{Handle, TensorHandle, library, sibling_library};
 
-/// DLPack's number of devices of CUDA.
+/// DLPack's device type of CUDA.
 const DL_CUDA: i32 = 2;
 
 /// The functions of this process's torch.
@@ -40,15 +40,15 @@ struct Torch {
     flags: Flags,
 }
 
-// SAFETY: tables of functions that live as long as the library, which is never unloaded.
+// SAFETY: function tables that live as long as the library, which is never unloaded.
 unsafe impl Send for Torch {}
 // SAFETY: as above.
 unsafe impl Sync for Torch {}
 
 static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
 
-/// Remembers torch's types and looks for its functions.
-pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Registers torch's types and looks up its functions.
+pub fn register(module: &Bound<'_, PyAny>) -> PyResult<()> {
     let py = module.py();
     if TORCH.get(py).is_some() {
         return Ok(());
@@ -59,17 +59,18 @@ pub fn learn(module: &Bound<'_, PyAny>) -> PyResult<()> {
     let reader =
         stable.as_ref().filter(|_| private::allowed()).and_then(|stable| Reader::find(module, stable));
     let torch = Torch { exchange: exchange(&tensor)?, stable, reader, flags };
-    // Another thread may have been first; what it found is the same.
+    // Another thread may have been first; it found the same functions.
     TORCH.set(py, torch).ok();
-    types::TENSOR.learn(&tensor);
-    types::PARAMETER.learn(module.getattr("nn")?.getattr("Parameter")?.cast::<PyType>()?);
+    types::TENSOR.set(&tensor);
+    types::PARAMETER.set(module.getattr("nn")?.getattr("Parameter")?.cast::<PyType>()?);
     Ok(())
 }
 
-/// The functions that a type lends its tensors with, if it has those of a version that we know.
+/// The DLPack exchange API of a type, if it has one of a known version.
 fn exchange(ty: &Bound<'_, PyType>) -> PyResult<Option<&'static DLPackExchangeAPI>> {
     let Ok(capsule) = ty.getattr("__dlpack_c_exchange_api__") else { return Ok(None) };
-    // SAFETY: a capsule of this name holds this table, which lives as long as the type; the type is held for good.
+    // SAFETY: a capsule of this name holds this table, which lives as long as the type; the type is never
+    // released.
     unsafe {
         let table = ffi::PyCapsule_GetPointer(capsule.as_ptr(), c"dlpack_exchange_api".as_ptr());
         if table.is_null() {
@@ -106,7 +107,7 @@ pub fn read(
     read_by_exchange(torch, object, view, hold)
 }
 
-/// Borrows a tensor by published functions alone.
+/// Borrows a tensor through published functions only.
 #[inline]
 fn read_by_exchange(
     torch: &Torch,
@@ -119,18 +120,18 @@ fn read_by_exchange(
         return read_by_capsule(object, view, hold);
     };
     let mut tensor = DLTensor::EMPTY;
-    // SAFETY: the object is a tensor of the type that the function came from; it fills the structure, whose pointers stay good
-    // while the caller holds the object.
+    // SAFETY: the object is a tensor of the type that the function belongs to; it fills the structure, whose
+    // pointers are valid while the caller holds the object.
     unsafe {
         if borrow(object.as_ptr().cast(), &raw mut tensor) != 0 {
-            return Err(not_lent(object, PyErr::fetch(object.py())));
+            return Err(borrow_refused(object, PyErr::fetch(object.py())));
         }
         capsule::describe(&tensor, view)
     }
 }
 
 impl Torch {
-    /// Whether gradients are enabled in this thread.
+    /// Whether autograd is enabled in this thread.
     #[inline]
     fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
         match &self.stable {
@@ -140,7 +141,7 @@ impl Torch {
     }
 }
 
-/// Names of the interfaces that are in use.
+/// Names of the interfaces in use.
 pub fn interfaces(py: Python<'_>) -> Vec<&'static str> {
     let Some(torch) = TORCH.get(py) else { return Vec::new() };
     let exchange = torch.exchange.map(|_| "exchange");
@@ -148,41 +149,42 @@ pub fn interfaces(py: Python<'_>) -> Vec<&'static str> {
     [exchange, stable, reader].into_iter().flatten().collect()
 }
 
-/// For a torch without exchange functions.
+/// Borrows a tensor of a torch without the DLPack exchange API.
 fn read_by_capsule(
     object: Borrowed<'_, '_, PyAny>,
     view: &mut TensorView<'_>,
     hold: &mut Hold,
 ) -> Result<(), Problem> {
-    // torch exports nothing that requires grad. Other tensors are left alone: detaching is an operation, which modes see.
+    // torch exports no tensor that requires grad. Other tensors are not detached: that is an operation, which
+    // torch modes intercept.
     let requires_grad = object.getattr(intern!(object.py(), "requires_grad"))?.is_truthy()?;
     let detached = if requires_grad { object.call_method0("detach")? } else { object.to_owned() };
     match capsule::read(detached.as_borrowed(), Kind::Torch, view, hold) {
         Err(Problem::Python(error)) if error.is_instance_of::<PyRuntimeError>(object.py()) => {
-            return Err(not_lent(object, error));
+            return Err(borrow_refused(object, error));
         }
         done => done?,
     }
-    // Before version 1.3 torch marks everything it exports as its own, and nothing as read-only.
+    // Before version 1.3 torch never marks an exported tensor as read-only.
     hold.read_only = false;
     Ok(())
 }
 
 #[cold]
-fn not_lent(object: Borrowed<'_, '_, PyAny>, error: PyErr) -> Problem {
+fn borrow_refused(object: Borrowed<'_, '_, PyAny>, error: PyErr) -> Problem {
     let py = object.py();
     let nested = object.getattr("is_nested").and_then(|nested| nested.extract::<bool>()).unwrap_or(false);
     if nested {
         return Reason::new(ReasonCode::NestedTensorUnsupported).into();
     }
-    // Whatever is thrown inside is about this tensor; the lines after the first say where in torch.
+    // The first line describes the tensor; the others are a stack trace inside torch.
     let message = error.value(py).to_string();
     let first = message.lines().next().unwrap_or_default();
-    capsule::refused(py, PyBufferError::new_err(first.to_owned()))
+    capsule::export_refused(py, PyBufferError::new_err(first.to_owned()))
 }
 
-/// A handle of torch's C interface that shares the tensor of an object. Nothing for objects of other types, and where torch's
-/// stable interface cannot make one.
+/// An AOTI handle that shares the tensor of an object. Nothing for objects of other types, and where torch's
+/// stable C ABI cannot create one.
 #[inline]
 pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
     let ty = types::of(object);
@@ -190,14 +192,14 @@ pub fn handle(object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
     TORCH.get(object.py())?.stable.as_ref().filter(|_| is_known)?.handle(object)
 }
 
-/// An object that shares the tensor of a handle that `handle` or a function of torch's C interface gave.
+/// A Python object that shares the tensor of an AOTI handle.
 pub fn object_of<'py>(py: Python<'py>, tensor: &TensorHandle) -> PyResult<Bound<'py, PyAny>> {
     let stable = TORCH.get(py).and_then(|torch| torch.stable.as_ref());
-    let made = stable.and_then(|stable| stable.object(py, tensor));
-    made.ok_or_else(|| PyRuntimeError::new_err("torch gives no Python object for a tensor"))
+    let object = stable.and_then(|stable| stable.object(py, tensor));
+    object.ok_or_else(|| PyRuntimeError::new_err("torch returned no Python object for a tensor handle"))
 }
 
-/// The stream that torch works on, as the driver's handle.
+/// torch's current stream, as the driver's handle.
 pub fn stream(py: Python<'_>, place: Place) -> usize {
     let device = match place.platform {
         Platform::Cuda => DL_CUDA,
@@ -214,7 +216,8 @@ pub fn stream(py: Python<'_>, place: Place) -> usize {
         return stream as usize;
     }
     drop(PyErr::take(py));
-    // A torch without that function says it in Python; one without a GPU has the default stream alone.
+    // A torch without that function has the stream as a Python attribute; one without a GPU has only the
+    // default stream.
     stream_by_attribute(py, place.index).unwrap_or_default()
 }
 
@@ -223,7 +226,7 @@ fn stream_by_attribute(py: Python<'_>, index: u16) -> PyResult<usize> {
     stream.getattr("cuda_stream")?.extract()
 }
 
-/// torch's own object for a dtype.
+/// The torch dtype object.
 fn dtype_object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     static OBJECTS: [PyOnceLock<Py<PyAny>>; DType::ALL.len() + 1] =
         [const { PyOnceLock::new() }; DType::ALL.len() + 1];
@@ -231,7 +234,7 @@ fn dtype_object(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyAny>> {
     Ok(OBJECTS[dtype as usize].get_or_try_init(py, find)?.bind(py).clone())
 }
 
-/// A new tensor on a device, described; its content is whatever was there.
+/// Allocates an output as a torch tensor on a device and describes it; its memory is uninitialized.
 pub fn allocate<'py>(
     py: Python<'py>,
     sizes: &Dims,
@@ -246,7 +249,8 @@ pub fn allocate<'py>(
     if let Some(stable) = TORCH.get(py).and_then(|torch| torch.stable.as_ref())
         && let Some((object, data)) = stable.empty(py, sizes, &strides, dtype, place)
     {
-        // In a mode that makes other tensors (FakeTensorMode) the result is of another type, and is looked at as any other.
+        // In a torch mode that creates other tensors (FakeTensorMode) the result has another type, and is
+        // read like any other object.
         if types::TENSOR.is(types::of(object.as_borrowed())) {
             fresh(view, data, sizes, dtype, place);
             return Ok(object);
@@ -254,12 +258,13 @@ pub fn allocate<'py>(
         hold.fill(object.as_borrowed(), view)?;
         return Ok(object);
     }
-    // Where torch has no such interface, or its interface no such dtype. Cheaper than `torch.empty`, which must be told where.
-    let (wanted, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
-    let object = if like.getattr(intern!(py, "dtype"))?.is(&wanted) {
+    // For a torch without the stable C ABI, or for dtypes that it lacks. `new_empty` is cheaper than
+    // `torch.empty`, which needs the device.
+    let (torch_dtype, shape) = (dtype_object(py, dtype)?, PyTuple::new(py, sizes.iter())?);
+    let object = if like.getattr(intern!(py, "dtype"))?.is(&torch_dtype) {
         like.call_method1(intern!(py, "new_empty"), (shape,))?
     } else {
-        let keywords = [("dtype", wanted)].into_py_dict(py)?;
+        let keywords = [("dtype", torch_dtype)].into_py_dict(py)?;
         like.call_method(intern!(py, "new_empty"), (shape,), Some(&keywords))?
     };
     hold.fill(object.as_borrowed(), view)?;

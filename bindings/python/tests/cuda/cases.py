@@ -1,6 +1,6 @@
-"""Calls of operations that have kernels on a GPU, drawn at random: small, so that a reference on the host answers at once.
+"""Random calls of operations that have GPU kernels: small, so that the host reference is fast.
 
-Tensors are made on the host, so that a reference there and a kernel elsewhere see the same.
+Tensors are created on the host, so that the host reference and the GPU kernel get the same values.
 """
 
 import random
@@ -14,7 +14,7 @@ DTYPES = {
 
 
 class Draw:
-    """Numbers and tensors by one seed."""
+    """Random numbers and tensors from one seed."""
 
     def __init__(self, seed):
         self.rng = random.Random(seed)
@@ -30,7 +30,7 @@ class Draw:
         return torch.randn(shape, generator=self.generator).to(DTYPES[dtype])
 
     def cut(self, total, parts, least=0):
-        """Sizes that add up to a total."""
+        """Random sizes with a given total."""
         sizes = [least] * parts
         for _ in range(total - least * parts):
             sizes[self.number(0, parts - 1)] += 1
@@ -42,7 +42,7 @@ def indptr(sizes):
 
 
 def pages(draw, lengths, page_size, spare=3):
-    """A page table for requests of these lengths, its pages in no order."""
+    """A page table for requests of these lengths, with shuffled pages."""
     counts = [-(-length // page_size) for length in lengths]
     total = sum(counts)
     order = list(range(total + spare))
@@ -61,7 +61,7 @@ def group_of(operation, draw):
 
 def attention_params(draw, causal=True, window=True):
     params = {"causal": draw.one(True, False)} if causal else {}
-    # Half of the calls are plain: few kernels can do everything.
+    # Half of the calls are plain, because few kernels support everything.
     if draw.one(True, False):
         return params
     params["return_lse"] = draw.one(True, False)
@@ -75,7 +75,7 @@ def attention_params(draw, causal=True, window=True):
 
 
 def small(operation, dtype, seed):
-    """One call drawn at random; None for an operation that few kernels serve, which `reference_cases` draws."""
+    """One random call; None for operations that few kernels serve, which `reference_cases` covers."""
     if ".cross." in operation:
         return None
     draw = Draw(seed)

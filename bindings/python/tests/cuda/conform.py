@@ -1,4 +1,4 @@
-"""Holds every kernel of the backends for GPUs to the reference on the host, and says what it found as JSON.
+"""Compares every GPU kernel of the backends with the host reference, and writes the results as JSON.
 
 CI has no such device: what a run on one found is checked in beside this file, and `lz.doctor()` says *verified* because of it.
 
@@ -25,7 +25,7 @@ from reference_checks import differences  # noqa: E402
 import layerzero as lz  # noqa: E402
 from layerzero import _native, backends  # noqa: E402
 
-#: Relative and absolute, as the schemas say.
+#: Relative and absolute tolerance, as in the schemas.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 1e-2}
 FOLDER = Path(backends.__file__).parent
 
@@ -39,7 +39,7 @@ def there(call, device):
 
 
 def run(operation, kernel, call):
-    """What a kernel makes of a call, with the tensors that it may have changed."""
+    """The results of a kernel, and the tensors that it may have changed."""
     lz.lock(operation, kernel)
     try:
         made = getattr(lz.ops, operation.replace(".", "_"))(**call)
@@ -57,10 +57,10 @@ def off(actual, expected, dtype):
         actual = actual.cpu()
         same = actual.view(torch.uint8) == expected.view(torch.uint8)
         if actual.is_floating_point():
-            # Any NaN is as good as another.
+            # All NaN are equal.
             same |= actual.float().isnan() & expected.float().isnan()
         return 0.0 if bool(same.all()) else math.inf
-    # The lse of half-precision inputs is single precision, but made from products of those inputs.
+    # The lse of half-precision inputs is float32, but computed from products of those inputs.
     tolerance = max(TOLERANCE[actual.dtype], TOLERANCE[dtype] if actual.dtype == torch.float32 else 0)
     actual, expected = actual.cpu().double(), expected.double()
     same = (actual == expected) | (actual.isnan() & expected.isnan())
@@ -70,7 +70,7 @@ def off(actual, expected, dtype):
 
 
 def kept(logits, k, p):
-    """Probability of each token, as the operations define it."""
+    """The probability of each token, as the operations define it."""
     weights = torch.softmax(logits.double(), -1)
     order = torch.argsort(weights, descending=True, stable=True)
     sorted_weights = weights[order]
@@ -86,7 +86,7 @@ def kept(logits, k, p):
 
 
 def sampling(operation, kernel, seed):
-    """How far draws are from the distribution that they should have, in units of what chance allows (six deviations)."""
+    """The difference between samples and their distribution, in units of what chance allows (six standard deviations)."""
     generator = torch.Generator().manual_seed(seed)
     vocab, rows = 60, 20000
     if operation == "sampling.speculative":
@@ -114,7 +114,7 @@ def sampling(operation, kernel, seed):
 
 
 def odd_rows(operation, kernel):
-    """Rows of nothing, NaN and infinities."""
+    """Rows without a positive weight, with NaN and with infinities."""
     inf, nan = math.inf, math.nan
     logits = torch.randn(5, 60, generator=torch.Generator().manual_seed(1))
     logits[1], logits[2], logits[3, 7], logits[4, 3] = nan, -inf, inf, nan
@@ -125,7 +125,7 @@ def odd_rows(operation, kernel):
 
 
 def sampling_shape(operation, rows):
-    """A call of as many rows as are drawn, so that kernels are compiled for such."""
+    """A call with as many rows as are sampled, so that kernels are compiled for it."""
     zeros = torch.zeros(rows, 60, device="cuda")
     if operation == "sampling.speculative":
         tokens = torch.zeros(rows, 1, dtype=torch.int32, device="cuda")
@@ -140,7 +140,7 @@ def compile_for(operation, call, problems):
 
 
 def hold_sampling(operation, kernels, problems):
-    """Distributions, and rows that are odd."""
+    """Checks distributions and unusual rows."""
     for kernel, (name, _) in kernels.items():
         for seed in range(4 if operation != "sampling.speculative" else 3):
             line = {"kernel": kernel, "dtype": "f32", "case": f"distribution {seed}" if seed < 3 else "odd rows"}
@@ -169,7 +169,7 @@ def hold(operation, kernels, dtype, seed, problems):
         if reasons:
             line["declined"] = sorted({reason["code"] for reason in reasons})
         else:
-            # Should it take the process down, the last words say which it was.
+            # If it crashes the process, the last line of output names the kernel.
             LAST.write_text(json.dumps({**line, "operation": operation}))
             try:
                 actual = run(operation, kernel, there(call, "cuda"))
@@ -204,11 +204,11 @@ def kernels_of(names):
 
 
 def child(options):
-    """Holds the kernels of one operation, and writes what it finds line by line."""
+    """Checks the kernels of one operation, and writes the results line by line."""
     import faulthandler
 
     faulthandler.enable()
-    # Only what is compiled already takes part: compiling one module takes minutes.
+    # Only compiled kernels take part, because compiling one module takes minutes.
     os.environ["FLASHINFER_DISABLE_JIT"] = "1"
     lz.load_backends(*options.backends)
     usable = [one.name for one in backends.states() if one.state == "ok" and one.name in options.backends]
@@ -232,7 +232,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default=".")
     parser.add_argument("--backends", nargs="*", default=["torch", "torch_reference", "triton", "liger", "flashinfer"])
-    parser.add_argument("--operation", help="only this one, in this process")
+    parser.add_argument("--operation", help="check only this operation, in this process")
     parser.add_argument("--seeds", type=int, default=12)
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--workers", type=int, default=6)

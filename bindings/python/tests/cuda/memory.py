@@ -1,6 +1,6 @@
-"""A card whose memory runs out, for real: what is chosen while there is none for scratch, what happens when an allocation inside of a
-kernel fails, and that everything comes back. The kernels are FlashInfer's for pages, which want 128 MiB, and torch's, which want none
-of that kind.
+"""Real out-of-memory on a GPU: which kernel is selected without memory for a workspace, what happens when an
+allocation inside a kernel fails, and recovery. The kernels are FlashInfer's paged kernels, which need a
+workspace of 128 MiB, and torch's, which need none.
 """
 
 import gc
@@ -9,19 +9,19 @@ import time
 import torch
 
 import layerzero as lz
-from layerzero import _native, _room
+from layerzero import _device_memory, _native
 from layerzero._bench import shapes
 
 MIB = 1 << 20
-#: How long the size of the largest hole is believed here.
-BELIEVED = 1.0
+#: Time-to-live of the cached size of the largest free block.
+PROBE_TTL = 1.0
 
 
 OPERATION = "attention.gqa.decode.paged"
 
 
 class _Filled:
-    """Takes all memory of the card but some, in pieces that nothing else uses."""
+    """Allocates all GPU memory except some, in blocks that nothing else uses."""
 
     def __init__(self, leave):
         self.pieces, size = [], 8 << 30
@@ -37,42 +37,42 @@ class _Filled:
 
     def release(self):
         self.pieces.clear()
-        give_back()
+        release_workspaces()
 
 
-def give_back():
+def release_workspaces():
     gc.collect()
     torch.cuda.synchronize()
     torch.cuda.empty_cache()
 
 
 def _forget():
-    """The scratch memory that FlashInfer's adapters keep, so that they need it again."""
+    """Releases the workspaces of FlashInfer's adapters, so that they must be allocated again."""
     from layerzero.backends import flashinfer
 
     flashinfer.forget()
-    give_back()
+    release_workspaces()
 
 
 def memory():
-    """Each step with what was chosen before and after a call, what it gave, and why FlashInfer's kernel may not run."""
+    """Each step with the selected kernel before and after a call, its result, and why FlashInfer's kernel was rejected."""
     shape = shapes._paged(4, 32, 8, 512, 128, 16)
     call = shape.arguments
     run = getattr(lz.ops, OPERATION.replace(".", "_"))
     _native.compile_cold([(OPERATION, (), call)], 8)
     expected = shape.by_torch().float()
-    lz.configure(**{"memory.probe_ttl_seconds": BELIEVED})
+    lz.configure(**{"memory.probe_ttl_seconds": PROBE_TTL})
     found = {}
 
     def step(name, more=None):
         time.sleep(0.05)
-        line = found[name] = {"free_mib": torch.cuda.mem_get_info()[0] // MIB, "largest_mib": (_room.largest_block(0) or 0) // MIB, **(more or {})}
+        line = found[name] = {"free_mib": torch.cuda.mem_get_info()[0] // MIB, "largest_mib": (_device_memory.largest_block(0) or 0) // MIB, **(more or {})}
         try:
             line["chosen before"] = lz.which(OPERATION, **call).kernel_id
             result = run(**call)
             torch.cuda.synchronize()
             line["off"] = float((result.float() - expected).abs().max())
-            # They round otherwise, so that results tell which of them ran.
+            # The kernels round differently, so the result shows which one ran.
             line["ran"] = [kernel for kernel, made in by.items() if torch.equal(result, made)]
             line["chosen after"] = lz.which(OPERATION, **call).kernel_id
         except lz.LayerZeroError as error:
@@ -90,7 +90,7 @@ def memory():
     step("enough memory")
     for name, leave in (
         ("the scratch memory does not fit", 110 * MIB),
-        # The scratch memory itself fits, what FlashInfer allocates besides it does not.
+        # The workspace fits, but FlashInfer's other allocations do not.
         ("an allocation inside of the library fails", 130 * MIB),
     ):
         _forget()
@@ -99,7 +99,7 @@ def memory():
         step(f"{name}, the next call")
         filled.release()
         step(f"{name}, released")
-        time.sleep(BELIEVED + 0.2)
+        time.sleep(PROBE_TTL + 0.2)
         step(f"{name}, released and looked at again")
     _forget()
     filled = _Filled(leave=40 * MIB)
@@ -109,27 +109,27 @@ def memory():
     finally:
         lz.unlock(OPERATION)
         filled.release()
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("everything released")
     _forget()
     _cut_up(step)
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("at last")
     lz.configure(**{"memory.probe_ttl_seconds": 60.0})
     return found
 
 
 def _cut_up(step):
-    """Half a gibibyte is free, and no piece of it is larger than 64 MiB."""
+    """Half a gibibyte is free, but no block is larger than 64 MiB."""
     whole = torch.empty(1024 * MIB, dtype=torch.uint8, device="cuda")
     filled = _Filled(leave=8 * MIB)
     del whole
     pieces = [torch.empty(64 * MIB, dtype=torch.uint8, device="cuda") for _ in range(16)]
     del pieces[::2]
-    step("cut up", {"held_back_mib": _room.held_back(0) // MIB})
-    step("cut up, the next call", {"held_back_mib": _room.held_back(0) // MIB})
+    step("cut up", {"held_back_mib": _device_memory.inactive_bytes(0) // MIB})
+    step("cut up, the next call", {"held_back_mib": _device_memory.inactive_bytes(0) // MIB})
     del pieces
     step("whole again, not looked at since")
-    time.sleep(BELIEVED + 0.2)
+    time.sleep(PROBE_TTL + 0.2)
     step("whole again")
     filled.release()

@@ -1,5 +1,5 @@
-"""Calls that a reference must take and few other kernels do: every operation, every optional input, odd strides, empty tensors and values
-that are not finite. Tensors are made on the host."""
+"""Calls that a reference must support and few other kernels do: every operation, every optional input,
+unusual strides, empty tensors and non-finite values. Tensors are created on the host."""
 
 import torch
 from cases import DTYPES, Draw, small
@@ -9,7 +9,7 @@ FLOATS = ("f32", "f16", "bf16")
 
 
 def strided(draw, tensor):
-    """The same values, sometimes not dense."""
+    """The same values, sometimes not contiguous."""
     if tensor.dim() == 0 or draw.number(0, 2):
         return tensor
     wide = torch.empty((*tensor.shape[:-1], 2 * tensor.shape[-1] + 1), dtype=tensor.dtype)
@@ -20,7 +20,7 @@ def strided(draw, tensor):
 
 
 def odd(draw, tensor, *values):
-    """Some elements replaced."""
+    """Replaces some elements with non-finite values."""
     if tensor.numel() and draw.number(0, 3) == 0:
         places = torch.randint(0, tensor.numel(), (2,), generator=draw.generator)
         tensor.view(-1)[places] = torch.tensor(draw.one(*values), dtype=torch.float32).to(tensor.dtype)
@@ -35,7 +35,7 @@ def _mask(draw, *shape):
 
 
 def _attention(draw, operation, dtype):
-    """Prefill, decode and cross attention of any feature."""
+    """Prefill, decode and cross attention with any feature."""
     kv_heads = draw.one(1, 2)
     heads = kv_heads if ".standard." in operation else kv_heads * draw.one(1, 2, 3)
     batch, seq_k, head_dim, head_dim_v = draw.number(0, 3), draw.number(0, 9), draw.one(1, 4, 16), draw.one(1, 3, 16)
@@ -67,7 +67,7 @@ def _attention(draw, operation, dtype):
 
 
 def _extras(draw, operation, call):
-    """What `small` leaves out, for requests of different lengths and pages."""
+    """Cases that `small` excludes, for requests of different lengths and pages."""
     if "alibi_slopes" not in call and draw.one(True, False) and ".mla." not in operation:
         batch = call["kv_indptr"].shape[0] - 1
         call["alibi_slopes"] = draw.normal(*draw.one((call["q"].shape[1],), (batch, call["q"].shape[1])))
@@ -80,7 +80,7 @@ def _extras(draw, operation, call):
 
 
 def _with_few_features(call):
-    """Heads of real sizes take the host's reference long. What is left is not dense."""
+    """Real head sizes are slow in the host reference. The remaining tensors are not contiguous."""
     few = {"q_nope": 24, "ckv": 24, "ckv_cache": 24, "q_pe": 8, "kpe": 8, "kpe_cache": 8, "q": 16, "k": 16, "v": 16, "k_cache": 16, "v_cache": 16}
     call = {name: value[..., : few[name]] if name in few else value for name, value in call.items()}
     if "q_nope" in call:
@@ -97,7 +97,7 @@ def _quantization(draw, operation, dtype):
     x = draw.normal(*outer, channels, inner, dtype=dtype) * draw.one(1, 300, 1e-3, 1e-38)
     x = odd(draw, odd(draw, x, 0.0, -0.0), INF, -INF, NAN)
     if draw.number(0, 3) == 0:
-        # Halves between two values of every format.
+        # Ties between two values of every format.
         x = (torch.randint(-20, 20, x.shape, generator=draw.generator) / 4).to(x.dtype)
     call = {"format": format, "granularity": granularity, "block_size": block_size}
     if format == "nvfp4" and draw.one(True, False):
@@ -171,7 +171,7 @@ def _sampling(draw, operation, dtype):
     if operation == "sampling.speculative":
         batch, length = draw.number(0, 4), draw.number(0, 5)
         draft = torch.softmax(draw.normal(batch, length, vocab), -1)
-        # Half of the targets are near their drafts, so that chains are accepted.
+        # Half of the targets are close to their drafts, so that chains are accepted.
         target = torch.cat((draft, torch.softmax(draw.normal(batch, 1, vocab), -1)), 1)
         target = draw.one(target, torch.softmax(draw.normal(batch, length + 1, vocab), -1))
         tokens = torch.randint(0, vocab, (batch, length), generator=draw.generator, dtype=torch.int32)
@@ -213,7 +213,7 @@ def _cache(draw, operation, dtype):
 def _elementwise(draw, operation, dtype):
     call = small(operation, dtype, draw.number(0, 10**6))
     if "x" in call:
-        # torch's gelu is NaN at +inf on a host.
+        # torch's gelu is NaN at +inf on the host.
         values = (-INF, NAN) if operation == "activation.gelu" else (INF, -INF, NAN)
         call["x"] = odd(draw, call["x"], *values)
     if operation == "activation.silu":
@@ -222,7 +222,7 @@ def _elementwise(draw, operation, dtype):
 
 
 def wide(operation, dtype, seed):
-    """One call of an operation of tensors, drawn at random."""
+    """One random call of a tensor operation."""
     draw = Draw(seed)
     if operation.startswith("attention.") and operation.endswith((".prefill", ".decode")) and ".mla." not in operation:
         call = _attention(draw, operation, dtype)

@@ -1,8 +1,8 @@
-"""How results of references are compared: by the equivalence of the schema."""
+"""Compares results of references by the equivalence that the schema defines."""
 
 import torch
 
-#: Relative and absolute tolerance by operation and dtype of the output, where it is not the usual one.
+#: Relative and absolute tolerance by operation and output dtype, where it is not the default.
 _USUAL = {torch.float32: (1e-5, 1e-5), torch.float16: (1e-3, 1e-3), torch.bfloat16: (1e-2, 1e-2)}
 _TOLERANCE = {
     "mlp.linear": {torch.float32: (1e-4, 1e-4), torch.float16: (2e-3, 2e-3), torch.bfloat16: (1.6e-2, 1.6e-2)},
@@ -11,7 +11,7 @@ _TOLERANCE = {
     "mlp.fused": {torch.float32: (1e-4, 1e-4), torch.float16: (5e-3, 5e-3), torch.bfloat16: (3e-2, 3e-2)},
     "dequantize": {torch.float32: (1e-6, 1e-6), torch.float16: (1e-3, 1e-6), torch.bfloat16: (8e-3, 1e-6)},
 }
-#: These are equal bit for bit, but that one NaN is as good as another.
+#: These are equal bit for bit, except that all NaN are equal.
 _EXACT = ("quantize", "embedding.lookup", "kv.append", "kv.compact", "mlp.linear.pack", "sampling.topk", "sampling.topp", "sampling.speculative")
 _BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -22,7 +22,7 @@ def flat(value):
 
 
 def bits(tensor):
-    """A tensor's memory as integers, dense, on the host."""
+    """A tensor's memory as integers, contiguous, on the host."""
     tensor = tensor.detach().cpu()
     return tensor.view(torch.uint8) if tensor.dtype == torch.bool else tensor.view(_BITS[tensor.element_size()]).contiguous()
 
@@ -41,7 +41,7 @@ def _is_nan(tensor):
 
 
 def differences(operation, dtype, found, expected):
-    """What is wrong with each result, in words."""
+    """The problem of each result, as text."""
     if len(found) != len(expected):
         return [f"{len(found)} results, not {len(expected)}"]
     wrong = []
@@ -59,7 +59,7 @@ def differences(operation, dtype, found, expected):
             tolerance = _USUAL | _TOLERANCE.get(operation, {})
             relative, absolute = tolerance[one.dtype]
             if one.dtype == torch.float32 and dtype != "f32" and number:
-                # The lse of half-precision inputs is made from their products.
+                # The lse of half-precision inputs is computed from their products.
                 relative, absolute = tolerance[{"f16": torch.float16, "bf16": torch.bfloat16}[dtype]]
             left, right = one.detach().cpu().double()[~nan], other.detach().cpu().double()[~nan]
             bad = ~((left == right) | ((left - right).abs() <= absolute + relative * right.abs()))

@@ -1,8 +1,9 @@
-"""Holds the references of GPUs on a card: what `disabled` and `deterministic` choose, values, repeated bits, graphs, readiness, draws.
+"""Checks the GPU references on a GPU: selection with `disabled` and `deterministic`, values, determinism,
+CUDA graphs, readiness, sampling.
 
     python references.py [--seeds 12] [--only NAME ...]
 
-Prints one line a check, a table of times, and PASS or FAIL at the end.
+Prints one line per check, a table of latencies, and PASS or FAIL at the end.
 """
 
 import argparse
@@ -28,7 +29,7 @@ def there(call, device="cuda"):
     """The same call on a device, with the same strides."""
 
     def moved(tensor):
-        # As bits: torch does not copy every small dtype.
+        # As bits, because torch cannot copy every small dtype.
         bits = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[tensor.element_size()]
         return torch.empty_strided(tensor.shape, tensor.stride(), dtype=bits, device=device).copy_(tensor.view(bits)).view(tensor.dtype)
 
@@ -41,7 +42,7 @@ def made(operation, call):
 
 
 def check_disabled(options):
-    """Every operation under `lz.disabled()`: the reference of the card is chosen, and agrees with that of the host."""
+    """Every operation under `lz.disabled()`: the GPU reference is selected, and agrees with the host reference."""
     ran = 0
     for operation in OPERATIONS:
         for seed in range(options.seeds):
@@ -97,7 +98,7 @@ def large():
 
 
 def check_deterministic(options):
-    """Every operation with `deterministic=True`: the same bits over runs, while other work runs beside them."""
+    """Every operation with `deterministic=True`: the same bits over several runs, while other work runs concurrently."""
     noise, side = torch.randn(2048, 2048, device="cuda"), torch.cuda.Stream()
     calls = {operation: there(wide(operation, "f32", 4)) for operation in OPERATIONS}
     several = [*calls.items(), *large().items()]
@@ -121,7 +122,7 @@ def check_deterministic(options):
 
 
 def check_torch_deterministic(options):
-    """torch's own switch accepts every reference."""
+    """torch's deterministic mode accepts every reference."""
     torch.use_deterministic_algorithms(True)
     try:
         with lz.disabled():
@@ -134,7 +135,7 @@ def check_torch_deterministic(options):
 
 
 def check_graphs(options):
-    """References that say they are safe in a graph are captured and replayed."""
+    """References marked as safe for capture are captured and replayed."""
     safe = {one["operation"] for one in lz.list_kernels(backend="torch_reference") if one["cuda_graph_safe"]}
     ran = 0
     for operation in sorted(safe):
@@ -167,7 +168,7 @@ def check_graphs(options):
 
 
 def check_readiness(options):
-    """Readiness is judged for the card as well, and sees what is missing there."""
+    """Readiness covers the GPU, and reports missing kernels there."""
     report = lz.readiness_check().to_dict()
     assert report["platforms"] == ["cpu", "cuda"], report["platforms"]
     check = next(one for one in report["checks"] if one["name"] == "kernels")
@@ -186,14 +187,14 @@ def check_readiness(options):
 
 
 def check_draws(options):
-    """A draft and its verification at the same seed and offset draw independently, with every kernel of both."""
+    """A draft and its verification with the same seed and offset are independent, with every kernel of both."""
     vocab, requests = 5, 20_000
     draft = torch.tensor([0.4, 0.3, 0.2, 0.06, 0.04], device="cuda")
     kept = torch.tensor([4 / 9, 3 / 9, 2 / 9, 0.0, 0.0], device="cuda")
     target, behind = torch.tensor([0.1, 0.35, 0.25, 0.2, 0.1]), torch.tensor([0.3, 0.1, 0.1, 0.3, 0.2])
     logits = draft.log().expand(requests, 2, vocab).contiguous()
     probs = torch.stack((target, behind)).cuda().expand(requests, 2, vocab).contiguous()
-    said = []
+    pairs = []
     drafters = [("sampling.topk", {"k": 3}), ("sampling.topp", {"p": 0.85})]
     for operation, params in drafters:
         for drafter in usable(operation, logits=logits, **params):
@@ -215,8 +216,8 @@ def check_draws(options):
                     wanted = counts.sum() * expected.double()
                     statistic = float(((counts - wanted) ** 2 / wanted).sum())
                     assert statistic < 33.4, f"{drafter} verified by {verifier}: {counts.tolist()} for {expected.tolist()}, chi-square {statistic:.0f}"
-                said.append(f"{drafter} + {verifier}")
-    return f"{len(said)} pairs of kernels: {', '.join(said)}"
+                pairs.append(f"{drafter} + {verifier}")
+    return f"{len(pairs)} pairs of kernels: {', '.join(pairs)}"
 
 
 def usable(operation, **call):
@@ -239,7 +240,7 @@ def milliseconds(function):
 
 
 def times():
-    """The references beside the expression that one writes with torch, the dispatch included."""
+    """Latency of the references next to the equivalent torch expression, including dispatch."""
     import torch.nn.functional as F
 
     half = torch.bfloat16
@@ -290,8 +291,8 @@ def main():
             continue
         began = time.monotonic()
         try:
-            said = check(options)
-            print(f"ok    {name}: {said} ({time.monotonic() - began:.1f} s)", flush=True)
+            message = check(options)
+            print(f"ok    {name}: {message} ({time.monotonic() - began:.1f} s)", flush=True)
         except Exception as error:
             failed.append(name)
             print(f"WRONG {name}: {type(error).__name__}: {str(error)[:1500]}", flush=True)
@@ -312,6 +313,6 @@ def _backends():
 if __name__ == "__main__":
     import os
 
-    # cuBLAS repeats its results on several streams only with a workspace of its own size, as torch's switch demands.
+    # cuBLAS is deterministic on several streams only with a fixed workspace size, as torch's deterministic mode requires.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     sys.exit(main())

@@ -1,13 +1,13 @@
-"""Runs everything of a bundle (`cargo xtask gpu-bundle`) on a machine with a GPU and without a network.
+"""Runs everything in a bundle (`cargo xtask gpu-bundle`) on a machine with a GPU and without a network.
 
-Wheels are installed into a folder of their own with ``pip install --no-index --no-deps --target``; nothing on the machine changes.
-What comes out is JSON, in ``--output``: what each kernel was held to, what each shape took. A part that fails or takes too long
-leaves what it found, and the next one runs.
+Wheels are installed into a separate folder with ``pip install --no-index --no-deps --target``; nothing else
+on the machine changes. Results are written as JSON to ``--output``: conformance of each kernel, latency of
+each shape. A part that fails or times out keeps its results, and the next one runs.
 
     python run_gpu.py --output out [--parts conform bench ...] [--seconds 600]
 
-Parts run in the order in which they are given. `compile` begins to compile FlashInfer's modules, `ready` waits for that: what is timed
-should come after it.
+Parts run in the given order. `compile` starts compiling FlashInfer's modules, `ready` waits for it: parts
+that measure should come after it.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 BEGAN = time.monotonic()
 
-#: FlashInfer's modules by the names that `layerzero.backends.flashinfer._compile` gives them; those come first that take longest.
+#: FlashInfer's modules by the names of `layerzero.backends.flashinfer._compile`, the slowest to compile first.
 PLAIN = [False, False]
 MODULES = [
     ["prefill", "fa3", "bfloat16", 128, 128, *PLAIN], ["prefill", "fa3", "bfloat16", 64, 64, *PLAIN],
@@ -49,9 +49,9 @@ spec = spec_of(sys.argv[1])
 if not spec.is_aot:
     spec.build(verbose=False)
     spec.aot_path.parent.mkdir(parents=True, exist_ok=True)
-    beside = spec.aot_path.with_suffix(".part")
-    beside.write_bytes(spec.jit_library_path.read_bytes())
-    beside.replace(spec.aot_path)
+    temporary = spec.aot_path.with_suffix(".part")
+    temporary.write_bytes(spec.jit_library_path.read_bytes())
+    temporary.replace(spec.aot_path)
 """
 
 
@@ -71,11 +71,11 @@ def install(site):
 
 
 def pack(site, output):
-    """What was compiled, as archives that the next bundle can bring."""
+    """Compiled modules, as archives that the next bundle can include."""
     compiled = site / "flashinfer" / "data" / "aot"
     parts, size = [[]], 0
     for library in sorted(compiled.glob("*/*.so")):
-        # They shrink to a quarter or so; archives stay small enough for those who must copy them one by one.
+        # They shrink to about a quarter; archives stay small enough to be copied one by one.
         if size + library.stat().st_size > 40 << 20:
             parts.append([])
             size = 0
@@ -93,7 +93,7 @@ def pack(site, output):
 
 
 class Compiling:
-    """FlashInfer's modules, several at a time and each by itself: whatever is ready when time is up is there."""
+    """Compiles FlashInfer's modules, several at a time and each separately: those that are ready when time is up can be used."""
 
     def __init__(self, environment, modules, workers, jobs):
         self.environment = {**environment, "MAX_JOBS": str(jobs)}
@@ -130,11 +130,11 @@ class Compiling:
         return not any(thread.is_alive() for thread in self.threads)
 
     def stop(self):
-        """What is not ready is given up."""
+        """Terminates the remaining compilations."""
         with self.lock:
             self.waiting.clear()
             for process in self.running:
-                # With the compilers that it started.
+                # Including the compilers that it started.
                 os.killpg(process.pid, signal.SIGKILL)
 
 
@@ -154,15 +154,15 @@ def main():
     parser.add_argument("--output", default="out")
     parser.add_argument("--site", default="/tmp/layerzero-gpu-site")
     parser.add_argument("--parts", nargs="*", default=["compile", "short", "ready", "conform", "references", "scenarios", "views", "bench", "step"])
-    parser.add_argument("--reserve", type=float, default=300, help="seconds that are not spent on compiling")
-    parser.add_argument("--modules", type=int, help="how many of FlashInfer's modules are compiled")
+    parser.add_argument("--reserve", type=float, default=300, help="seconds reserved for other parts than compiling")
+    parser.add_argument("--modules", type=int, help="number of FlashInfer modules to compile")
     parser.add_argument("--compilers", type=int, default=8, help="modules that are compiled at a time")
-    parser.add_argument("--jobs", type=int, default=3, help="compilers for each of them")
+    parser.add_argument("--jobs", type=int, default=3, help="compiler jobs per module")
     parser.add_argument("--conform-seconds", type=float, default=1e6)
     parser.add_argument("--seconds", type=float, default=1e6)
     parser.add_argument("--seeds", default="12")
-    parser.add_argument("--backends", nargs="*", default=["torch", "torch_reference", "triton", "liger", "flashinfer"], help="for conform")
-    parser.add_argument("--only", nargs="*", default=[], help="for scenarios and short")
+    parser.add_argument("--backends", nargs="*", default=["torch", "torch_reference", "triton", "liger", "flashinfer"], help="backends of the part conform")
+    parser.add_argument("--only", nargs="*", default=[], help="names for the parts scenarios and short")
     options = parser.parse_args()
     site, output = Path(options.site), Path(options.output)
     output.mkdir(parents=True, exist_ok=True)
@@ -175,7 +175,7 @@ def main():
     python, tests = [sys.executable], HERE / "cuda"
     only = ["--only", *options.only] if options.only else []
     compiling, codes = None, []
-    # What is not compiled by now would take the time of everything else.
+    # Compiling the rest would take the time of the other parts.
     frozen = {**environment, "FLASHINFER_DISABLE_JIT": "1"}
     for name in options.parts:
         if name == "compile":

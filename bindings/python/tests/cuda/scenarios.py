@@ -1,8 +1,9 @@
-"""What only a GPU shows: graphs, streams, cold starts, memory that runs out, a decode step of a whole model. Says what it found as JSON.
+"""GPU-only behavior: CUDA graphs, streams, cold starts, out-of-memory, a decode step of a whole model. Writes
+the results as JSON.
 
     python scenarios.py --output FOLDER [--only graphs streams ...]
 
-The decode step is timed, so that it runs only when it is asked for, while nothing else does.
+The decode step is timed, so it runs only on request and while nothing else runs.
 """
 
 import argparse
@@ -37,7 +38,7 @@ def close(one, other):
 
 
 def graphs():
-    """Captured calls replay what an eager call does, with inputs that changed in place; unsafe kernels are refused."""
+    """Captured calls replay what an eager call does, with inputs changed in place; unsafe kernels are refused."""
     found = []
     made = {
         "norm.rms": shapes_module._norm(64, 4096, False),
@@ -82,7 +83,7 @@ def graphs():
             finally:
                 lz.unlock(operation)
             found.append(line)
-    # Draws: a replay with another offset gives other tokens, those that an eager call with that offset gives.
+    # Sampling: a replay with another offset gives other tokens, those of an eager call with that offset.
     logits = torch.randn(64, 1000, device="cuda")
     seed, offset = torch.tensor(5, device="cuda"), torch.tensor(0, device="cuda")
     call = {"logits": logits, "k": 50, "seed_tensor": seed, "offset_tensor": offset}
@@ -119,7 +120,7 @@ def graphs():
 
 
 def streams():
-    """A call on a stream of its own comes after what that stream does, however long that takes."""
+    """A call on a separate stream runs after that stream's earlier work, however long that takes."""
     found = []
     for operation, shape in {
         "norm.rms": shapes_module._norm(64, 4096, False),
@@ -161,7 +162,7 @@ import layerzero as lz
 lz.load_backends("torch", "triton")
 if sys.argv[1] == "inline":
     lz.configure({"jit.mode": "inline"})
-    # A cold kernel costs points where it would compile inside of the call; a preference makes up for them.
+    # A cold kernel scores lower if it would compile inside the call; a preference compensates.
     preference = lz.prefer("triton")
     preference.__enter__()
 x, w = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16), torch.randn(4096, device="cuda", dtype=torch.bfloat16)
@@ -187,7 +188,7 @@ print(json.dumps(trace[:12]))
 
 
 def plan_handles():
-    """A handle keeps its kernel and its plan: eagerly, on another stream, captured; and says when a call does not fit."""
+    """A plan handle keeps its kernel and its plan: eagerly, on another stream, captured; and refuses calls that do not match."""
     found = []
     made = {
         "norm.rms": shapes_module._norm(64, 4096, False),
@@ -248,33 +249,33 @@ def plan_handles():
 
 
 def cold_process(mode, seconds):
-    """A process that makes calls for a while, with nothing compiled before it began."""
+    """A process that makes calls for a while, with nothing compiled before it started."""
     environment = {**os.environ, "TRITON_CACHE_DIR": f"/tmp/cold-{mode}-{os.getpid()}"}
     command = [sys.executable, "-c", _COLD, mode, str(seconds)]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def cold_trace(process, seconds):
-    """What it says of its calls."""
+    """The output of such a process."""
     try:
-        said, errors = process.communicate(timeout=max(seconds, 0.1))
+        output, errors = process.communicate(timeout=max(seconds, 0.1))
     except subprocess.TimeoutExpired:
         process.kill()
         return "it took too long"
     if process.returncode != 0:
         return errors[-600:]
-    *before, trace = [json.loads(line) for line in said.strip().splitlines()]
+    *before, trace = [json.loads(line) for line in output.strip().splitlines()]
     return [*before, *trace]
 
 
 def cold_start():
-    """The first calls of a process whose kernels are cold: with a queue in the background, compiling inside of calls, and after a
-    warm-up."""
+    """The first calls of a process whose kernels are cold: with background compilation, with compilation
+    inside calls, and after a warmup."""
     return {mode: cold_trace(cold_process(mode, 3), 90) for mode in ("background", "inline", "warmup")}
 
 
 def out_of_memory():
-    """A kernel that needs more memory than there is gives way to the next; with nothing left the error says so."""
+    """A kernel that needs more memory than is free falls back to the next; the error says so if none is left."""
     x = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16)
 
     @lz.register_kernel(operation="activation.relu", id="greedy.relu", platform="cuda", priority=100)
@@ -298,7 +299,7 @@ def out_of_memory():
 
 
 def decode_step():
-    """Tokens a second of a stack of layers with the shape of Llama 3 8B: torch alone, FlashInfer by hand, and through selection."""
+    """Tokens per second of a stack of layers with the shape of Llama 3 8B: torch alone, FlashInfer called directly, and through selection."""
     layers, batch, context, page_size = 32, 16, 1024, 16
     hidden, heads, kv_heads, head_dim, inner = 4096, 32, 8, 128, 14336
 
@@ -389,7 +390,7 @@ def decode_step():
 
         variants["FlashInfer by hand"] = by_hand
     except (ImportError, RuntimeError):
-        # It is not there, or not compiled for this.
+        # Not installed, or not compiled for this.
         pass
     y = weight(batch, hidden)
     q, k = weight(batch, 1, heads, head_dim), weight(batch, 1, kv_heads, head_dim)
@@ -438,7 +439,7 @@ def decode_step():
 
 
 def compiled_block():
-    """A small block of Llama's with lz.ops under torch.compile in one graph, captured as CUDA graphs by torch."""
+    """A small Llama block with lz.ops under torch.compile in one graph, captured as CUDA graphs by torch."""
     seq, hidden, heads, kv_heads, head_dim, inner = 64, 1024, 8, 2, 128, 2816
 
     def weight(*shape):
@@ -480,7 +481,7 @@ def compiled_block():
     with torch.no_grad():
         expected = by_torch(x)
         block(x)
-        # Kernels that compile take part from the second time on.
+        # JIT kernels take part from the second run on.
         time.sleep(3)
         found["eager"] = {"off": close(block(x), expected)}
         for mode in ("default", "reduce-overhead"):
@@ -493,7 +494,7 @@ def compiled_block():
 
 
 def formats():
-    """Formats of eight bits are served on the device, those of four declined with the reason."""
+    """8-bit formats run on the device, 4-bit formats are declined with the reason."""
     x, found = torch.randn(64, 4096, device="cuda", dtype=torch.bfloat16), {}
     for name in ("int8", "fp8_e4m3", "fp8_e5m2", "int4", "mxfp4", "nvfp4"):
         call = {"x": x, "format": name, "granularity": "block" if name.endswith("fp4") else "tensor"}
@@ -511,7 +512,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--output", default=".")
     parser.add_argument("--only", nargs="*", default=[name for name in PARTS if name != "decode_step"])
-    parser.add_argument("--name", default="scenarios", help="of the file")
+    parser.add_argument("--name", default="scenarios", help="name of the results file")
     options = parser.parse_args()
     try:
         import flashinfer  # noqa: F401

@@ -1,6 +1,6 @@
-"""What one minute on a card can show: caches of keys and values, captures tried and pinned, a cold start, our own kernels under
-compute-sanitizer, and what a call costs the host besides its kernel. Says what it found as JSON, after each part.
-
+"""What one minute on a GPU can show: KV-cache strategies, capture trials and pinned decisions, a cold start,
+the Triton kernels under compute-sanitizer, and the host overhead of a call. Writes the results as JSON, after
+each part.
     python short.py --output FOLDER [--seconds 110] [--only kv strict ...]
 """
 
@@ -31,7 +31,7 @@ BEGAN = time.monotonic()
 
 
 def kv():
-    """Four ways to keep keys and values, the same answers; what growing moves and what it takes from the device."""
+    """The four KV-cache strategies: equal results; what growing copies and allocates."""
     found = {}
     shape = {"batch": 4, "kv_heads": 8, "head_dim": 128, "capacity": 65536, "dtype": torch.bfloat16, "device": "cuda"}
     generator = torch.Generator("cuda").manual_seed(1)
@@ -53,7 +53,7 @@ def kv():
         try:
             torch.cuda.empty_cache()
             free = torch.cuda.mem_get_info()[0]
-            # Memory that host and device share is there at once, so that it is not asked for as much as could be.
+            # Managed memory is allocated at once, so the capacity is kept small.
             cache = lz.kv_cache(strategy, **{**shape, "capacity": 8192 if strategy == "unified" else shape["capacity"]})
             first, growing = (cache.k.data_ptr(), cache.v.data_ptr()), []
             for row, (k, v) in enumerate(rows):
@@ -92,7 +92,7 @@ def kv():
 
 
 def strict():
-    """Trials in a child, what strict mode lets through afterwards, a leak that a trial finds, and decisions pinned by a capture."""
+    """Capture trials in a child process, what strict mode admits afterwards, a leak that a trial finds, and decisions pinned by a capture."""
     found = {}
     norm, other = shapes_module._norm(64, 4096, False), shapes_module._norm(64, 1000, False)
     calls = [
@@ -162,7 +162,7 @@ def strict():
 
 
 def host():
-    """Microseconds of the host. Kernels that do nothing show what is ours alone, before and after another kernel has failed."""
+    """Host overhead in microseconds. Kernels that do nothing show LayerZero's share, before and after another kernel has failed."""
     found = {}
     x, weight = torch.randn(1, 256, device="cuda", dtype=torch.bfloat16), torch.randn(256, device="cuda", dtype=torch.bfloat16)
     shape = shapes_module._paged(4, 8, 2, 64, 128, 16)
@@ -254,7 +254,7 @@ print("done", done, "virtual", flush=True)
 
 
 class Sanitizer:
-    """Our own kernels and mappings under memcheck, beside everything else: it is slow to start."""
+    """The Triton kernels and memory mappings under memcheck, in parallel with everything else because it starts slowly."""
 
     def __init__(self):
         tool = shutil.which("compute-sanitizer") or shutil.which("/usr/local/cuda/bin/compute-sanitizer")
@@ -277,7 +277,7 @@ class Sanitizer:
 
 
 class ColdStart:
-    """The first seconds of three processes: what is cold compiled in the background, inside of calls, and beforehand."""
+    """The first seconds of three processes: cold kernels compiled in the background, inside calls, and ahead of time."""
 
     def __init__(self):
         self.processes = {mode: cold_process(mode, 3) for mode in ("background", "inline", "warmup")}
@@ -316,7 +316,7 @@ def main():
         print(f"[{time.monotonic() - BEGAN:6.1f}]", name, json.dumps(found[name])[:1500], flush=True)
         Path(options.output, "short.json").write_text(json.dumps(found, indent=1) + "\n")
 
-    # What is only true or false comes first, while other processes compile and start; what is timed comes when they are done.
+    # Checks without timing run first, while other processes compile and start; timed parts run when they are done.
     if wanted("strict"):
         part("strict", strict)
     if cold is not None:

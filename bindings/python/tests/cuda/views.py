@@ -1,5 +1,5 @@
-"""Whether tensors are taken for what they are, in many processes: where a mark of torch's lies is learned by each process anew, from
-memory that looks otherwise in each.
+"""Whether tensors are read correctly in many processes: each process determines the location of a torch flag
+anew, from memory with different contents.
 
     python views.py --output FOLDER [--processes 64]
 """
@@ -20,7 +20,7 @@ import layerzero as lz
 
 chance = random.Random(int(sys.argv[1]))
 devices = ["cpu", "cuda"] if torch.cuda.is_available() else ["cpu"]
-# Memory that was used before, and given back in no order.
+# Memory that was used before, and released in random order.
 used = [torch.randn(chance.randint(1, 200), chance.randint(1, 50)) for _ in range(chance.randint(0, 300))]
 chance.shuffle(used)
 del used[: len(used) // 2]
@@ -51,7 +51,7 @@ print(sorted(set(wrong)))
 
 
 def one(number):
-    """What a process took for something else; nothing if all was well."""
+    """What a process read incorrectly; empty if nothing."""
     done = subprocess.run([sys.executable, "-c", _ONE, str(number)], capture_output=True, text=True)
     return done.stdout.strip().removeprefix("[]") if done.returncode == 0 else f"ended with {done.returncode}: {done.stderr[-400:]}"
 
@@ -63,12 +63,12 @@ def main():
     options = parser.parse_args()
     began = time.monotonic()
     with ThreadPoolExecutor(min(12, os.cpu_count() or 1)) as pool:
-        told = list(pool.map(one, range(options.processes)))
+        results = list(pool.map(one, range(options.processes)))
     import torch
 
     found = {
-        "torch": torch.__version__, "cuda": torch.cuda.is_available(), "date": time.strftime("%Y-%m-%d"), "processes": len(told),
-        "wrong": [words for words in told if words], "took_s": round(time.monotonic() - began, 1),
+        "torch": torch.__version__, "cuda": torch.cuda.is_available(), "date": time.strftime("%Y-%m-%d"), "processes": len(results),
+        "wrong": [words for words in results if words], "took_s": round(time.monotonic() - began, 1),
     }  # fmt: skip
     Path(options.output, "views.json").write_text(json.dumps(found, indent=1) + "\n")
     print(json.dumps(found)[:3000], flush=True)

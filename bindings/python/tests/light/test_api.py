@@ -1,4 +1,4 @@
-"""The everyday functions, inspection, configuration and the command line."""
+"""The common functions, inspection, configuration and the command line."""
 
 import json
 import shutil
@@ -17,12 +17,12 @@ def random(*shape, seed=0):
 
 
 def softmax_attention(q, k, v, causal):
-    """Rank 4, BSHD, any ratio of heads."""
+    """Rank 4, BSHD, any ratio of query heads to key heads."""
     k, v = (np.repeat(t, q.shape[2] // t.shape[2], axis=2) for t in (k, v))
     scores = np.einsum("bqhd,bkhd->bhqk", q, k) / np.sqrt(q.shape[-1])
     if causal:
-        places = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
-        scores = np.where(np.arange(k.shape[1]) <= places, scores, -np.inf)
+        positions = np.arange(q.shape[1])[:, None] + k.shape[1] - q.shape[1]
+        scores = np.where(np.arange(k.shape[1]) <= positions, scores, -np.inf)
     weights = np.exp(scores - scores.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
     return np.einsum("bhqk,bkhd->bqhd", weights, v)
@@ -30,7 +30,7 @@ def softmax_attention(q, k, v, causal):
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 @pytest.mark.parametrize("causal", [False, True])
-def test_attention_picks_the_operation_and_never_the_layout(kv_heads, causal):
+def test_attention_selects_the_operation_and_never_infers_the_layout(kv_heads, causal):
     q, k, v = random(2, 3, 4, 8), random(2, 5, kv_heads, 8, seed=1), random(2, 5, kv_heads, 8, seed=2)
     expected = softmax_attention(q, k, v, causal)
     np.testing.assert_allclose(lz.attention(q, k, v, causal=causal), expected, rtol=1e-4, atol=1e-5)
@@ -41,9 +41,9 @@ def test_attention_picks_the_operation_and_never_the_layout(kv_heads, causal):
     np.testing.assert_allclose(step, softmax_attention(q[:, -1:], k, v, True)[:, 0], rtol=1e-4, atol=1e-5)
 
 
-def test_attention_says_what_has_no_meaning():
+def test_attention_refuses_arguments_that_do_not_apply():
     q, k = random(2, 4, 8), random(2, 5, 4, 8)
-    with pytest.raises(ValueError, match="mask has no meaning"):
+    with pytest.raises(ValueError, match="mask cannot be used in a decode step"):
         lz.attention(q, k, k, random(2, 4, 1, 5))
     with pytest.raises(ValueError, match="rank 4"):
         lz.attention(k[0], k[0], k[0])
@@ -92,7 +92,7 @@ def test_norms_rope_and_sampling():
     assert lz.sample_topk(logits, 8, seed=3).tolist() == lz.sample_topk(logits, 8, seed=3).tolist()
 
 
-def test_texts_and_back(tokenizer_path):
+def test_tokenize_roundtrip(tokenizer_path):
     texts = ["hello world", "héllo"]
     tokens = lz.tokenize(texts, tokenizer_path)
     assert lz.tokenize(texts[0], tokenizer_path) == tokens[0]
@@ -102,14 +102,14 @@ def test_texts_and_back(tokenizer_path):
     assert len(offsets[0]) == len(tokens[0])
 
 
-def test_quantized_and_back():
+def test_quantize_roundtrip():
     x = random(4, 64)
     for format, bound in (("int8", 0.02), ("fp8_e4m3", 0.3)):
         stored, scale = lz.quantize(x, format)
         np.testing.assert_allclose(lz.dequantize(stored, scale, format), x, atol=bound)
 
 
-def test_what_is_there():
+def test_listing_and_validation():
     assert "norm.rms" in lz.list_operations()
     kernels = lz.list_kernels("norm.rms")
     assert {kernel["backend"] for kernel in kernels} >= {"cpu", "reference"}
@@ -127,7 +127,7 @@ def test_explanations_are_tables_html_and_data():
     json.dumps(data)
 
 
-def test_the_doctor_and_readiness():
+def test_doctor_and_readiness():
     report = lz.doctor()
     data = report.to_dict()
     assert data["devices"][0]["name"] and any(backend["name"] == "cpu" for backend in data["backends"])
@@ -135,7 +135,7 @@ def test_the_doctor_and_readiness():
     assert {check["name"] for check in lz.readiness_check().to_dict()["checks"]} >= {"kernels", "health"}
 
 
-def test_configuration_says_where_a_value_came_from():
+def test_configuration_reports_sources():
     assert lz.config()["deterministic"].source == "default"
     lz.configure(deterministic=True)
     try:
@@ -147,7 +147,7 @@ def test_configuration_says_where_a_value_came_from():
         lz.configure(deterministics=True)
 
 
-def test_locks_hold_and_end():
+def test_lock_and_unlock():
     x = random(2, 4)
     free = lz.which("norm.rms", x).kernel_id
     lz.lock("norm.rms", "reference.norm.rms")
@@ -160,7 +160,7 @@ def test_locks_hold_and_end():
         lz.lock("norm.rm", "x")
 
 
-def test_scopes_hold_for_their_block_and_nest():
+def test_scopes_apply_to_their_block_and_nest():
     x = random(2, 4)
     free = lz.which("norm.rms", x).kernel_id
     with lz.disabled():
@@ -214,27 +214,27 @@ def test_commands_print_tables_and_json(capsys, arguments):
 
 
 def test_a_fresh_process_is_ready():
-    # Elsewhere operations may be left without kernels by other tests, and then it is right to say that it is not.
+    # In this process other tests may have left operations without kernels.
     for flags in ([], ["--json"]):
         done = subprocess.run([sys.executable, "-m", "layerzero", "ready", *flags], capture_output=True, text=True)
         assert done.returncode == 0 and "circuits" in done.stdout, done.stderr
 
 
-def test_commands_say_what_is_wrong(capsys):
+def test_commands_report_errors(capsys):
     code, printed = run(capsys, "explain", "norm.rm", "x=f32[4,64]")
     assert code == 1 and "did you mean" in printed.err
     code, printed = run(capsys, "explain", "norm.rms", "x=f32[4,64]", "weight=f32[3]", "--json")
     assert code == 1 and json.loads(printed.out)["reasons"][0]["code"] == "AXIS_MISMATCH"
 
 
-def test_a_new_operation_is_one_that_can_be_read(capsys, tmp_path):
+def test_new_op_writes_a_valid_schema(capsys, tmp_path):
     code, printed = run(capsys, "new-op", "test.fresh", "--folder", str(tmp_path), "--json")
     path = json.loads(printed.out)["path"]
     assert code == 0 and "operation: test.fresh" in open(path).read()
     assert callable(lz.ops.test_fresh)
 
 
-def test_completion_knows_every_command(capsys):
+def test_completion_lists_every_command(capsys):
     for shell in ("bash", "zsh", "fish"):
         code, printed = run(capsys, "completion", shell)
         assert code == 0 and all(word in printed.out for word in ("doctor", "explain", "new-op"))
@@ -253,9 +253,9 @@ def test_completion_knows_every_command(capsys):
         ("lz nothing --", set()),
     ],
 )
-def test_completion_offers_what_may_follow(capsys, line, offered):
+def test_completion_offers_valid_words(capsys, line, offered):
     _, printed = run(capsys, "completion", "bash")
     words = line.split(" ")
-    asked = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
-    found = subprocess.run(["bash", "-c", f"{printed.out}\n{asked}"], capture_output=True, text=True, check=True)
+    command = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _lz; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+    found = subprocess.run(["bash", "-c", f"{printed.out}\n{command}"], capture_output=True, text=True, check=True)
     assert set(found.stdout.split()) == offered

@@ -1,4 +1,4 @@
-"""Backends of others: found by their entry points, tried in a process of their own, disabled with a reason."""
+"""Third-party backends: discovered by entry points, probed in a separate process, disabled with a reason."""
 
 import json
 import subprocess
@@ -20,7 +20,7 @@ DESCRIPTOR = """{
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Puts distributions on the path, as an installer leaves them: a module, and what it announces."""
+    """Installs distributions into a folder on the path: a module and its entry point."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -45,7 +45,7 @@ def state(name):
     return found[name]
 
 
-def test_one_that_works_is_found(install):
+def test_working_entry_point_backend_is_loaded(install):
     install("goodone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'goodone')!r}]\nKERNELS = {{'goodone.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "goodone" in lz.load_backends()
     assert [kernel["id"] for kernel in lz.list_kernels(backend="goodone")] == ["goodone.norm.rms"]
@@ -61,19 +61,19 @@ def test_one_that_works_is_found(install):
         ("hangsone", "import time; time.sleep(60)", "takes longer than"),
     ],
 )
-def test_one_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
+def test_backend_that_cannot_be_imported_is_disabled_with_a_reason(install, monkeypatch, name, code, reason):
     monkeypatch.setattr(_probe, "SECONDS", 2.0)
     install(name, code)
     assert name not in lz.load_backends(name)
     found = state(name)
     assert found["available"] is False and reason in found["reason"] and f"--force-reinstall {name}" in found["reason"]
     assert f"{name}_backend" not in sys.modules
-    # What was found out is kept by version: nobody waits for it twice.
-    monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was tried again"))
+    # Probe results are cached by version: the library is not probed twice.
+    monkeypatch.setattr(_probe, "_try", lambda *about: pytest.fail("it was probed again"))
     lz.load_backends(name)
 
 
-def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
+def test_backend_with_an_invalid_descriptor_is_disabled(install):
     install("wrongone", f"DESCRIPTORS = [{DESCRIPTOR.replace('NAME', 'wrongone').replace('requires_layouts', 'layouts')!r}]\nKERNELS = {{}}\n")
     lz.load_backends("wrongone")
     found = state("wrongone")
@@ -81,16 +81,16 @@ def test_one_whose_descriptor_is_wrong_is_disabled_and_nothing_else(install):
     assert lz.list_kernels("norm.rms", backend="reference")
 
 
-def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkeypatch):
-    """A library that brings a second CUDA runtime into the process is found out by importing it elsewhere."""
+def test_compatibility_matrix_uses_probe_results(install, tmp_path, monkeypatch):
+    """A library that loads a second CUDA runtime into the process is detected by importing it in a separate process."""
     import _ctypes
     import shutil
 
-    # Importing torch first takes long, and shows nothing here.
+    # Importing torch first takes long and is not needed here.
     real = backends._exists
     monkeypatch.setattr(backends, "_exists", lambda module: module != "torch" and real(module))
-    kept = tmp_path / "matrix.json"
-    lz.configure({"backend_compatibility.matrix_path": str(kept)})
+    path = tmp_path / "matrix.json"
+    lz.configure({"backend_compatibility.matrix_path": str(path)})
     library = shutil.copy(_ctypes.__file__, tmp_path / "libcudart-a.so.12")
     shutil.copy(library, tmp_path / "libcudart-b.so.13")
     (tmp_path / "apex.py").write_text(f"import ctypes\nfor name in ('libcudart-a.so.12', 'libcudart-b.so.13'): ctypes.CDLL({str(tmp_path)!r} + '/' + name)\n")
@@ -99,11 +99,11 @@ def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkey
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apex\nVersion: 0.1\n")
     try:
         assert "apex" not in lz.load_backends("apex")
-        assert "brings CUDA 12 and 13 into one process" in state("apex")["reason"]
-        row = {row["backend"]: row for row in json.loads(kept.read_text())["backends"]}["apex"]
+        assert "loads CUDA 12 and 13 into one process" in state("apex")["reason"]
+        row = {row["backend"]: row for row in json.loads(path.read_text())["backends"]}["apex"]
         assert row["cuda"] == [12, 13] and row["state"] == "problem" and "CUDA 12 and 13" in row["conflict"]
         assert row in lz.doctor().to_dict()["compatibility"]
-        # The operator may want it all the same.
+        # The operator may disable the check.
         lz.configure({"backend_compatibility.fail_on_incompatible": False})
         assert "apex" in lz.load_backends("apex")
     finally:
@@ -112,31 +112,31 @@ def test_the_matrix_of_compatibility_comes_from_probes(install, tmp_path, monkey
         backends._STATES.pop("apex", None)
 
 
-def test_a_backend_that_is_not_installed_says_how_to_get_it():
+def test_doctor_works_without_torch():
     code = "import sys; sys.modules['torch'] = None; import layerzero as lz; print(lz.doctor())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_an_entry_point_cannot_take_the_name_of_ours(install):
-    """Neither before our own is loaded nor afterwards, and what is said of it is not said of ours."""
+def test_entry_point_cannot_use_a_reserved_name(install):
+    """Neither before the built-in backend is loaded nor afterwards, and its state does not replace the built-in one's."""
     text = DESCRIPTOR.replace("NAME", "apex")
     install("apex", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'apex.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "apex" not in lz.load_backends()
     shown = next(one for one in backends.states() if one.name == "apex (apex)")
-    assert shown.state == "problem" and "cannot take" in shown.reason
-    assert not lz.list_kernels(backend="apex") and "cannot take" not in (state("apex")["reason"] or "")
+    assert shown.state == "problem" and "reserved name" in shown.reason
+    assert not lz.list_kernels(backend="apex") and "reserved name" not in (state("apex")["reason"] or "")
     backends._STATES.pop("apex (apex)")
 
 
-def test_a_descriptor_of_an_entry_point_cannot_take_the_name_of_ours(install):
+def test_entry_point_descriptor_cannot_use_a_reserved_name(install):
     text = DESCRIPTOR.replace("NAME", "cpu")
     install("poser", f"DESCRIPTORS = [{text!r}]\nKERNELS = {{'cpu.norm.rms': lambda x, w, *, eps, weight_offset: x}}\n")
     assert "poser" not in lz.load_backends("poser")
     assert "another name" in state("poser")["reason"]
 
 
-def test_the_sample_package_is_found():
+def test_sample_package_is_loaded():
     pytest.importorskip("lz_sample_backend", reason="it is installed by cargo xtask test python")
     assert "sample" in lz.load_backends("sample")
     assert [kernel["id"] for kernel in lz.list_kernels(backend="sample")] == ["sample.activation.relu"]

@@ -1,4 +1,4 @@
-"""Whose fault a failure is: only a kernel's own failures count against its circuit, and only those are remembered."""
+"""Which failures count: only a kernel's own failures count against its circuit breaker and are stored."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ X = np.arange(1, 9, dtype=np.float32).reshape(2, 4)
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_remembered():
+def reset_circuits():
     lz.reset_kernel()
     yield
     lz.reset_kernel()
@@ -23,7 +23,7 @@ def nothing_is_remembered():
 
 @pytest.fixture
 def kernels():
-    """Registers kernels of a backend that goes away after the test."""
+    """Registers kernels of a backend that is unregistered after the test."""
     yield lambda **about: lz.register_kernel(backend="test", **{"priority": 100, **about})
     lz.unregister_backend("test")
 
@@ -33,11 +33,11 @@ def circuits():
 
 
 class Custom(BaseException):
-    """Not an Exception: nobody but its author handles it."""
+    """Not an Exception: only its author handles it."""
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit, Custom])
-def test_what_ends_the_program_passes_and_blames_nobody(kernels, error):
+def test_base_exceptions_propagate_and_count_as_no_failure(kernels, error):
     calls = []
 
     @kernels(operation="norm.rms", id="test.norm.rms")
@@ -49,7 +49,7 @@ def test_what_ends_the_program_passes_and_blames_nobody(kernels, error):
 
     @kernels(operation="norm.rms", id="test.fallback", priority=99)
     def fallback(x, weight, *, eps, weight_offset):
-        raise AssertionError("no other kernel is tried")
+        raise AssertionError("another kernel was tried")
 
     for _ in range(20):
         with pytest.raises(error, match="now") as raised:
@@ -60,7 +60,7 @@ def test_what_ends_the_program_passes_and_blames_nobody(kernels, error):
     assert lz.ops.norm_rms(X) is X
 
 
-def test_what_ends_the_program_passes_out_of_plans_and_tuning(kernels):
+def test_base_exceptions_propagate_from_plans_and_tuning(kernels):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         raise Custom("now")
@@ -74,7 +74,7 @@ def test_what_ends_the_program_passes_out_of_plans_and_tuning(kernels):
     assert "test.norm.rms" not in circuits()
 
 
-def test_a_kernel_without_memory_gives_way_and_is_not_blamed(kernels):
+def test_out_of_memory_falls_back_and_counts_as_no_failure(kernels):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         raise MemoryError("4 GiB for scores")
@@ -85,7 +85,7 @@ def test_a_kernel_without_memory_gives_way_and_is_not_blamed(kernels):
     assert lz.which("norm.rms", X).kernel_id == "test.norm.rms"
 
 
-def test_a_result_that_cannot_be_allocated_blames_no_kernel():
+def test_failed_output_allocation_counts_as_no_failure():
     huge = np.broadcast_to(np.ones(1, np.float32), (1 << 23, 1 << 23))
     for _ in range(6):
         with pytest.raises(lz.KernelExecutionError) as raised:
@@ -95,7 +95,7 @@ def test_a_result_that_cannot_be_allocated_blames_no_kernel():
     assert circuits() == {}
 
 
-def test_a_kernel_that_declines_is_not_blamed(kernels):
+def test_declining_counts_as_no_failure(kernels):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         raise NotImplementedError("not today")
@@ -121,27 +121,27 @@ WRONG = {
 
 @pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 @pytest.mark.parametrize("out", [False, True], ids=["returned", "into out"])
-def test_a_result_that_is_not_the_schemas_is_a_failure_of_the_kernel(kernels, wrong, out):
+def test_result_that_violates_the_schema_is_a_kernel_failure(kernels, wrong, out):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         return wrong(x)
 
-    place = {"out": np.full_like(X, np.nan)} if out else {}
-    result = lz.ops.norm_rms(X, **place)
-    np.testing.assert_allclose((result**2).mean(-1), 1, rtol=1e-4, err_msg="another kernel did the work")
+    keywords = {"out": np.full_like(X, np.nan)} if out else {}
+    result = lz.ops.norm_rms(X, **keywords)
+    np.testing.assert_allclose((result**2).mean(-1), 1, rtol=1e-4, err_msg="the fallback kernel must run")
     circuit = circuits()["test.norm.rms"]
     assert circuit["failures"] == 1 and circuit["state"] == "closed" and not circuit["refuses"]
     assert "requires" in circuit["last_error"] and "found" in circuit["last_error"]
     lz.lock("norm.rms", "test.norm.rms")
     try:
         with pytest.raises(lz.KernelExecutionError, match="requires .*, found") as raised:
-            lz.ops.norm_rms(X, **place)
+            lz.ops.norm_rms(X, **keywords)
         assert raised.value.reasons[0].code == "KERNEL_FAILED"
     finally:
         lz.unlock("norm.rms")
 
 
-def test_the_message_names_what_was_expected_and_what_was_found(kernels):
+def test_message_states_expected_and_found(kernels):
     @kernels(operation="norm.layer", id="test.norm.layer")
     def layer(x, weight, bias, *, eps, return_stats):
         return x, x, x
@@ -170,7 +170,7 @@ def test_results_are_checked_in_plans_and_in_tuning(kernels):
     assert "open after 1 failure (" in str(lz.explain("norm.rms", X))
 
 
-def test_scalars_and_empty_buffers_are_wrong_arguments():
+def test_scalars_and_empty_buffers_are_refused():
     for _ in range(6):
         with pytest.raises(lz.ValidationError, match="numpy scalar; pass numpy.asarray"):
             lz.ops.activation_silu(np.float32(1))
@@ -181,7 +181,7 @@ def test_scalars_and_empty_buffers_are_wrong_arguments():
     assert lz.ops.activation_silu(np.asarray(np.float32(0))).shape == ()
 
 
-def test_an_open_circuit_does_not_refuse_what_nothing_else_can_run(kernels):
+def test_open_circuit_does_not_refuse_the_only_kernel(kernels):
     broken = True
 
     @kernels(operation="norm.rms", id="test.norm.rms")
@@ -197,13 +197,13 @@ def test_an_open_circuit_does_not_refuse_what_nothing_else_can_run(kernels):
                 lz.ops.norm_rms(X)
         assert circuits()["test.norm.rms"]["refuses"]
         broken = False
-        assert lz.ops.norm_rms(X) is X, "the circuit is open, and there is no other kernel"
+        assert lz.ops.norm_rms(X) is X, "the circuit is open, but there is no other kernel"
     finally:
         lz.unlock("norm.rms")
-    assert lz.ops.norm_rms(X) is not X, "with another kernel the circuit holds"
+    assert lz.ops.norm_rms(X) is not X, "with another kernel the open circuit applies"
 
 
-def test_what_is_remembered_is_listed_and_reset(kernels, capsys):
+def test_circuits_are_listed_and_reset(kernels, capsys):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         raise RuntimeError("broken")
@@ -235,7 +235,7 @@ print(lz.list_circuits())
 """
 
 
-def test_two_processes_that_tune_at_once_blame_nobody(tmp_path):
+def test_concurrent_tuning_counts_as_no_failure(tmp_path):
     processes = [_start(TUNE, tmp_path) for _ in range(2)]
     assert [process.communicate(timeout=120)[0].strip() for process in processes] == ["[]", "[]"]
     after = _start("import layerzero as lz; print(lz.list_circuits(), lz.readiness_check().to_dict()['ready'])", tmp_path)
@@ -265,7 +265,7 @@ if "reset" in sys.argv:
 """
 
 
-def test_a_process_that_is_killed_while_it_measures_blames_the_kernel_until_it_is_reset(tmp_path):
+def test_kill_during_tuning_opens_the_kernels_circuit_until_reset(tmp_path):
     environment = {**os.environ, "HOME": str(tmp_path)}
 
     def run(*words, **keywords):
@@ -274,13 +274,13 @@ def test_a_process_that_is_killed_while_it_measures_blames_the_kernel_until_it_i
 
     victim = run("wait")
     assert victim.stdout.readline() == "measuring\n"
-    # While it lives nobody is blamed.
+    # While the process lives no failure is recorded.
     assert run().communicate(timeout=60)[0].splitlines()[0] == "[]"
     victim.send_signal(signal.SIGKILL)
     victim.wait(timeout=60)
     first, state = run("tune").communicate(timeout=60)[0].splitlines()
     assert first == str([("killer.norm.rms", 1, f"process {victim.pid} ended while it measured this kernel")])
-    assert state == "['passed']", "it is not tried again for a while"
+    assert state == "['passed']", "the open circuit skips it"
     lines = run("reset").communicate(timeout=60)[0].splitlines()
     assert lines[-1] == "1 []"
     first, state = run("tune").communicate(timeout=60)[0].splitlines()
@@ -318,7 +318,7 @@ for out in (None, np.empty_like(x)):
             message = str(error)
             assert "requires" in message and "found" in message, message
     lz.unlock("norm.rms")
-    assert lz.ops.norm_rms(x, eps=1, out=out)[0, 0] < 1, "another kernel did the work"
+    assert lz.ops.norm_rms(x, eps=1, out=out)[0, 0] < 1, "the fallback kernel must run"
 print("done")
 """
 

@@ -1,4 +1,4 @@
-"""What can be held without a GPU: descriptors, what would be chosen on one, records of runs on one, and backends that conflict."""
+"""GPU support tested without a GPU: descriptors, selection on a simulated GPU, recorded GPU runs, and backend conflicts."""
 
 import json
 import re
@@ -23,15 +23,15 @@ def ids(name):
 
 
 @pytest.fixture(autouse=True)
-def none_of_the_real_ones():
-    """Where the libraries are installed, other tests have loaded their backends; these tests are about machines without."""
+def unregister_real_backends():
+    """Other tests may have loaded installed backends; these tests are about machines without them."""
     for backend in {kernel["backend"] for kernel in lz.list_kernels()} & (OURS.keys() - {"torch", "torch_reference"}):
         lz.unregister_backend(backend)
 
 
 @pytest.fixture
 def registered():
-    """Backends that are not installed, with functions that nobody calls."""
+    """Registers backends that are not installed, with functions that are never called."""
     names = []
 
     def one(name):
@@ -58,18 +58,18 @@ def on_h200(operation, **arguments):
 
 
 @pytest.mark.parametrize("name", [name for name in OURS if name != "torch"])
-def test_a_descriptor_is_right_and_names_what_the_backend_has(registered, name):
+def test_descriptor_is_valid_and_registers_all_its_kernels(registered, name):
     registered(name)
     assert {kernel["id"] for kernel in lz.list_kernels(backend=name)} == set(ids(name))
     assert all(kernel["platform"] == "cuda" for kernel in lz.list_kernels(backend=name))
 
 
 def of_tensors():
-    """Other tests register operations of their own, and those of text live on the host."""
+    """Tensor operations of the catalogue: other tests register operations of their own, and text operations run on the host."""
     return {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
 
 
-def test_every_operation_of_tensors_has_a_reference_for_gpus():
+def test_every_tensor_operation_has_a_gpu_reference():
     described = json.loads((FOLDER / "torch_reference.cuda.json").read_text())["ops"]
     assert set(described) == of_tensors()
     assert all(kernel["deterministic"] and "limits" not in kernel for (kernel,) in described.values())
@@ -88,7 +88,7 @@ def chosen_on_h200(operation, arguments, keywords):
     return chosen[0]
 
 
-def test_disabled_chooses_the_reference_of_the_gpu_for_every_operation(registered):
+def test_disabled_selects_the_gpu_reference_for_every_operation(registered):
     for name in ("flash_attn", "apex", "torch_reference"):
         registered(name)
     with lz.disabled():
@@ -111,11 +111,11 @@ def test_deterministic_calls_have_a_kernel_on_the_gpu_for_every_operation(regist
         lz.configure(deterministic=False)
 
 
-def test_readiness_names_what_a_platform_lacks(registered):
+def test_readiness_lists_operations_without_a_kernel(registered):
     registered("torch_reference")
     report = lz.readiness_check(["cpu", "cuda"]).to_dict()
     check = next(one for one in report["checks"] if one["name"] == "kernels")
-    # Operations that other tests registered have kernels for the host at most.
+    # Operations registered by other tests have host kernels at most.
     assert report["platforms"] == ["cpu", "cuda"] and not any(name in check["detail"] for name in of_tensors())
     assert "tokenize." not in check["detail"]
     lz.unregister_backend("torch_reference")
@@ -139,7 +139,7 @@ def test_a_descriptor_cannot_declare_itself_a_reference():
         _native.register_descriptor("pretender", json.dumps(description), {"torch.reference.norm.rms": print})
 
 
-def test_cold_kernels_wait_for_their_compiler_and_limits_decline(registered):
+def test_cold_kernels_report_jit_cold_and_limits_decline(registered):
     registered("flashinfer")
     q, k = bf16(1, 64, 8, 128), bf16(1, 64, 2, 128)
     found = on_h200("attention.gqa.prefill", q=q, k=k, v=k, causal=True)
@@ -152,7 +152,7 @@ def test_cold_kernels_wait_for_their_compiler_and_limits_decline(registered):
     assert found["flashinfer.fa2.single.gqa.prefill"] == {"JIT_COLD"}
 
 
-def test_kernels_of_hopper_are_not_for_ampere(registered):
+def test_hopper_kernels_are_rejected_on_ampere(registered):
     registered("flashinfer")
     q = bf16(1, 64, 8, 128)
     answer = json.loads(_native.explain_on("a100", "attention.standard.prefill", (q, q, q), {}))
@@ -161,7 +161,7 @@ def test_kernels_of_hopper_are_not_for_ampere(registered):
     assert found["flashinfer.fa2.single.standard.prefill"] == {"JIT_COLD"}
 
 
-def test_eight_bits_are_quantised_by_our_own_kernel_and_four_are_declined_on_hopper(registered):
+def test_8_bit_formats_use_the_triton_kernel_and_4_bit_formats_are_declined_on_hopper(registered):
     for name in ("triton", "flashinfer"):
         registered(name)
     x = bf16(4, 64, 256)
@@ -172,22 +172,22 @@ def test_eight_bits_are_quantised_by_our_own_kernel_and_four_are_declined_on_hop
         found = on_h200("quantize", x=x, format=format, granularity="block")
         on_cards = {kernel: codes for kernel, codes in found.items() if kernel.startswith(("triton.", "flashinfer.", "torch.cuda."))}
         assert on_cards and all("QUANT_FORMAT_UNSUPPORTED" in codes for codes in on_cards.values())
-    # Before Hopper a conversion to eight bits goes by sixteen and rounds twice.
+    # Before Hopper, a conversion to 8 bits goes through 16 bits and rounds twice.
     answer = json.loads(_native.explain_on("a100", "quantize", (), {"x": x, "format": "fp8_e4m3", "granularity": "tensor"}))
     ours = next(one for one in answer["candidates"] if one["kernel"] == "triton.quantize")
     assert {reason["code"] for reason in ours["reasons"]} - {"JIT_COLD"}
 
 
-def test_compiling_makes_a_kernel_possible(registered):
-    asked = []
+def test_warmup_makes_a_cold_kernel_eligible(registered):
+    compiled_calls = []
     text = (FOLDER / "triton.cuda.json").read_text()
-    # The same kernels on the host, so that nothing but the compiler is missing here.
+    # The same kernels on the host, so that only the compiler is missing.
     text = re.sub(r'"min_sm": \d+,?', "", text.replace('"platform": "cuda"', '"platform": "cpu"')).replace(",\n      }", "\n      }")
     description = json.loads(re.sub(r",\s*}", "}", text))
     description["backend"] = "coldone"
 
     def compile(kernel, operation, call):
-        asked.append((kernel, operation, call["hidden"], call["T"]))
+        compiled_calls.append((kernel, operation, call["hidden"], call["T"]))
         return ["made"]
 
     _native.register_descriptor("coldone", json.dumps(description), dict.fromkeys(ids("triton"), lambda x, weight, **_: x), compile)
@@ -197,7 +197,7 @@ def test_compiling_makes_a_kernel_possible(registered):
         before = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
         assert [reason["code"] for reason in before["triton.norm.rms"]] == ["JIT_COLD"]
         report = lz.warmup([call]).to_dict()
-        assert asked == [("triton.norm.rms", "norm.rms", "8", "f32")]
+        assert compiled_calls == [("triton.norm.rms", "norm.rms", "8", "f32")]
         assert report["compiled"] == [{"kernel": "triton.norm.rms", "artifacts": ["made"]}]
         after = {one["kernel"]: one.get("reasons", []) for one in lz.explain("norm.rms", x).to_dict()["candidates"]}
         assert after["triton.norm.rms"] == []
@@ -205,7 +205,7 @@ def test_compiling_makes_a_kernel_possible(registered):
         lz.unregister_backend("coldone")
 
 
-def test_a_call_that_wants_a_cold_kernel_has_it_compiled_in_the_background(registered):
+def test_cold_kernel_is_compiled_in_the_background(registered):
     text = (FOLDER / "triton.cuda.json").read_text()
     description = json.loads(text)
     description["backend"], description["platform"] = "coldtwo", "cpu"
@@ -229,11 +229,11 @@ def test_a_call_that_wants_a_cold_kernel_has_it_compiled_in_the_background(regis
         lz.unregister_backend("coldtwo")
 
 
-def test_a_backend_for_another_cuda_is_disabled_with_that_reason(tmp_path, monkeypatch):
+def test_backend_built_for_another_cuda_is_disabled(tmp_path, monkeypatch):
     info = tmp_path / "apex-0.1+cu99.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: apex\nVersion: 0.1+cu99\n")
-    (tmp_path / "apex.py").write_text("raise RuntimeError('nobody imports it')")
+    (tmp_path / "apex.py").write_text("raise RuntimeError('must not be imported')")
     monkeypatch.syspath_prepend(str(tmp_path))
     real = backends._version
     monkeypatch.setattr(backends, "_version", lambda name: "2.11.0+cu130" if name == "torch" else real(name))
@@ -246,7 +246,7 @@ def test_a_backend_for_another_cuda_is_disabled_with_that_reason(tmp_path, monke
         backends._STATES.pop("apex", None)
 
 
-def test_a_library_that_imports_but_cannot_work_is_found_out(tmp_path, monkeypatch):
+def test_library_that_imports_but_does_not_work_is_disabled(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -266,7 +266,7 @@ def test_a_library_that_imports_but_cannot_work_is_found_out(tmp_path, monkeypat
         backends._STATES.pop("xformers", None)
 
 
-def test_builds_for_another_cuda_are_told_apart():
+def test_cuda_version_of_a_build_is_parsed():
     assert backends.cuda_of("2.8.3+cu12torch2.9") == 12
     assert backends.cuda_of("2.11.0+cu130") == 13
     assert backends.cuda_of("0.8.5") is None
@@ -274,27 +274,27 @@ def test_builds_for_another_cuda_are_told_apart():
 
 
 def records():
-    """What was found on a card, by backend."""
+    """Recorded GPU runs by backend."""
     found = [json.loads(path.read_text()) for path in sorted(RECORDS.glob("*-h200.json"))]
     return {record["backend"]: record for record in found if "runs" in record}
 
 
 @pytest.mark.parametrize("name", sorted(records()))
-def test_a_record_of_a_run_on_a_card_is_of_kernels_that_there_are(name):
+def test_recorded_gpu_runs_are_of_existing_kernels(name):
     ran = {line["kernel"] for line in records()[name]["runs"] if "off" in line}
     assert ran and ran <= set(ids(name))
 
 
 @pytest.mark.parametrize("name", [name for name, backend in OURS.items() if "cuda" in backend.verified])
-def test_who_is_called_verified_was_run_on_a_card_with_nothing_bad(name):
+def test_verified_backends_have_a_recorded_gpu_run_without_errors(name):
     record = records()[name]
     ran = {line["kernel"] for line in record["runs"] if "off" in line}
     assert record["bad"] == 0 and ran == set(ids(name))
     assert all(line["off"] <= 1 for line in record["runs"] if "off" in line)
 
 
-def test_priorities_alone_choose_well_among_what_was_measured():
-    """By the table of a card that is checked in: what the highest priority takes, over what the best one took."""
+def test_priorities_alone_select_well_on_recorded_measurements():
+    """Latency of the kernel with the highest priority relative to the best kernel, by the recorded benchmark."""
     table = json.loads((RECORDS / "bench-h200.json").read_text())
     priorities = {
         kernel["kernel_id"]: kernel["priority"]
@@ -304,7 +304,7 @@ def test_priorities_alone_choose_well_among_what_was_measured():
     }
     over = {}
     for row in table["results"]:
-        # Kernels that have been replaced since are left out.
+        # Kernels that have been replaced since the recording are ignored.
         took = {kernel: time for kernel, time in row["kernels_us"].items() if kernel in priorities}
         chosen = max(took, key=lambda kernel: (priorities[kernel], kernel))
         over.setdefault(row["family"], []).append(took[chosen] / min(took.values()))

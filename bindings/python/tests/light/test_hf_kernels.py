@@ -1,4 +1,4 @@
-"""Kernels of the Hub: the lockfile is respected, and nothing is downloaded."""
+"""Kernels of the Hugging Face Hub: the lockfile is respected, and nothing is downloaded."""
 
 import sys
 import types
@@ -16,11 +16,11 @@ CALL = {
 
 @pytest.fixture
 def kernels(monkeypatch, tmp_path):
-    """The package as it is called, over a cache that has what one lockfile names."""
-    asked = []
+    """A stub of the package over a cache that has what one lockfile names."""
+    lockfiles = []
 
     def load_kernel(repo_id, *, lockfile, backend=None):
-        asked.append(lockfile)
+        lockfiles.append(lockfile)
         if repo_id not in lockfile.read_text():
             raise ValueError(f"Kernel `{repo_id}` is not locked.")
         return types.SimpleNamespace(flash_attn_func=lambda q, k, v, **keywords: (q, k, v, keywords["causal"]))
@@ -29,23 +29,23 @@ def kernels(monkeypatch, tmp_path):
     module.load_kernel = load_kernel
     monkeypatch.setitem(sys.modules, "kernels", module)
     monkeypatch.chdir(tmp_path)
-    hf_kernels._found.cache_clear()
-    yield asked
-    hf_kernels._found.cache_clear()
+    hf_kernels._load.cache_clear()
+    yield lockfiles
+    hf_kernels._load.cache_clear()
 
 
 def prefill(q="q"):
     return hf_kernels.KERNELS["hf_kernels.flash_attn2.standard.prefill"](q, "k", "v", None, **CALL)
 
 
-def test_a_lockfile_beside_the_program(kernels, tmp_path):
+def test_lockfile_in_the_working_directory(kernels, tmp_path):
     lock = tmp_path / "kernels.lock"
     lock.write_text(f'{{"{REPOSITORY}": "a commit"}}')
     assert prefill() == "q" and prefill("other") == "other"
-    assert kernels == [lock], "it is loaded once, by this lock"
+    assert kernels == [lock], "it is loaded once, with this lockfile"
 
 
-def test_the_lockfile_of_an_installed_project(kernels, tmp_path, monkeypatch):
+def test_lockfile_of_an_installed_package(kernels, tmp_path, monkeypatch):
     installed = tmp_path / "site" / "project-1.0.dist-info"
     installed.mkdir(parents=True)
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: project\nVersion: 1.0\n")
@@ -57,10 +57,10 @@ def test_the_lockfile_of_an_installed_project(kernels, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("lock", [None, '{"another/kernel": "a commit"}'])
-def test_what_is_not_locked_declines_and_says_what_to_do(kernels, tmp_path, lock):
+def test_unlocked_kernel_declines_with_a_hint(kernels, tmp_path, lock):
     if lock is not None:
         (tmp_path / "kernels.lock").write_text(lock)
     for _ in range(2):
         with pytest.raises(NotImplementedError, match="kernels lock"):
             prefill()
-    assert len(kernels) == (lock is not None), "it is not looked for again in every call"
+    assert len(kernels) == (lock is not None), "it is not searched for again in every call"

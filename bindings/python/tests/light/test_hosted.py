@@ -1,4 +1,4 @@
-"""Kernels that are Python functions, and operations that are read at run time."""
+"""Python kernels, and operations loaded at run time."""
 
 import gc
 import sys
@@ -31,7 +31,7 @@ workloads:
 
 @pytest.fixture
 def kernels():
-    """Registers kernels of a backend that goes away after the test."""
+    """Registers kernels of a backend that is unregistered after the test."""
     yield lambda **about: lz.register_kernel(backend="test", **{"priority": 100, **about})
     lz.unregister_backend("test")
 
@@ -59,7 +59,7 @@ def test_the_function_gets_the_callers_own_objects(kernels):
     assert seen[1][1] is None and seen[1][2] == 0.5
 
 
-def test_what_it_returns_is_what_the_caller_gets(kernels):
+def test_result_is_returned_unchanged(kernels):
     result = np.zeros((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.norm.rms")
@@ -69,7 +69,7 @@ def test_what_it_returns_is_what_the_caller_gets(kernels):
     assert lz.ops.norm_rms(np.ones((2, 4), np.float32)) is result
 
 
-def test_out_is_handed_on_or_copied_into(kernels):
+def test_out_is_passed_on_or_copied_into(kernels):
     x, out = np.ones((2, 4), np.float32), np.zeros((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.copied", priority=99)
@@ -89,7 +89,7 @@ def test_out_is_handed_on_or_copied_into(kernels):
     assert lz.ops.norm_rms(x)[0, 0] == 7
 
 
-def test_limits_and_dtypes_restrict_it(kernels):
+def test_limits_and_dtypes_restrict_a_kernel(kernels):
     @kernels(operation="norm.rms", id="test.norm.rms", dtypes=["float32"], limits=["hidden % 8 == 0"])
     def rms(x, weight, *, eps, weight_offset):
         return norm(x, weight, eps)
@@ -100,14 +100,14 @@ def test_limits_and_dtypes_restrict_it(kernels):
     assert "AXIS_LIMIT" in str(lz.explain("norm.rms", np.ones((2, 4), np.float32)).to_dict())
 
 
-def test_a_function_that_cannot_be_called_so_is_refused():
+def test_function_with_a_wrong_signature_is_refused():
     with pytest.raises(lz.ConfigurationError, match="norm.rms is called with"):
         lz.register_kernel(operation="norm.rms", id="test.wrong")(lambda x: x)
     with pytest.raises(KeyError, match="did you mean"):
         lz.register_kernel(operation="norm.rm", id="test.wrong")(lambda x: x)
 
 
-def test_one_that_fails_gives_way_and_keeps_its_exception(kernels):
+def test_failing_kernel_falls_back(kernels):
     @kernels(operation="norm.rms", id="test.failing")
     def failing(x, weight, *, eps, weight_offset):
         raise RuntimeError("out of paper")
@@ -125,7 +125,7 @@ def test_interrupts_are_not_swallowed(kernels):
         lz.ops.norm_rms(np.ones((3, 4), np.float32))
 
 
-def test_it_may_call_operations_itself(kernels):
+def test_kernel_may_call_operations(kernels):
     @kernels(operation="norm.rms", id="test.nested")
     def nested(x, weight, *, eps, weight_offset):
         return lz.ops.activation_relu(x)
@@ -134,7 +134,7 @@ def test_it_may_call_operations_itself(kernels):
     assert lz.ops.norm_rms(x).tolist() == [[0.0, 2.0]]
 
 
-def test_an_operation_of_ones_own(tmp_path, kernels):
+def test_registered_operation(tmp_path, kernels):
     path = tmp_path / "scale.yaml"
     path.write_text(SCALE)
     scale = lz.register_operation(path)
@@ -159,7 +159,7 @@ def test_an_operation_of_ones_own(tmp_path, kernels):
         scale(x.astype(np.float16))
 
 
-def test_an_exception_of_the_only_kernel_is_the_cause(kernels):
+def test_exception_of_the_only_kernel_is_the_cause(kernels):
     if "test.scale" not in lz.list_operations():
         lz.register_operation(SCALE)
 
@@ -172,12 +172,12 @@ def test_an_exception_of_the_only_kernel_is_the_cause(kernels):
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_a_wrong_schema_is_told_with_its_place():
+def test_invalid_schema_is_reported_with_its_location():
     with pytest.raises(lz.ConfigurationError, match="shape"):
         lz.register_operation(SCALE.replace("[dims...]", "[dim...]").replace("test.scale", "test.wrong"))
 
 
-def test_nothing_is_leaked(kernels):
+def test_python_kernel_does_not_leak(kernels):
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         return norm(x, weight, eps)
@@ -191,26 +191,26 @@ def test_nothing_is_leaked(kernels):
     assert sys.getrefcount(x) == before
 
 
-def test_a_kernel_that_is_found_later_is_found_once(kernels):
-    class Later:
+def test_lazy_kernel_is_resolved_once(kernels):
+    class Lazy:
         found = 0
 
         def find_kernel(self):
-            Later.found += 1
+            Lazy.found += 1
             return lambda x: x * 0 + 3
 
         def __call__(self, x):
-            raise AssertionError("the function itself is called")
+            raise AssertionError("the resolved function is called instead")
 
-    later = Later()
-    kernels(operation="activation.relu", id="test.later")(later)
-    assert Later.found == 0
+    lazy = Lazy()
+    kernels(operation="activation.relu", id="test.later")(lazy)
+    assert Lazy.found == 0
     for _ in range(3):
         assert lz.ops.activation_relu(np.ones(2, np.float32)).tolist() == [3, 3]
-    assert Later.found == 1
+    assert Lazy.found == 1
 
 
-def test_a_kernel_that_cannot_be_found_gives_way(kernels):
+def test_lazy_kernel_that_fails_to_resolve_falls_back(kernels):
     class Lost:
         def find_kernel(self):
             raise ImportError("its library is gone")

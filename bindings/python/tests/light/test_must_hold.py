@@ -1,4 +1,4 @@
-"""What must hold of the package as a whole: import, types, threads, forks, interpreters, memory."""
+"""Properties of the whole package: imports, types, threads, forks, interpreters, memory."""
 
 import gc
 import os
@@ -18,7 +18,7 @@ HERE = Path(__file__).parent
 
 
 def child(code, *, check=True):
-    """Runs code in an interpreter of its own."""
+    """Runs code in a separate interpreter."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert not check or done.returncode == 0, done.stderr
     return done
@@ -29,14 +29,14 @@ def test_importing_imports_no_heavy_package():
     modules = set(child(code).stdout.split())
     assert "layerzero" in modules
     assert not modules & {"numpy", "torch", "ml_dtypes", "jax", "transformers", "asyncio", "inspect", "argparse"}
-    # Without what an environment brings itself: parts of the standard library that take longer than all of ours.
+    # Without site-packages: standard library modules that take longer to import than the package itself.
     home = str(Path(lz.__file__).parents[1])
     code = f"import sys; sys.path.insert(0, {home!r}); {code}"
     bare = subprocess.run([sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=True)
     assert not set(bare.stdout.split()) & {"subprocess", "tempfile", "pathlib", "json", "shutil", "urllib", "ctypes"}
 
 
-def test_it_works_without_numpy():
+def test_works_without_numpy():
     code = """
 import sys
 sys.modules["numpy"] = None
@@ -85,7 +85,7 @@ layerzero.ops.norm_rms(numpy.ones((2, 4), numpy.float32))
     child(code)
 
 
-def test_eight_threads_call_and_register_at_once():
+def test_eight_threads_call_and_change_scopes_at_once():
     small, large = np.ones((4, 64), np.float32), np.ones((256, 256), np.float32)
     problems = []
     stop = threading.Event()
@@ -121,7 +121,7 @@ def resident():
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
+def test_ten_thousand_calls_do_not_leak(tokenizer_path):
     everything = {**samples(), **text_samples(tokenizer_path)}
     assert set(everything) == {name for name in vars(_native.ops) if not name.startswith("_")}
     for name, (arguments, keywords) in everything.items():
@@ -135,11 +135,11 @@ def test_ten_thousand_calls_of_an_operation_leak_nothing(tokenizer_path):
             function(*arguments, **keywords)
         gc.collect()
         assert [sys.getrefcount(one) for one in objects] == counts, name
-        # Ten thousand calls that each lost the smallest object of Python would grow by more than this.
+        # If each of ten thousand calls leaked the smallest Python object, memory would grow by more than this.
         assert resident() - before < 256 * 1024, name
 
 
-def test_refused_calls_leak_nothing():
+def test_refused_calls_do_not_leak():
     x, wrong = np.ones((2, 4), np.float32), np.ones(5, np.float32)
 
     def call():
@@ -159,7 +159,7 @@ def test_refused_calls_leak_nothing():
     assert (sys.getrefcount(x), sys.getrefcount(wrong)) == before
 
 
-def test_signatures_can_be_read():
+def test_signatures_and_argument_errors():
     import inspect
 
     signature = inspect.signature(lz.ops.norm_rms)
@@ -167,15 +167,15 @@ def test_signatures_can_be_read():
     assert "Root-mean-square" in lz.ops.norm_rms.__doc__
     with pytest.raises(TypeError, match="did you mean 'eps'"):
         lz.ops.norm_rms(np.ones((2, 4), np.float32), epss=1)
-    with pytest.raises(TypeError, match="misses the required 'x'"):
+    with pytest.raises(TypeError, match="is missing the required arguments 'x'"):
         lz.ops.norm_rms()
     with pytest.raises(TypeError, match="at most 2 positional"):
         lz.ops.norm_rms(1, 2, 3)
-    with pytest.raises(TypeError, match="several values for 'x'"):
+    with pytest.raises(TypeError, match="multiple values for argument 'x'"):
         lz.ops.norm_rms(np.ones((2, 4), np.float32), x=1)
 
 
-def test_the_whole_api_type_checks_strictly():
+def test_api_type_checks_strictly():
     pytest.importorskip("mypy")
     done = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(HERE / "whole_api.py")],
@@ -186,7 +186,7 @@ def test_the_whole_api_type_checks_strictly():
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_stubs_agree_with_the_module():
+def test_stubs_match_the_module():
     pytest.importorskip("mypy")
     done = subprocess.run(
         [

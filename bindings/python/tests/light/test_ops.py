@@ -1,4 +1,4 @@
-"""The thin slice from Python: results, out=, refusals, other kinds of arrays."""
+"""Operations from Python: results, out=, validation errors, other array types."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ def rms(x, w, eps):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
 
 
-def test_result_is_numpy_and_right():
+def test_result_is_numpy_and_correct():
     x = np.random.default_rng(0).normal(size=(2, 3, 8)).astype(np.float32)
     w = np.linspace(0.5, 1.5, 8, dtype=np.float32)
     y = lz.ops.norm_rms(x, w, eps=1e-5)
@@ -46,7 +46,7 @@ def test_overlapping_and_read_only_out_are_refused():
     lz.ops.norm_rms(x)
 
 
-def test_a_wrong_call_says_what_where_and_why():
+def test_validation_error_lists_all_reasons():
     with pytest.raises(lz.ValidationError) as caught:
         lz.ops.attention_mla_decode(
             np.zeros((4, 2, 8), np.float32),
@@ -80,12 +80,12 @@ def test_bfloat16_of_ml_dtypes():
     np.testing.assert_allclose(y.astype(np.float32), rms(x, 1.0, 1e-6), rtol=1e-2)
 
 
-def test_every_operation_is_there():
+def test_every_operation_is_exported():
     assert {name.replace(".", "_") for name in lz.list_operations()} == set(dir(lz.ops))
     assert "Root-mean-square" in lz.ops.norm_rms.__doc__
 
 
-def test_tokens_and_back():
+def test_token_roundtrip():
     path = Path(__file__).parents[4] / "lz-ops/tests/data/byte_level_bpe.json"
     tokenizer = lz.Tokenizer.from_file(path)
     assert len(tokenizer.digest) == 64
@@ -120,7 +120,7 @@ def test_which_and_explain_name_the_kernel():
 
 
 @pytest.mark.parametrize("format", ["int8", "int4", "fp8_e4m3", "fp8_e5m2", "mxfp4", "nvfp4"])
-def test_what_is_quantized_comes_back(format):
+def test_quantize_roundtrip_of_every_format(format):
     pytest.importorskip("ml_dtypes")
     x = np.random.default_rng(3).normal(size=(3, 64)).astype(np.float32)
     keywords = {"format": format, "granularity": "block"}
@@ -129,12 +129,12 @@ def test_what_is_quantized_comes_back(format):
     assert y.shape == x.shape and y.dtype == x.dtype
     # Half a step of the coarsest format at the largest value of a block.
     assert np.abs(x - y).max() <= np.abs(x).max() / 4
-    # What has a value of the format keeps it.
+    # Values that the format represents exactly are unchanged.
     again, same = lz.ops.quantize(y, scale, **keywords), values
     assert np.array_equal(again, same) or np.array_equal(lz.ops.dequantize(again, scale, **keywords), y)
-    places = np.zeros_like(values), np.zeros_like(scale)
-    assert lz.ops.quantize(x, **keywords, out=places)[0] is places[0]
-    assert np.array_equal(places[0].view(np.uint8), values.view(np.uint8))
+    outputs = np.zeros_like(values), np.zeros_like(scale)
+    assert lz.ops.quantize(x, **keywords, out=outputs)[0] is outputs[0]
+    assert np.array_equal(outputs[0].view(np.uint8), values.view(np.uint8))
     assert lz.which("dequantize", values, scale, **keywords).kernel_id
 
 
@@ -153,7 +153,7 @@ def test_small_floats_are_rounded_as_ml_dtypes_does(format, largest):
 
 
 @pytest.mark.parametrize("format", ["mxfp4", "nvfp4"])
-def test_pairs_of_four_bits_hold_what_ml_dtypes_says(format):
+def test_packed_4_bit_floats_match_ml_dtypes(format):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     scales = {"mxfp4": ml_dtypes.float8_e8m0fnu, "nvfp4": ml_dtypes.float8_e4m3fn}
     x = np.random.default_rng(5).normal(size=(4, 64)).astype(np.float32) * 3

@@ -1,4 +1,4 @@
-"""Plans that a caller keeps: `lz.ops.<operation>.plan(...)`, then `.run(...)`."""
+"""Plan handles: `lz.ops.<operation>.plan(...)`, then `.run(...)`."""
 
 import ast
 import copy
@@ -28,10 +28,10 @@ def own(arguments):
     return [one.copy() if isinstance(one, np.ndarray) else one for one in arguments]
 
 
-def test_a_plan_of_every_operation_runs_it(tokenizer_path):
+def test_plan_runs_every_operation(tokenizer_path):
     for name, (arguments, keywords) in {**samples(), **text_samples(tokenizer_path)}.items():
         operation = getattr(lz.ops, name)
-        # Each gets its own copies: some are changed in place.
+        # Each gets its own copies, because some operations change their inputs.
         ours, theirs = own(arguments), own(arguments)
         plan = operation.plan(*ours, **keywords)
         assert same(ours, theirs), f"planning {name} changed an argument"
@@ -42,7 +42,7 @@ def test_a_plan_of_every_operation_runs_it(tokenizer_path):
         assert same(ours, theirs), name
 
 
-def test_a_plan_keeps_its_kernel_when_a_better_one_comes(kernels):  # noqa: F811
+def test_plan_keeps_its_kernel_when_a_better_one_is_registered(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
     plan = lz.ops.norm_rms.plan(x)
 
@@ -56,7 +56,7 @@ def test_a_plan_keeps_its_kernel_when_a_better_one_comes(kernels):  # noqa: F811
     assert again.kernel == "test.norm.rms" and again.run(x)[0, 0] == 7
 
 
-def test_a_call_that_does_not_fit_is_refused():
+def test_plan_refuses_a_mismatched_call():
     x, w = np.ones((2, 4), np.float32), np.ones(4, np.float32)
     plan = lz.ops.norm_rms.plan(x, w, eps=1e-5)
     y = plan.run(x * 2, w, eps=1e-5)
@@ -74,14 +74,14 @@ def test_a_call_that_does_not_fit_is_refused():
         assert what[1] is None or what[1] in [getattr(reason, what[0]) for reason in reasons], reasons
         assert all(reason.required != reason.found for reason in reasons)
         assert all((reason.argument or reason.axis) in reason.message for reason in reasons)
-    # What is wrong with any call is wrong with this one.
+    # A plan's calls are validated like any other call.
     with pytest.raises(lz.ValidationError, match="AXIS_MISMATCH"):
         plan.run(x, np.ones(5, np.float32), eps=1e-5)
     with pytest.raises(TypeError, match="did you mean 'eps'"):
         plan.run(x, w, epss=1e-5)
 
 
-def test_memory_may_lie_elsewhere_and_out_is_honoured():
+def test_plan_accepts_other_memory_and_out():
     x = np.arange(16, dtype=np.float32).reshape(2, 8)
     plan = lz.ops.norm_rms.plan(x)
     wide = np.zeros((2, 16), np.float32)
@@ -95,7 +95,7 @@ def test_memory_may_lie_elsewhere_and_out_is_honoured():
         plan.run(x, out=out)
 
 
-def test_a_kernel_that_is_gone_or_not_wanted_any_more_is_refused(kernels):  # noqa: F811
+def test_stale_plan_is_refused(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.norm.rms")
@@ -119,7 +119,7 @@ def test_a_kernel_that_is_gone_or_not_wanted_any_more_is_refused(kernels):  # no
     assert [reason.code for reason in caught.value.reasons] == ["PLAN_STALE", "KERNEL_UNKNOWN"]
 
 
-def test_a_kernel_that_fails_is_not_replaced(kernels):  # noqa: F811
+def test_plan_has_no_fallback(kernels):  # noqa: F811
     x = np.ones((2, 4), np.float32)
 
     @kernels(operation="norm.rms", id="test.failing")
@@ -133,7 +133,7 @@ def test_a_kernel_that_fails_is_not_replaced(kernels):  # noqa: F811
     assert lz.ops.norm_rms(x)[0, 0] == pytest.approx(1, rel=1e-5)
 
 
-def test_a_kernel_may_work_something_out_from_values(kernels):  # noqa: F811
+def test_kernel_may_plan_from_values(kernels):  # noqa: F811
     planned = []
 
     @kernels(operation="embedding.lookup", id="test.lookup")
@@ -152,20 +152,20 @@ def test_a_kernel_may_work_something_out_from_values(kernels):  # noqa: F811
     handle = lz.ops.embedding_lookup.plan(table, ids)
     assert handle.kernel == "test.lookup" and planned == [[1, 2]]
     np.testing.assert_array_equal(handle.run(table, ids), table[[1, 2]])
-    # The values are those that were planned, until a new plan is made.
+    # A plan keeps the values that it was made from.
     ids[:] = [3, 4]
     np.testing.assert_array_equal(handle.run(table, ids), table[[1, 2]])
     assert planned == [[1, 2]]
     np.testing.assert_array_equal(lz.ops.embedding_lookup.plan(table, ids).run(table, ids), table[[3, 4]])
     np.testing.assert_array_equal(lz.ops.embedding_lookup(table, ids), table[[3, 4]])
-    # What a kernel cannot plan, the next one can.
+    # If a kernel cannot plan, its fallback is planned.
     ids[:] = [9, 0]
     handle = lz.ops.embedding_lookup.plan(table, ids)
     assert handle.kernel != "test.lookup"
     np.testing.assert_array_equal(handle.run(table, ids), table[[9, 0]])
 
 
-def test_an_exception_that_ends_the_program_ends_the_planning(kernels):  # noqa: F811
+def test_interrupt_aborts_planning(kernels):  # noqa: F811
     @kernels(operation="norm.rms", id="test.norm.rms")
     def rms(x, weight, *, eps, weight_offset):
         return x
@@ -178,7 +178,7 @@ def test_an_exception_that_ends_the_program_ends_the_planning(kernels):  # noqa:
         lz.ops.norm_rms.plan(np.ones((2, 4), np.float32))
 
 
-def test_an_operation_that_was_read_at_run_time_can_be_planned(kernels):  # noqa: F811
+def test_operation_loaded_at_run_time_can_be_planned(kernels):  # noqa: F811
     operation = lz.register_operation(SCALE.replace("test.scale", "test.planned"))
 
     @kernels(operation="test.planned", id="test.planned")
@@ -231,7 +231,7 @@ def test_plans_leak_nothing():
     assert [sys.getrefcount(one) for one in (x, plan, lz.ops.norm_rms, type(plan))] == before
 
 
-def test_operations_look_like_functions():
+def test_operations_look_like_builtin_functions():
     for name in samples():
         operation = getattr(lz.ops, name)
         assert inspect.isbuiltin(operation) and inspect.isroutine(operation)
@@ -244,7 +244,7 @@ def test_operations_look_like_functions():
         type(lz.ops.norm_rms)()
 
 
-def test_stubs_of_operations_say_what_they_take():
+def test_operation_stubs_match_signatures():
     stub = ast.parse((Path(lz.__file__).parent / "ops.pyi").read_text(encoding="utf-8"))
     methods = {}
     for item in stub.body:
@@ -254,10 +254,10 @@ def test_stubs_of_operations_say_what_they_take():
                 methods[item.name, method.name] = names
     for item in stub.body:
         if isinstance(item, ast.AnnAssign) and isinstance(item.annotation, ast.Name) and item.target.id in lz.ops.__all__:
-            wanted = list(inspect.signature(getattr(lz.ops, item.target.id)).parameters)
+            expected = list(inspect.signature(getattr(lz.ops, item.target.id)).parameters)
             kind = item.annotation.id
-            for place in ((kind, "__call__"), (kind, "plan"), (f"{kind}Plan", "run")):
-                assert methods[place] == wanted, place
+            for method in ((kind, "__call__"), (kind, "plan"), (f"{kind}Plan", "run")):
+                assert methods[method] == expected, method
             methods.pop((kind, "plan"))
-    # Each operation of the stub was met.
-    assert not [place for place in methods if place[1] == "plan"]
+    # Every operation of the stub was checked.
+    assert not [method for method in methods if method[1] == "plan"]

@@ -1,4 +1,4 @@
-"""Measuring, warming up, and asking beforehand."""
+"""Tuning, warmup, dispatch tables and dry runs."""
 
 import json
 import os
@@ -14,13 +14,13 @@ from layerzero.cli import main
 X = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
 
 
-def test_tuning_measures_every_kernel_and_keeps_it(capsys, tmp_path):
-    heard = []
-    report = lz.tune("norm.rms", X, samples=6, progress=lambda *told: heard.append(told))
+def test_tuning_measures_every_kernel_and_stores_it(capsys, tmp_path):
+    reported = []
+    report = lz.tune("norm.rms", X, samples=6, progress=lambda *sample: reported.append(sample))
     data = report.to_dict()
     measured = {one["kernel"] for one in data["kernels"] if one["state"] == "measured"}
     assert "reference.norm.rms" in measured and data["best"] in measured and data["kept"]
-    assert {told[0] for told in heard} == measured
+    assert {sample[0] for sample in reported} == measured
     evidence = [candidate["evidence"] for candidate in lz.explain("norm.rms", X).to_dict()["candidates"]]
     assert any(evidence)
     assert main(["perfdb", "show", "--json"]) == 0
@@ -49,7 +49,7 @@ def run(code, home, **variables):
     return done.stdout.strip()
 
 
-def test_what_one_process_measured_serves_the_next(tmp_path):
+def test_measurements_are_shared_between_processes(tmp_path):
     assert run(EVIDENCE, tmp_path) == "0"
     run(TUNE, tmp_path)
     assert (tmp_path / ".cache/layerzero/perfdb.sqlite").is_file()
@@ -78,7 +78,7 @@ def test_a_forked_child_measures_into_the_same_file(tmp_path):
     assert run(FORKED, tmp_path) == "['activation.relu', 'norm.layer', 'norm.rms']"
 
 
-def test_with_a_wrong_environment_nothing_runs(tmp_path):
+def test_invalid_environment_is_an_error_of_every_use(tmp_path):
     code = """
 import layerzero as lz, array
 for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
@@ -90,12 +90,12 @@ for use in (lambda: lz.ops.norm_rms(array.array("f", [1])), lz.doctor):
     assert run(code, tmp_path, LAYERZERO_DEBUG="perhaps") == "True\nTrue"
 
 
-def test_breaking_off_keeps_what_was_measured():
-    def told(kernel, nanoseconds, done, most):
+def test_cancelled_tuning_stores_finished_measurements():
+    def on_sample(kernel, nanoseconds, done, most):
         if done >= 2:
             raise KeyboardInterrupt
 
-    data = lz.tune("norm.layer", X, samples=50, progress=told).to_dict()
+    data = lz.tune("norm.layer", X, samples=50, progress=on_sample).to_dict()
     assert data["cancelled"] and any(one["state"] == "measured" for one in data["kernels"])
 
 
@@ -116,12 +116,12 @@ print(len(alive) > 3 and not any(alive))
 """
 
 
-def test_a_measured_run_finds_the_result_of_the_last_one_gone(tmp_path):
-    """As in a program that makes calls: two results that take turns would be one cache full more than those have."""
+def test_tuning_releases_outputs_between_runs(tmp_path):
+    """As in a program that makes calls: keeping two outputs alive would use twice as much of the CPU cache."""
     assert run(RESULTS, tmp_path) == "True"
 
 
-def test_a_wrong_call_cannot_be_tuned():
+def test_invalid_call_cannot_be_tuned():
     with pytest.raises(lz.ValidationError):
         lz.tune("norm.rms", X, np.ones(3, np.float32))
 
@@ -138,14 +138,14 @@ def test_warming_up_and_dry_runs(tmp_path):
     assert [one.to_dict()["plan"]["kernel"] for one in explained] == [one["kernel"] for one in written["calls"]]
 
 
-def test_a_table_that_is_none_is_refused(tmp_path):
+def test_invalid_dispatch_table_is_refused(tmp_path):
     path = tmp_path / "table.json"
     path.write_text("{}")
     with pytest.raises(lz.ConfigurationError):
         lz.load_dispatch_table(path)
 
 
-def test_a_solved_table_decides(tmp_path):
+def test_solved_table_is_used(tmp_path):
     path = tmp_path / "dispatch.json"
     report = lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path, model="tiny")
     assert report.data["decided"] > 0 and not report.data["holes"] and not report.data["cancelled"]
@@ -153,19 +153,19 @@ def test_a_solved_table_decides(tmp_path):
     lz.ops.norm_rms(np.ones((4, 64), np.float32))
 
 
-def test_a_table_for_no_model_in_particular_can_be_loaded(tmp_path):
+def test_table_for_any_model_can_be_loaded(tmp_path):
     path = tmp_path / "table.json"
     lz.solve([("norm.rms", {"x": np.ones((4, 64), np.float32)})], path=path)
     lz.load_dispatch_table(path)
 
 
 def test_workloads_of_schemas_can_be_solved():
-    told = []
-    report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: told.append((done, total, name)))
-    assert report.data["decided"] > 0 and told and told[-1][2] == "activation.relu"
+    reported = []
+    report = lz.solve(operations=["activation.relu"], progress=lambda done, total, name: reported.append((done, total, name)))
+    assert report.data["decided"] > 0 and reported and reported[-1][2] == "activation.relu"
 
 
-def test_a_lockfile_says_what_was_decided(tmp_path):
+def test_lockfile_contains_decisions(tmp_path):
     path = tmp_path / "layerzero.lock"
     x = np.ones((4, 64), np.float32)
     text = lz.freeze(path, [("norm.rms", {"x": x})])

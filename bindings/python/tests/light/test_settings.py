@@ -1,4 +1,4 @@
-"""What files and variables of the environment can do to a process: nothing that is wrong is taken for something else."""
+"""Policy files and environment variables: invalid or untrusted ones are refused."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 def run(
     folder: Path, code: str = "", *arguments: str, text: bool = True, seconds: float = 120, **variables: str
 ) -> "subprocess.CompletedProcess[str]":
-    """A process of its own: a program, or the command line. What hangs is ended."""
+    """Runs a program or the command line in a separate process, with a timeout."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("LAYERZERO_")}
     environment = {**inherited, "HOME": str(folder / "home"), "PYTHONPATH": _path(folder), **variables}
     command = [sys.executable, *(["-c", textwrap.dedent(code)] if code else ["-m", "layerzero", *arguments])]
@@ -53,12 +53,12 @@ def _path(folder: Path) -> str:
     return os.pathsep.join([str(folder), str(Path(layerzero.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
 
 
-def test_a_wrong_policy_isolates_no_less_than_it_asked_for(folder: Path) -> None:
+def test_invalid_policy_does_not_weaken_isolation(folder: Path) -> None:
     (folder / "mine.py").write_text(MODULE)
     policy = folder / "layerzero.yaml"
     policy.write_text("backend_isolation: {mine: subprocess}\ndeterministc: true\n")
     done = run(folder, CALL)
-    # Neither the module that registers the kernel nor the call goes through.
+    # Neither the module that registers the kernel nor the call succeeds.
     assert done.returncode == 1
     for part in ("ConfigurationError", "layerzero.yaml:2", "deterministc", "did you mean `deterministic`"):
         assert part in done.stderr, done.stderr
@@ -69,14 +69,14 @@ def test_a_wrong_policy_isolates_no_less_than_it_asked_for(folder: Path) -> None
     assert "fell back [" in done.stdout and "None" not in done.stdout, "a worker ran it and failed"
 
 
-def test_a_misspelled_backend_in_backend_isolation_is_said(folder: Path) -> None:
+def test_misspelled_backend_in_backend_isolation_warns(folder: Path) -> None:
     (folder / "mine.py").write_text(MODULE)
     (folder / "layerzero.yaml").write_text("backend_isolation: {mien: subprocess}\n")
     done = run(folder, "import mine")
     assert "names `mien`, which no backend is called; did you mean `mine`" in done.stderr, done.stderr
 
 
-def test_every_entry_refuses_when_the_policy_is_wrong(folder: Path) -> None:
+def test_every_function_raises_with_an_invalid_policy(folder: Path) -> None:
     (folder / "layerzero.yaml").write_text("cache: {max_size: 0}\n")
     (folder / "other.yaml").write_text("deterministic: true\n")
     code = """
@@ -114,14 +114,14 @@ def test_every_entry_refuses_when_the_policy_is_wrong(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [("ready",), ("doctor",)])
-def test_the_command_line_refuses_a_wrong_policy(folder: Path, arguments: tuple[str, ...]) -> None:
+def test_command_line_reports_an_invalid_policy(folder: Path, arguments: tuple[str, ...]) -> None:
     (folder / "layerzero.yaml").write_text("strict_mod: true\n")
     done = run(folder, "", *arguments)
     assert done.returncode == 1
     assert "did you mean `strict_mode`" in done.stderr and "Traceback" not in done.stderr, done.stderr
 
 
-def test_at_run_time_a_wrong_policy_changes_nothing(folder: Path) -> None:
+def test_invalid_policy_at_run_time_changes_nothing(folder: Path) -> None:
     (folder / "bad.yaml").write_text("backend_isolation: {mine: sub_process}\n")
     code = """
     import layerzero as lz
@@ -135,7 +135,7 @@ def test_at_run_time_a_wrong_policy_changes_nothing(folder: Path) -> None:
     assert run(folder, code).stdout.splitlines() == ["refused in_process, mine: subprocess"] * 2
 
 
-def test_a_file_that_others_can_write_is_not_found(folder: Path) -> None:
+def test_policy_file_writable_by_others_is_refused(folder: Path) -> None:
     policy = folder / "layerzero.yaml"
     policy.write_text("deterministic: true\n")
     ask = "import layerzero as lz; print(lz.config()['deterministic'].value)"
@@ -144,7 +144,7 @@ def test_a_file_that_others_can_write_is_not_found(folder: Path) -> None:
         policy.chmod(mode)
         done = run(folder, ask)
         assert done.returncode == 1 and "run `chmod go-w layerzero.yaml`" in done.stderr, done.stderr
-        # Whoever names it has looked at it.
+        # A path that is given explicitly is trusted.
         assert run(folder, ask, LAYERZERO_CONFIG="layerzero.yaml").stdout == "true\n"
     policy.chmod(0o644)
     folder.chmod(0o777)
@@ -154,7 +154,7 @@ def test_a_file_that_others_can_write_is_not_found(folder: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_file_of_somebody_else_is_not_found(folder: Path) -> None:
+def test_policy_file_of_another_user_is_refused(folder: Path) -> None:
     policy = folder / "layerzero.yaml"
     policy.write_text("worker: {program: ./evil}\n")
     os.chown(policy, 12345, 12345)
@@ -164,7 +164,7 @@ def test_a_file_of_somebody_else_is_not_found(folder: Path) -> None:
     assert done.returncode == 1 and "belongs to user 12345" in done.stderr, "it names a program"
 
 
-def test_a_worker_program_that_others_can_write_does_not_run(folder: Path) -> None:
+def test_worker_program_writable_by_others_is_refused(folder: Path) -> None:
     program, proof = folder / "worker", folder / "proof"
     program.write_text(f"#!/bin/sh\ntouch {proof}\n")
     program.chmod(0o777)
@@ -183,7 +183,7 @@ def test_a_worker_program_that_others_can_write_does_not_run(folder: Path) -> No
     assert proof.exists(), "the same program, once it is trusted"
 
 
-def test_plugins_load_is_acted_on_and_a_refusal_is_seen(folder: Path) -> None:
+def test_plugins_load_reports_refused_plugins(folder: Path) -> None:
     plugins = folder / "plugins"
     plugins.mkdir()
     (plugins / "p.so").write_bytes(b"no library")
@@ -206,7 +206,7 @@ def test_plugins_load_is_acted_on_and_a_refusal_is_seen(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device"])
-def test_what_is_not_a_regular_file_is_refused_at_once(folder: Path, kind: str) -> None:
+def test_files_that_are_not_regular_are_refused(folder: Path, kind: str) -> None:
     path = folder / "odd"
     if kind == "pipe":
         os.mkfifo(path)
@@ -228,12 +228,12 @@ def test_what_is_not_a_regular_file_is_refused_at_once(folder: Path, kind: str) 
     assert done.returncode == 1 and "is not a regular file" in done.stderr, done.stderr
     (folder / "layerzero.yaml").write_text(f"perfdb: {{path: {path}}}\nplugins: {{directories: [{folder}], load: [{path}]}}\n")
     done = run(folder, "import layerzero as lz; print(lz.readiness_check())")
-    # A device lies in no folder from which plugins may be loaded.
-    said = done.stdout.count("is not a regular file")
-    assert done.returncode == 0 and said == (1 if kind == "device" else 2), done.stdout + done.stderr
+    # A device is not in a folder from which plugins may be loaded.
+    count = done.stdout.count("is not a regular file")
+    assert done.returncode == 0 and count == (1 if kind == "device" else 2), done.stdout + done.stderr
 
 
-def test_a_model_file_is_not_taken_over(folder: Path) -> None:
+def test_foreign_file_is_not_overwritten(folder: Path) -> None:
     model = folder / "model.safetensors"
     model.write_bytes(b"weights" * 1000)
     (folder / "layerzero.yaml").write_text(
@@ -283,7 +283,7 @@ sys.stdin.read()
 """
 
 
-def test_a_database_that_another_process_holds_stalls_nobody(folder: Path) -> None:
+def test_locked_database_does_not_block_calls(folder: Path) -> None:
     path = folder / "perfdb.sqlite"
     (folder / "layerzero.yaml").write_text(f"perfdb: {{path: {path}}}\n")
     assert run(folder, "", "tune", "norm.rms", "x=f32[4,64]").returncode == 0
@@ -298,7 +298,7 @@ def test_a_database_that_another_process_holds_stalls_nobody(folder: Path) -> No
         def norm(x, weight, *, eps, weight_offset):
             return x
     lz.ops.norm_rms(numpy.ones((2, 8), numpy.float32))
-    # Each reads the database; five seconds for each would not end in time.
+    # Each registration reads the database; waiting five seconds each time would exceed the test's timeout.
     for number in range(40):
         kernel(number)
     print("called", lz.readiness_check().data["ready"], flush=True)
@@ -321,7 +321,7 @@ def test_a_database_that_another_process_holds_stalls_nobody(folder: Path) -> No
         caller.kill()
 
 
-def test_variables_that_nothing_reads_are_said(folder: Path) -> None:
+def test_unknown_environment_variables_warn(folder: Path) -> None:
     ask = "import layerzero as lz; lz.config()"
     done = run(folder, ask, LAYERZERO_BACKEND_ISOLATON="subprocess")
     assert done.returncode == 0
@@ -331,7 +331,7 @@ def test_variables_that_nothing_reads_are_said(folder: Path) -> None:
     assert "did you mean `LAYERZERO_CONFIG`?" in done.stderr + done.stdout
 
 
-def test_variables_that_are_not_text_are_refused(folder: Path) -> None:
+def test_environment_variables_that_are_not_utf8_are_refused(folder: Path) -> None:
     environment = {os.fsencode(name): os.fsencode(value) for name, value in os.environ.items()}
     environment |= {b"HOME": os.fsencode(folder), b"PYTHONPATH": os.fsencode(_path(folder)), b"LAYERZERO_CONFIG": b"\xff.yaml"}
     command = [sys.executable, "-c", "import layerzero as lz; lz.config()"]
@@ -339,7 +339,7 @@ def test_variables_that_are_not_text_are_refused(folder: Path) -> None:
     assert done.returncode == 1 and b"`LAYERZERO_CONFIG` is not UTF-8" in done.stderr, done.stderr
 
 
-def test_verifying_without_a_record_says_so(folder: Path) -> None:
+def test_verify_lockfile_without_recording_raises(folder: Path) -> None:
     code = """
     import numpy
     import layerzero as lz
@@ -347,12 +347,12 @@ def test_verifying_without_a_record_says_so(folder: Path) -> None:
     try:
         lz.verify_lockfile("a.lock")
     except ValueError as error:
-        print("nothing was recorded" in str(error))
+        print("no decisions were recorded" in str(error))
     """
     assert run(folder, code).stdout == "True\n"
 
 
-def test_thousands_of_mistakes_are_reported_in_bounded_time_and_length(folder: Path) -> None:
+def test_error_report_is_bounded(folder: Path) -> None:
     (folder / "bad.yaml").write_text("".join(f"determinstic_{at}: true\n" for at in range(8000)))
     code = """
     import layerzero as lz

@@ -1,4 +1,4 @@
-"""Calls that are too large for every kernel run in parts."""
+"""Split execution: calls that are too large for every kernel run in parts."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ workloads:
 
 @pytest.fixture(scope="module")
 def rows():
-    """An operation whose only kernel takes four rows, and how many each of its calls had."""
+    """An operation whose only kernel takes at most four rows, and the number of rows of each kernel call."""
     operation, sizes = lz.register_operation(OPERATION), []
 
     @lz.register_kernel(
@@ -53,10 +53,10 @@ def arguments(batch):
     return np.arange(batch * 2, dtype=np.float32).reshape(batch, 2), np.array([1, 3], np.float32), np.zeros(batch, np.int32)
 
 
-def test_parts_make_the_whole_and_are_told_once(rows):
+def test_split_call_gives_the_whole_result_and_warns_once(rows):
     operation, sizes = rows
     x, weight, seen = arguments(10)
-    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, which parts\.rows runs"):
+    with pytest.warns(RuntimeWarning, match=r"test\.rows: .*batch 10 is cut into 4 parts of up to 3, run by parts\.rows"):
         y = operation(x, weight, seen, factor=5.0)
     np.testing.assert_array_equal(y, x * weight * np.float32(5))
     assert sizes == [3, 3, 3, 1] and seen.tolist() == [1] * 10
@@ -67,7 +67,7 @@ def test_parts_make_the_whole_and_are_told_once(rows):
     assert seen.tolist() == [2] * 10
 
 
-def test_what_asked_for_nothing_implicit_is_refused(rows):
+def test_locked_operation_is_not_split(rows):
     operation, _ = rows
     lz.lock("test.rows", "parts.rows")
     try:
@@ -77,7 +77,7 @@ def test_what_asked_for_nothing_implicit_is_refused(rows):
         lz.unlock("test.rows")
 
 
-def test_an_operation_of_the_catalogue_runs_in_parts_too():
+def test_catalogue_operation_is_split_too():
     sizes = []
 
     @lz.register_kernel(operation="norm.rms", id="parts.norm", backend="parts.norm", limits={"rows <= 8": "CUDA_GRID_DIM_EXCEEDED"})
@@ -94,7 +94,7 @@ def test_an_operation_of_the_catalogue_runs_in_parts_too():
             parts = lz.ops.norm_rms(x)
         np.testing.assert_allclose(parts, whole, rtol=1e-5)
         assert sizes == [(1, 4, 8)] * 5
-        # Memory without parts that share it cannot be cut.
+        # Buffers cannot be sliced without a copy, so the call cannot be split.
         with pytest.raises(lz.NoKernelFoundError):
             lz.ops.norm_rms(memoryview(x))
     finally:

@@ -1,4 +1,4 @@
-"""Tokenizers by their many names, and the memory of what texts became."""
+"""Tokenizers by name, and the token cache."""
 
 import json
 import warnings
@@ -19,10 +19,10 @@ def test_an_encoding_needs_no_file_and_no_network():
     assert lz.tokenize(texts, "mine") == tokens
 
 
-def test_what_is_no_tokenizer_says_so():
-    with pytest.raises(ValueError, match="no registered tokenizer and no encoding"):
+def test_unknown_tokenizers_are_refused():
+    with pytest.raises(ValueError, match="a registered tokenizer or an encoding"):
         lz.tokenize("a", "no-such-thing")
-    with pytest.raises(TypeError, match="object is none"):
+    with pytest.raises(TypeError, match="not object"):
         lz.tokenize("a", object())
 
 
@@ -34,7 +34,7 @@ def test_an_object_with_a_definition(tokenizer_path):
     assert lz.tokenize("hello world", Foreign()) == lz.tokenize("hello world", tokenizer_path)
 
 
-def test_the_digest_knows_everything_that_changes_tokens(tokenizer_path):
+def test_digest_covers_everything_that_affects_tokens(tokenizer_path):
     text = open(tokenizer_path).read()
     same = lz.Tokenizer.from_json(json.dumps(json.loads(text), indent=3))
     assert same.digest == lz.Tokenizer.from_json(text).digest
@@ -43,7 +43,7 @@ def test_the_digest_knows_everything_that_changes_tokens(tokenizer_path):
     assert lz.Tokenizer.from_json(json.dumps(changed)).digest != same.digest
 
 
-def test_a_reason_for_every_kernel_that_is_not_chosen(tokenizer_path):
+def test_explain_gives_a_reason_for_every_rejected_kernel(tokenizer_path):
     plan = lz.explain("tokenize.encode", ["a"], lz.Tokenizer.from_file(tokenizer_path)).to_dict()
     text = json.dumps(plan)
     assert "tokenize.bpe.encode" in text and "tokenize.tiktoken.encode" in text
@@ -59,23 +59,23 @@ class Encoder:
         return [[len(text), int(self.wrong)] for text in texts]
 
 
-def test_known_texts_are_not_encoded_again_but_some_are_tried():
+def test_cache_hits_are_not_encoded_again_but_some_are_validated():
     cache, encode = TokenCache(max_entries=10), Encoder()
     key = cache.space("model", "d" * 64, True, False)
     assert cache.serve(key, ["a", "bb"], encode) == [[1, 0], [2, 0]]
     for _ in range(1100):
         assert cache.serve(key, ["a"], encode) == [[1, 0]]
     counts = cache.counters()
-    # A tenth of the first hundred, a hundredth of the next thousand.
+    # 10 % of the first 100, 1 % of the next 1000.
     assert (counts.hits, counts.misses, counts.validations) == (1100, 2, 20)
-    # What comes back is the caller's own.
+    # Results are copies that the caller may change.
     cache.serve(key, ["a"], encode)[0].append(99)
     assert cache.serve(key, ["a"], encode) == [[1, 0]]
     cache.serve(key, [str(number) for number in range(30)], encode)
     assert cache.counters().entries == 10
 
 
-def test_a_memory_that_is_wrong_is_thrown_away():
+def test_wrong_cache_entries_are_removed():
     cache, encode = TokenCache(), Encoder()
     key = cache.space("", "e" * 64, True, False)
     cache.serve(key, ["a"], encode)
@@ -84,10 +84,10 @@ def test_a_memory_that_is_wrong_is_thrown_away():
         warnings.simplefilter("always")
         results = [cache.serve(key, ["a"], encode) for _ in range(20)]
     assert results[-1] == [[1, 1]] and cache.counters().mismatches == 1
-    assert any("differ from fresh ones" in str(warning.message) for warning in caught)
+    assert any("differ from a fresh encoding" in str(warning.message) for warning in caught)
 
 
-def test_models_and_ways_of_encoding_are_kept_apart():
+def test_cache_keys_differ_by_model_and_encoding_options():
     cache = TokenCache()
     spaces = {cache.space(model, digest, special, offsets) for model in "ab" for digest in "xy" for special in (0, 1) for offsets in (0, 1)}
     assert len(spaces) == 16

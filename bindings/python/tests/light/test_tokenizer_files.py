@@ -1,4 +1,4 @@
-"""What tokenizer files may hold, and that loading and encoding leave the interpreter to others."""
+"""Limits of tokenizer files, and that loading and encoding release the GIL."""
 
 import json
 import os
@@ -35,7 +35,7 @@ def test_truncation_and_padding_are_refused_or_ignored_on_request(tmp_path, defi
     assert lz.tokenize(text, lz.Tokenizer.from_json(path.read_text(encoding="utf-8"), whole_texts=True)) == wanted
 
 
-def test_an_id_that_does_not_fit_is_refused(definition):
+def test_token_id_out_of_range_is_refused(definition):
     definition["added_tokens"][0]["id"] = 4294967294
     with pytest.raises(ValueError, match="`added_tokens` of the tokenizer exceeds a limit.*4294967294"):
         lz.Tokenizer.from_json(json.dumps(definition))
@@ -56,7 +56,7 @@ def test_nesting_and_pipes_are_refused(tmp_path, definition):
 
 
 def large(definition, size=60_000):
-    """A byte-level BPE with many more tokens, each made of two that come before it."""
+    """A byte-level BPE with many more tokens, each merged from two earlier ones."""
     vocabulary = dict(definition["model"]["vocab"])
     merges = list(definition["model"]["merges"])
     letters = "abcdefghijklmnopqrstuvwxyz"
@@ -79,7 +79,7 @@ def large(definition, size=60_000):
 
 
 def runs_meanwhile(work):
-    """Whether another thread runs while `work` does, though nobody takes the interpreter lock from a thread that holds it."""
+    """Whether another thread runs during `work`, with a switch interval so long that the GIL is never taken away."""
     gate, seen = threading.Lock(), threading.Event()
     before = sys.getswitchinterval()
 
@@ -100,14 +100,14 @@ def runs_meanwhile(work):
         thread.join()
 
 
-def test_others_run_while_a_tokenizer_is_loaded_and_made_ready(definition):
+def test_gil_is_released_while_a_tokenizer_is_loaded_and_prepared(definition):
     text = large(definition)
     assert runs_meanwhile(lambda: lz.Tokenizer.from_json(text))
     tokenizer = lz.Tokenizer.from_json(large(definition, 61_000))
     assert runs_meanwhile(lambda: lz.ops.tokenize_encode(["a"], tokenizer))
 
 
-def test_others_run_while_few_long_texts_are_encoded_and_decoded(tokenizer_path):
+def test_gil_is_released_while_long_texts_are_encoded(tokenizer_path):
     tokenizer = lz.Tokenizer.from_file(tokenizer_path)
     tokens, indptr = lz.ops.tokenize_encode(["ready"], tokenizer)[:2]
     texts = ["hello wonderful world " * 20_000] * 3
@@ -131,7 +131,7 @@ except KeyboardInterrupt:
 """
 
 
-def test_ctrl_c_ends_loading(tmp_path, definition):
+def test_ctrl_c_interrupts_loading(tmp_path, definition):
     path = tmp_path / "large.json"
     path.write_text(large(definition), encoding="utf-8")
     done = subprocess.run([sys.executable, "-c", PROGRAM, str(path)], check=False, capture_output=True, text=True, timeout=120)
@@ -140,7 +140,7 @@ def test_ctrl_c_ends_loading(tmp_path, definition):
 
 
 def test_explain_prints_no_panic(tmp_path, definition):
-    """A token that no merges lead to, which one of the libraries asserts not to exist."""
+    """A vocabulary token that no merges produce; one library panics on it."""
     definition["model"]["vocab"] = {**definition["model"]["vocab"], "zq": 1 + max(definition["model"]["vocab"].values())}
     definition["added_tokens"] = []
     definition["post_processor"] = None

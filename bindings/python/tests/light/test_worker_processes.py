@@ -1,6 +1,6 @@
-"""Kernels in a process of their own: forks, interrupts, limits, and a kernel that attacks its host.
+"""Worker processes: forks, interrupts, limits, and a kernel that attacks its host.
 
-Each script has a process of its own, so that forks, signals and crashes stay in it.
+Each script runs in a separate process, so that forks, signals and crashes stay in it.
 """
 
 import os
@@ -47,7 +47,7 @@ def worker():
 
 
 def run(script: str, home: Path, **environment: str) -> list[str]:
-    """The lines that a script prints in a process of its own, which must end well."""
+    """The lines that a script prints in a separate process, which must exit with 0."""
     variables = {**os.environ, "HOME": str(home), **environment}
     done = subprocess.run([sys.executable, "-W", "ignore::DeprecationWarning", "-c", START + script], env=variables, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -77,7 +77,7 @@ print("parent", is_right(5), worker().process_id == own, worker().starts)
 
 
 def test_a_fork_while_other_threads_call(tmp_path):
-    """Locks that another thread holds at that moment are no concern of the child."""
+    """Locks that another thread holds while forking do not block the child."""
     lines = run(
         """
 assert is_right(0)
@@ -109,7 +109,7 @@ print(codes, wrong, worker().process_id == own, worker().starts)
 
 
 def test_everything_else_works_in_a_forked_child(tmp_path):
-    """The threads of the pool and of background compilation, the database of measurements, and the end of the child."""
+    """Thread pool, background compilation, performance database and process exit in a forked child."""
     lines = run(
         """
 import json
@@ -155,7 +155,7 @@ print("parent")
 def test_ctrl_c_interrupts_a_call(tmp_path):
     lines = run(
         """
-# A process that was started in the background ignores the signal.
+# A process started in the background ignores the signal by default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 assert is_right(0)
 for turn in range(3):
@@ -166,7 +166,7 @@ for turn in range(3):
     except KeyboardInterrupt:
         print("interrupted", is_right(turn), worker().process_id != first)
 print("open" if "CIRCUIT_OPEN" in str(lz.explain("norm.rms", np.ones((4, 16), np.float32))) else "closed")
-# Whatever a handler raises ends the call.
+# An exception raised by a handler aborts the call.
 def handler(number, frame):
     raise TimeoutError("the alarm")
 signal.signal(signal.SIGALRM, handler)
@@ -175,7 +175,7 @@ try:
     call(0, kernels.SLEEP)
 except TimeoutError as error:
     print(error)
-# And one that raises nothing does not.
+# A handler that raises nothing does not.
 signal.signal(signal.SIGALRM, lambda number, frame: print("handled"))
 signal.setitimer(signal.ITIMER_REAL, 0.01)
 for turn in range(20):
@@ -189,7 +189,7 @@ for turn in range(20):
 def test_ctrl_c_interrupts_a_start(tmp_path):
     lines = run(
         """
-# A process that was started in the background ignores the signal.
+# A process started in the background ignores the signal by default.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
@@ -205,7 +205,7 @@ print(is_right(0))
     assert lines == ["interrupted", "True"]
 
 
-def test_the_end_of_a_worker_is_told_with_its_signal(tmp_path):
+def test_worker_crash_reports_the_signal(tmp_path):
     lines = run(
         """
 lz.configure(**{"circuit_breaker.failure_threshold": 100})
@@ -221,7 +221,7 @@ for eps in (kernels.BUS, kernels.EXIT, kernels.KILL):
     assert "OOM killer" in lines[2]
 
 
-def test_a_kernel_that_attacks_its_host(tmp_path):
+def test_kernel_cannot_corrupt_its_host(tmp_path):
     lines = run(
         """
 lz.configure(**{"circuit_breaker.failure_threshold": 100})
@@ -236,7 +236,7 @@ print(reason.code in ("WORKER_GARBAGE", "WORKER_CRASHED"), is_right(2), worker()
     assert lines == ["KERNEL_FAILED True True 1", "True True 2"]
 
 
-def test_capacity_is_not_held_against_a_kernel(tmp_path):
+def test_arena_capacity_counts_as_no_kernel_failure(tmp_path):
     lines = run(
         """
 assert is_right(0)
@@ -264,7 +264,7 @@ print(np.allclose(lz.ops.norm_rms(large, eps=0.0), large))
     assert lines == ["[] 1", *["OUT_OF_MEMORY True"] * 6, "True 1", "True"]
 
 
-def test_a_stated_name_does_not_free_a_kernel(tmp_path):
+def test_isolation_setting_applies_by_module_not_by_stated_name(tmp_path):
     lines = run(
         """
 import importlib
@@ -272,8 +272,8 @@ def runs_in():
     lz.unregister_backend("isolated")
     importlib.reload(kernels)
     return next(one for one in lz.list_kernels("norm.rms") if one["id"] == "isolated.norm.rms")["runs_in"]
-for said in ("default: subprocess, isolated: in_process", "default: subprocess, isolated_numpy: in_process", "isolated_numpy: in_process, isolated: subprocess"):
-    lz.configure(backend_isolation=said)
+for setting in ("default: subprocess, isolated: in_process", "default: subprocess, isolated_numpy: in_process", "isolated_numpy: in_process, isolated: subprocess"):
+    lz.configure(backend_isolation=setting)
     print(runs_in() is not None)
 """,
         tmp_path,
@@ -293,6 +293,6 @@ def test_names_of_built_in_backends_are_reserved(name):
     assert not [kernel for kernel in lz.list_kernels() if kernel["id"].startswith("mine.")]
 
 
-def test_every_backend_of_ours_is_among_the_reserved_names():
+def test_built_in_backends_are_reserved_names():
     ours = {backend.name for backend in backends.BACKENDS} | {"reference", "cpu", "tokenize"}
     assert ours == set(_native.BUILT_IN_BACKENDS)

@@ -1,4 +1,4 @@
-"""Uses the whole API, for the type checker alone; it is never run."""
+"""Uses the whole API, for the type checker only; it is never run."""
 
 from typing import Any, Literal
 

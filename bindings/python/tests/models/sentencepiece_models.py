@@ -1,4 +1,4 @@
-"""SentencePiece models of every kind, trained on the fly, and texts on which encoders differ when they differ at all."""
+"""SentencePiece models of every kind, trained on the fly, and texts on which different encoders give different tokens."""
 
 import random
 from pathlib import Path
@@ -18,7 +18,7 @@ def f(x: int = 0) -> str:\treturn {'a': x[0] != 0x1F, "b": [1, 2, 3]}  # comment
 BASE = {"vocab_size": 500, "hard_vocab_limit": False, "character_coverage": 0.995, "minloglevel": 2, "num_threads": 1}
 SPACES = ["\u2581" * count for count in range(2, 9)]
 
-# What a model is trained with, by name.
+# Training options by name.
 MODELS = {
     "unigram": {"model_type": "unigram"},
     "unigram-nfkc": {"model_type": "unigram", "normalization_rule_name": "nfkc"},
@@ -95,7 +95,7 @@ def train(folder: Path, name: str) -> Path:
 
 
 def random_texts(count: int, seed: int) -> list[str]:
-    """Short texts of what tokenizers trip over, words of many languages, and any code points."""
+    """Short texts that are difficult for tokenizers, words of many languages, and arbitrary code points."""
     chance = random.Random(seed)
     words = [word for line in SENTENCES for word in line.split(" ")]
 

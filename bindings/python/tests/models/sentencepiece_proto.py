@@ -1,4 +1,4 @@
-"""SentencePiece models written by hand: the protocol buffer of a model with any pieces and settings."""
+"""Hand-written SentencePiece models: the protocol buffer of a model with any pieces and settings."""
 
 import struct
 from typing import NamedTuple

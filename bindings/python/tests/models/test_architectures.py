@@ -1,5 +1,5 @@
-"""Architectures of Transformers with tiny configurations and random weights: with the integration they give what they give
-without it, or say that they keep their own way. ``lz check-transformers`` does this for all of them."""
+"""Transformers architectures with tiny configurations and random weights: the integration gives the same
+results, or reports that the model keeps its own code. ``lz check-transformers`` checks all architectures."""
 
 import os
 
@@ -14,13 +14,13 @@ from layerzero.cli import main  # noqa: E402
 from layerzero.integrations import transformers as integration  # noqa: E402
 from layerzero.integrations.transformers import check  # noqa: E402
 
-# Each kind once: decoders, encoders, encoders with decoders, images, sound, several of them, mixtures of experts, hybrids.
+# One of each kind: decoders, encoders, encoder-decoders, images, audio, multimodal, mixtures of experts, hybrids.
 SAMPLE = """
     albert apertus audio-spectrogram-transformer bart beit bert chameleon clip deepseek_v3 distilbert electra gemma gemma2
     gemma3_text gpt2 gpt_bigcode gpt_neox granite hubert idefics3 internvl jamba llama llama4_text llava m2m_100 marian mistral
     mixtral mllama modernbert olmo2 opt phi phi3 qwen2 qwen2_5_vl qwen3 qwen3_moe siglip smollm3 t5 vit wav2vec2 whisper
 """.split()
-# What once gave another result or failed, by the part of the integration that did, and others of the same kind.
+# Architectures that once differed or failed, by the part of the integration, and others of the same kind.
 EVER_DIFFERENT = {
     "attention": """
         axk2 big_bird bigbird_pegasus blip bloom bridgetower bros canine codegen convbert data2vec-vision deepseek_v32
@@ -53,7 +53,7 @@ for part, names in EVER_DIFFERENT.items():
 def one_thread():
     integration.register()
     threads = torch.get_num_threads()
-    # Tiny tensors would only wait for further threads.
+    # Tiny tensors are slower with several threads.
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
@@ -61,14 +61,14 @@ def one_thread():
 
 @pytest.mark.parametrize("name", PARTS)
 @pytest.mark.filterwarnings("ignore")
-def test_the_results_are_the_models_own(name):
+def test_results_equal_the_models_own(name):
     if name not in check.model_types():
         pytest.skip("this Transformers does not have it")
     for result in check.check(name, PARTS[name]):
         assert result.outcome in ("equal", "own path", "refused"), result
 
 
-def test_the_sample_is_computed_by_us():
+def test_sample_uses_layerzero():
     for name in ("llama", "gemma2", "gpt_oss", "bert", "t5"):
         (result,) = check.check(name, ["attention"])
         assert (result.outcome, "calls" in result.detail) == ("equal", True), result
@@ -82,7 +82,7 @@ def test_the_command(capsys):
     assert "no architecture lama" in capsys.readouterr().err
 
 
-def test_a_difference_is_found_and_fails_the_command(monkeypatch, capsys):
+def test_difference_fails_the_command(monkeypatch, capsys):
     attention = lz.attention
     monkeypatch.setattr(lz, "attention", lambda *arguments, **keywords: attention(*arguments, **keywords) * 1.001)
     assert main(["check-transformers", "--only", "llama"]) == 1

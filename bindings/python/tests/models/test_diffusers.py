@@ -1,4 +1,4 @@
-"""Diffusers' models with our attention: the same images as with torch's own."""
+"""Diffusers models with LayerZero's attention give the same images as with torch's."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def seeded():
 
 
 def counted(monkeypatch):
-    """How often our attention is called."""
+    """Counts the calls of LayerZero's attention."""
     calls = []
     attention = lz.attention
     monkeypatch.setattr(lz, "attention", lambda *arguments, **keywords: (calls.append(1), attention(*arguments, **keywords))[1])
@@ -50,7 +50,7 @@ def test_a_unet_with_self_and_cross_attention(monkeypatch):
     assert all(type(one) is AttnProcessor2_0 for one in model.attn_processors.values())
 
 
-def test_a_mask_over_the_words(monkeypatch):
+def test_mask_over_text_tokens(monkeypatch):
     model = unet()
     sample, words = torch.randn(2, 4, 8, 8), torch.randn(2, 7, 24)
     mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0], [1, 1, 1, 1, 1, 1, 0]])
@@ -61,7 +61,7 @@ def test_a_mask_over_the_words(monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_an_autoencoder_whose_attention_sees_an_image(monkeypatch):
+def test_autoencoder_attention_over_an_image(monkeypatch):
     model = AutoencoderKL(
         block_out_channels=(32, 32), down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
         latent_channels=4, norm_num_groups=8,
@@ -74,7 +74,7 @@ def test_an_autoencoder_whose_attention_sees_an_image(monkeypatch):
     assert calls
 
 
-def test_a_dit_by_the_name_of_the_backend(monkeypatch):
+def test_dit_with_the_registered_backend(monkeypatch):
     model = FluxTransformer2DModel(
         patch_size=1, in_channels=4, num_layers=1, num_single_layers=1, attention_head_dim=16, num_attention_heads=2,
         joint_attention_dim=32, pooled_projection_dim=32, axes_dims_rope=(4, 4, 8),
@@ -99,12 +99,12 @@ def test_a_dit_by_the_name_of_the_backend(monkeypatch):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_what_has_no_attention_is_refused():
+def test_model_without_attention_is_refused():
     with pytest.raises(ValueError, match="Linear has no attention processors"):
         ours.attach(torch.nn.Linear(2, 2))
 
 
-def test_keywords_that_are_not_understood_are_refused():
+def test_unknown_keywords_are_refused():
     ours.register()
     query = torch.randn(1, 4, 2, 8)
     dispatch = attention_dispatch.dispatch_attention_fn

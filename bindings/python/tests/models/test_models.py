@@ -1,4 +1,4 @@
-"""Tiny models with random weights: attention by us gives what attention by torch gives, prompt by prompt, token by token."""
+"""Tiny models with random weights: LayerZero's attention gives the same logits and tokens as torch's."""
 
 import pytest
 
@@ -39,7 +39,7 @@ def model(name, implementation):
 
 
 def pair(name):
-    # Torch's attention has no soft cap, so Gemma is held to the plain formula.
+    # torch's attention has no soft cap, so Gemma is compared with the eager formula.
     return model(name, "eager" if name == "gemma2" else "sdpa"), model(name, "layerzero")
 
 
@@ -59,7 +59,7 @@ def test_logits(name):
     ids, mask = prompts()
     torch.testing.assert_close(ours(ids).logits, theirs(ids).logits, rtol=1e-4, atol=1e-4)
     expected, actual = (one(ids, attention_mask=mask).logits for one in (theirs, ours))
-    # What is padding has no meaning.
+    # Padded positions are ignored.
     torch.testing.assert_close(actual[mask == 1], expected[mask == 1], rtol=1e-4, atol=1e-4)
 
 
@@ -81,7 +81,7 @@ def test_generated_tokens(name, cache):
 
 
 @torch.no_grad()
-def test_an_encoder_sees_both_ways():
+def test_encoder_attention_is_bidirectional():
     config = transformers.BertConfig(
         vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48
     )

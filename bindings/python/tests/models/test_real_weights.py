@@ -1,4 +1,4 @@
-"""SmolLM2-135M as it is published (GGUF, four bits a weight): the same logits, and the same words."""
+"""SmolLM2-135M with its published weights (4-bit GGUF): the same logits and the same tokens."""
 
 from importlib.util import find_spec
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What the attention of the integration cannot state is refused, or computed by the model itself, and says so."""
+"""Attention that the integration cannot express is refused, or computed by the model itself with a warning."""
 
 import copy
 import warnings
@@ -43,7 +43,7 @@ def bloom():
     return transformers.BloomConfig(vocab_size=96, hidden_size=32, n_layer=2, n_head=4, pad_token_id=0)
 
 
-def test_a_model_that_ignores_the_table_keeps_its_own_attention():
+def test_model_without_the_attention_table_keeps_its_own_attention():
     ids, mask = inputs()
     expected = built(bloom(), "eager")(ids, attention_mask=mask).logits
     with pytest.warns(UserWarning, match="BloomForCausalLM computes attention without the table .* keeps its own .eager."):
@@ -52,7 +52,7 @@ def test_a_model_that_ignores_the_table_keeps_its_own_attention():
     assert torch.equal(model(ids, attention_mask=mask).logits, expected)
 
 
-def test_a_configuration_that_names_us_afterwards_gets_the_masks_that_its_model_expects():
+def test_configuration_changed_later_gets_the_expected_masks():
     ids, mask = inputs()
     model = built(bloom(), "eager")
     expected = model(ids, attention_mask=mask).logits
@@ -60,7 +60,7 @@ def test_a_configuration_that_names_us_afterwards_gets_the_masks_that_its_model_
     assert torch.equal(model(ids, attention_mask=mask).logits, expected)
 
 
-def test_a_model_with_classes_for_each_implementation_is_no_key_error():
+def test_model_with_a_class_per_implementation_is_supported():
     config = transformers.GPTJConfig(vocab_size=96, n_embd=32, n_layer=2, n_head=4, rotary_dim=4, n_positions=64)
     ids, mask = inputs()
     expected = built(config, "eager")(ids, attention_mask=mask).logits
@@ -109,17 +109,17 @@ def test_attention_sinks_are_computed():
     torch.testing.assert_close(found[mask == 1], theirs(ids, attention_mask=mask).logits[mask == 1], rtol=1e-4, atol=1e-4)
 
 
-def test_a_formula_that_is_not_ours_is_the_models_own():
-    """The formula of GPT-OSS has sinks even where no keyword says so."""
+def test_differing_formula_uses_the_models_own():
+    """The formula of GPT-OSS has attention sinks even if no keyword passes them."""
     module = attention(built(gpt_oss(), "layerzero"))
     source = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
     expected = source.eager_attention_forward(module, *tensors(), None, scaling=0.3)[0]
-    with pytest.warns(UserWarning, match="another attention than this model's own formula.*GptOssAttention"):
+    with pytest.warns(UserWarning, match="computes attention differently from this model's own formula.*GptOssAttention"):
         found = integration.attention_forward(module, *tensors(), None, scaling=0.3)[0]
     assert torch.equal(found, expected)
 
 
-def test_no_mask_hides_nothing_where_a_model_never_leaves_masks_out():
+def test_missing_mask_hides_nothing_for_eager_masks():
     module = attention(built(gpt_oss(), "layerzero"))
     source = __import__(type(module).__module__, fromlist=["eager_attention_forward"])
     keywords = {"scaling": 0.3, "s_aux": module.sinks}
@@ -137,7 +137,7 @@ def test_a_dtype_without_kernels_is_computed_by_sdpa():
     assert torch.equal(found, expected)
 
 
-def test_attention_weights_are_not_returned_in_silence():
+def test_requesting_attention_weights_warns():
     module = attention(built(transformers.LlamaConfig(**TINY), "layerzero"))
     with pytest.warns(UserWarning, match="returns no attention weights"):
         integration.attention_forward(module, *tensors(), None, scaling=0.3, output_attentions=True)

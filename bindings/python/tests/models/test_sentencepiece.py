@@ -24,14 +24,14 @@ def processor(model):
     return sentencepiece.SentencePieceProcessor(model_file=str(model))
 
 
-def test_ids_are_the_librarys(model, processor):
+def test_ids_equal_the_librarys(model, processor):
     texts = [*TEXTS, LONG, *random_texts(2000, 1)]
     wanted = processor.encode(texts)
     for text, found, expected in zip(texts, lz.tokenize(texts, model), wanted, strict=True):
         assert found == expected, repr(text)
 
 
-def test_texts_are_the_librarys(model, processor):
+def test_texts_equal_the_librarys(model, processor):
     chance, size = random.Random(2), processor.get_piece_size()
     rows = processor.encode([*TEXTS, *random_texts(500, 3)])
     rows += [[chance.randrange(size) for _ in range(chance.randrange(1, 12))] for _ in range(1500)]
@@ -49,7 +49,7 @@ def test_offsets_are_bytes_of_the_text_before_normalization(model, processor):
         assert [tuple(pair) for pair in offsets] == [tuple(pair) for pair in wanted["offsets"]], repr(text)
 
 
-def test_a_model_runs_its_own_kernel_and_says_why_others_do_not(model):
+def test_sentencepiece_kernel_is_selected_and_others_have_reasons(model):
     tokenizer = lz.register_tokenizer("sentencepiece-model", model)
     assert lz.which("tokenize.encode", ["a"], tokenizer).kernel_id == "tokenize.sentencepiece.encode"
     assert "SentencePiece model" in str(lz.explain("tokenize.encode", ["a"], tokenizer).to_dict())
@@ -78,7 +78,7 @@ def random_model(chance):
     return proto.model(pieces, kind, byte_fallback=byte_fallback, suffix=chance.random() < 0.3, normalizer=settings)
 
 
-def test_random_models_give_the_librarys_ids_and_texts():
+def test_random_models_match_the_library():
     chance, compared = random.Random(11), 0
     for _ in range(80):
         content = random_model(chance)
@@ -114,7 +114,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_is_not_understood_is_refused_with_a_reason(reason, tmp_path):
+def test_unsupported_models_are_refused_with_a_reason(reason, tmp_path):
     path = tmp_path / "m.model"
     path.write_bytes(REFUSED[reason])
     for refused in (lambda: lz.tokenize("a", path), lambda: tokenizer_of(REFUSED[reason])):
@@ -144,7 +144,7 @@ def test_a_processor_whose_options_change_tokens_is_refused(tmp_path):
             lz.tokenize("a b", sentencepiece.SentencePieceProcessor(model_file=path, **options))
 
 
-def test_a_model_travels_to_a_worker_and_has_one_digest(tmp_path):
+def test_model_is_passed_to_a_worker_with_the_same_digest(tmp_path):
     path = train(tmp_path, "unigram")
     tokenizer = lz.Tokenizer.from_file(path)
     assert tokenizer.digest == tokenizer_of(path.read_bytes()).digest

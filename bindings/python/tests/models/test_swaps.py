@@ -1,4 +1,4 @@
-"""Norms and rotary embeddings are replaced where they compute what our operations compute, and left alone elsewhere."""
+"""Norms and rotary embeddings are replaced if they compute what the operations compute, and left unchanged otherwise."""
 
 import copy
 import sys
@@ -15,7 +15,7 @@ FUNCTION = "apply_rotary_pos_emb"
 
 @pytest.fixture(autouse=True)
 def own_functions():
-    """Gives Transformers its own functions back."""
+    """Restores the functions of Transformers."""
     torch.manual_seed(0)
     with torch.no_grad():
         yield
@@ -55,11 +55,11 @@ def x(dtype=torch.float32):
 
 @pytest.mark.parametrize("factor", [lambda weight: weight, lambda weight: 1 + weight], ids=["weight", "weight plus one"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_norm_is_known_by_what_it_computes(factor, dtype):
+def test_norms_are_detected_by_their_results(factor, dtype):
     model = torch.nn.Sequential(AnyNorm(factor)).to(dtype)
     swaps = integration.swap_norms(model)
     assert swaps.swapped == ["0"] and not swaps.left and len(swaps) == 1
-    # Weights that are loaded later count.
+    # Weights that are loaded later are used.
     model.load_state_dict({"0.weight": torch.linspace(-1, 2, 12).to(dtype)}, assign=True)
     expected = AnyNorm.forward(model[0], x(dtype))
     found = model(x(dtype))
@@ -76,11 +76,11 @@ def test_a_norm_is_known_by_what_it_computes(factor, dtype):
         NormOfSquares(lambda weight: weight),
     ],
 )
-def test_a_norm_that_computes_something_else_is_left(module):
+def test_other_norms_are_left_unchanged(module):
     model = torch.nn.Sequential(module)
     expected = model(x())
     swaps = integration.swap_norms(model)
-    assert not swaps.swapped and "computes something else than norm.rms" in swaps.left["0"]
+    assert not swaps.swapped and "computes something other than norm.rms" in swaps.left["0"]
     assert "left 0" in str(swaps)
     assert torch.equal(model(x()), expected)
 
@@ -94,13 +94,13 @@ def test_norms_of_torch():
     torch.testing.assert_close(model(x()), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_norm_with_a_bias_is_left():
+def test_norm_with_a_bias_is_left_unchanged():
     module = AnyNorm(lambda weight: weight)
     module.bias = torch.nn.Parameter(torch.ones(12))
-    assert "not the parameters of an RMS norm" in integration.swap_norms(torch.nn.Sequential(module)).left["0"]
+    assert "not have the parameters of an RMS norm" in integration.swap_norms(torch.nn.Sequential(module)).left["0"]
 
 
-def test_calls_that_were_not_compared_go_to_the_modules_own_forward():
+def test_uncompared_calls_use_the_modules_own_forward():
     module = AnyNorm(lambda weight: 1 + weight)
     model = torch.nn.Sequential(module)
     integration.swap_norms(model)
@@ -116,7 +116,7 @@ def test_a_copy_of_a_swapped_model_has_its_own_weights():
     torch.testing.assert_close(other(x()), model(x()) * 4)
 
 
-def test_a_swapped_model_can_be_saved_whole(tmp_path):
+def test_swapped_model_can_be_pickled(tmp_path):
     model = tiny(transformers.LlamaConfig)
     integration.swap_norms(model)
     expected = model(IDS).logits
@@ -150,23 +150,23 @@ def test_rotations_of_every_form(kind):
         torch.testing.assert_close(model(IDS).logits, expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_rotation_the_other_way_is_left():
+def test_reversed_rotation_is_left_unchanged():
     model = tiny(transformers.NanoChatConfig)
     expected = model(IDS).logits
     swaps = integration.swap_rope(model)
-    assert not swaps.swapped and "rotates otherwise" in swaps.left[type(model).__module__]
+    assert not swaps.swapped and "rotates differently" in swaps.left[type(model).__module__]
     assert torch.equal(model(IDS).logits, expected)
 
 
-def test_tables_of_another_structure_are_the_models_own():
+def test_other_tables_use_the_models_own_function():
     model = tiny(transformers.LlamaConfig)
     source = sys.modules[type(model).__module__]
     own = getattr(source, FUNCTION)
     integration.swap_rope(model)
     q, k = torch.randn(1, 4, 5, 8), torch.randn(1, 2, 5, 8)
-    # The halves of these tables differ, which one angle for each pair cannot state.
+    # The halves of these tables differ, which one angle per pair cannot express.
     cos, sin = torch.randn(1, 5, 8), torch.randn(1, 5, 8)
-    with pytest.warns(UserWarning, match="modeling_llama rotates otherwise"):
+    with pytest.warns(UserWarning, match="modeling_llama rotates differently"):
         found = getattr(source, FUNCTION)(q, k, cos, sin)
     for one, other in zip(found, own(q, k, cos, sin), strict=True):
         assert torch.equal(one, other)

@@ -1,4 +1,4 @@
-"""Files that other kernels than our own once encoded, or that could not be loaded: the tokens are those of the library."""
+"""Tokenizer files that were once encoded differently or could not be loaded: the tokens are those of the library."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def texts():
 
 
 @pytest.mark.parametrize("name", ["gemma3", "gpt4o", "mistral_nemo", "deepseek_v3", "claude", "bert_cased"])
-def test_the_tokens_are_the_librarys_with_offsets_or_without(name, texts):
+def test_tokens_and_offsets_equal_the_librarys(name, texts):
     library = tokenizers.Tokenizer.from_file(str(DATA / f"{name}.json"))
     wanted = [encoding.ids for encoding in library.encode_batch(texts)]
     path = DATA / f"{name}.json"

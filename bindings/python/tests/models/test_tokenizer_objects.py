@@ -1,4 +1,4 @@
-"""Objects of other libraries: the answer is the object's current one, whatever it is called and whatever was changed."""
+"""Tokenizer objects of other libraries: the result matches the object's current state, whatever its name."""
 
 import gc
 import json
@@ -27,7 +27,7 @@ def encoding(name="cl100k_base", pattern=GPT2, shift=0):
 
 
 @pytest.mark.parametrize("pattern", [GPT2, GPT2_POSSESSIVE, CL100K_POSSESSIVE, r"\w+"])
-def test_an_encoding_of_tiktoken_is_its_ranks_not_its_name(pattern):
+def test_tiktoken_encoding_is_identified_by_ranks(pattern):
     for shift in (0, 7):
         own = encoding(pattern=pattern, shift=shift)
         texts = [*TEXTS, "a\n  ", "hello world<|endoftext|>hello<|x|>", *random_texts(300, 21)]
@@ -48,7 +48,7 @@ def test_known_ranks_under_any_name_are_the_known_encoding():
     assert lz.register_tokenizer("by-ranks", own).digest == known.digest
 
 
-def test_an_encoding_is_read_once_and_not_kept_alive():
+def test_encoding_is_converted_once_and_not_kept_alive():
     own = encoding()
     assert lz.register_tokenizer("once", own).digest == lz.register_tokenizer("again", own).digest
     gone = weakref.ref(own)
@@ -89,12 +89,12 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_wrapped_tokenizer_knows_what_is_changed_later(fast, change):
+def test_wrapped_tokenizer_detects_changes(fast, change):
     text = "hello WORLD  <tool>  123 hell<|end|> world"
     wrapped, inner = integration.wrap(fast), fast.backend_tokenizer
     ids = wrapped(text)["input_ids"]
     assert ids == inner.encode(text).ids
-    # Many calls, so that no comparison with the library hides a stale answer.
+    # Many calls, so that no validation against the library hides a stale result.
     for _ in range(5):
         wrapped(text)
     CHANGES[change](inner)
@@ -106,7 +106,7 @@ def test_a_wrapped_tokenizer_knows_what_is_changed_later(fast, change):
         assert lz.tokenize(text, fast) == wanted
 
 
-def test_what_the_last_call_truncated_to_is_no_setting_of_the_tokenizer(fast):
+def test_truncation_of_the_last_call_is_ignored(fast):
     long = "hello world " * 40
     wanted = fast.backend_tokenizer.encode(long).ids
     wrapped = integration.wrap(fast)

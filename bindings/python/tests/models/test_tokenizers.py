@@ -1,4 +1,4 @@
-"""Transformers' fast tokenizers with LayerZero underneath, and the Python packages of others as kernels."""
+"""Transformers' fast tokenizers with LayerZero underneath, and tokenizer packages as kernels."""
 
 import os
 import subprocess
@@ -45,7 +45,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize("options", CALLS, ids=lambda options: "-".join(options) or "plain")
-def test_every_answer_is_the_librarys(fast, options):
+def test_results_equal_the_librarys(fast, options):
     for texts in (TEXTS, TEXTS[0], [TEXTS[1]]):
         wanted = fast(texts, **options)
         integration.install()
@@ -71,7 +71,7 @@ def test_decoding_and_pairs(fast):
     assert wrapped(TEXTS[0], TEXTS[1])["input_ids"] == fast(TEXTS[0], TEXTS[1])["input_ids"]
 
 
-def test_a_token_that_is_added_later_counts(fast):
+def test_added_tokens_are_used(fast):
     wrapped = integration.wrap(PreTrainedTokenizerFast(tokenizer_object=tokenizers.Tokenizer.from_str(fast.backend_tokenizer.to_str())))
     before = wrapped("a [NEW] b")["input_ids"]
     wrapped.add_tokens(["[NEW]"])
@@ -79,7 +79,7 @@ def test_a_token_that_is_added_later_counts(fast):
     assert after == wrapped.backend_tokenizer.encode("a [NEW] b").ids != before
 
 
-def test_one_variable_turns_it_on():
+def test_environment_variable_enables_it():
     program = f"""
 import layerzero, transformers
 from transformers import PreTrainedTokenizerFast
@@ -93,7 +93,7 @@ print(PreTrainedTokenizerFast(tokenizer_file={str(DATA / "gpt2.json")!r})("hello
 
 @pytest.fixture(scope="module", params=["unigram", "bpe"])
 def model(request, tmp_path_factory):
-    """A model of SentencePiece, trained here on a real text in many languages."""
+    """A SentencePiece model, trained here on a real multilingual text."""
     folder = tmp_path_factory.mktemp("model")
     lines = (DATA / "languages.txt").read_text(encoding="utf-8").splitlines()
     text = [line.strip() for line in lines if line.strip()][::20][:4000]
@@ -122,7 +122,7 @@ def test_a_sentencepiece_model_gives_the_tokens_of_its_library(model):
 
 
 @pytest.mark.parametrize("package", ["tokenizers", "tiktoken", "sentencepiece"])
-def test_packages_of_others_as_kernels(package, model):
+def test_tokenizer_packages_as_kernels(package, model):
     assert package in lz.load_backends(package)
     id = {"tokenizers": str(DATA / "gpt2.json"), "tiktoken": "cl100k_base", "sentencepiece": model}[package]
     tokenizer = lz.register_tokenizer(f"for-{package}", id)

@@ -1,4 +1,4 @@
-"""Special tokens that are written in a text: plain text where the caller asks for it, in every entry point."""
+"""Special tokens in untrusted text: encoded as plain text on request, in every entry point."""
 
 import json
 
@@ -79,7 +79,7 @@ def test_sentencepiece_models_have_nothing_to_split(tmp_path):
     assert lz.tokenize("<s> a </s>", path, split_special_tokens=True) == lz.tokenize("<s> a </s>", path)
 
 
-def test_the_mark_of_a_definition_is_true_or_absent(definition):
+def test_split_special_tokens_field_is_validated(definition):
     split = lz.Tokenizer.from_json(json.dumps(definition)).splitting_special_tokens()
     assert lz.Tokenizer.from_json(json.dumps(definition | {"split_special_tokens": True})).digest == split.digest
     with pytest.raises(ValueError, match="`split_special_tokens` is true or absent, found 1"):

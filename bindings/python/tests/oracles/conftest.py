@@ -1,3 +1,3 @@
-"""Torch's kernels are among those that claim calls, whichever test runs first."""
+"""Loads torch first, so that its kernels take part in every test."""
 
 import torch  # noqa: F401

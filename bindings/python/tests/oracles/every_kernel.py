@@ -1,4 +1,4 @@
-"""Holds an operation against an answer that somebody else computed: as it is selected, and by every kernel that claims the call."""
+"""Compares an operation with the result of another implementation: with the selected kernel, and with every kernel that claims the call."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 
 import layerzero as lz
 
-# Relative and absolute, by the name of a dtype; what is not listed must be equal.
+# Relative and absolute tolerance by dtype name; other dtypes must be equal.
 Tolerance = Mapping[str, tuple[float, float]]
 
 
@@ -15,24 +15,25 @@ def outputs(value: Any) -> list[Any]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
-def claimants(operation: str, arguments: Mapping[str, Any]) -> list[str]:
-    """The kernels that say they can run a call."""
+def eligible_kernels(operation: str, arguments: Mapping[str, Any]) -> list[str]:
+    """The kernels that can run a call."""
     candidates = lz.explain(operation, **arguments).to_dict()["candidates"]
     return [candidate["kernel"] for candidate in candidates if not candidate["reasons"]]
 
 
-def hold(
+def check_every_kernel(
     operation: str,
     make: Callable[[], dict[str, Any]],
     check: Callable[[str, list[Any], dict[str, Any]], None],
 ) -> int:
-    """Calls with fresh arguments from `make`: as selected, then by each claimant. `check` hears who ran, results, arguments.
+    """Calls with fresh arguments from `make`: with the selected kernel, then with each other kernel. `check`
+    is called with the kernel, results and arguments.
 
-    Says how many kernels claimed the call.
+    Returns how many kernels claimed the call.
     """
     function = getattr(lz.ops, operation.replace(".", "_"))
     arguments = make()
-    kernels = claimants(operation, arguments)
+    kernels = eligible_kernels(operation, arguments)
     assert kernels, f"no kernel claims this call of {operation}"
     check("as selected", outputs(function(**arguments)), arguments)
     for kernel in kernels:
@@ -46,7 +47,7 @@ def hold(
 
 
 def assert_near(found: Any, expected: Any, tolerance: Tolerance, who: str) -> None:
-    """As numbers: one NaN is like another."""
+    """As numbers: all NaN are equal."""
     found, expected = np.asarray(found), np.asarray(expected)
     assert found.dtype == expected.dtype, f"{who}: {found.dtype}, not {expected.dtype}"
     assert found.shape == expected.shape, f"{who}: {found.shape}, not {expected.shape}"

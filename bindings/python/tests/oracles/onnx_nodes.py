@@ -1,6 +1,7 @@
-"""ONNX's node tests in memory, and the calls of ours that state each of them.
+"""ONNX's node tests in memory, and the calls that express each of them.
 
-A node may be several calls: one for each operation that has what it uses, each of which must give the whole answer.
+A node may map to several calls: one for each operation that can express it, each of which must give the whole
+result.
 """
 
 import importlib
@@ -12,7 +13,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-# The operators that are operations of ours, by the module that makes their cases: making all 1 884 would take a minute.
+# Operators that map to operations, by the module that generates their cases: generating all 1884 would take a minute.
 MODULES = {
     "Attention": "attention",
     "FlexAttention": "flexattention",
@@ -33,13 +34,13 @@ MODULES = {
 }
 
 
-class Unstated(Exception):
-    """What a node asks for that no operation of ours has."""
+class Unsupported(Exception):
+    """A feature of a node that no operation has."""
 
 
 @dataclass
 class Node:
-    """A node with what goes in and what must come out; absent inputs and outputs are None."""
+    """A node with its inputs and expected outputs; absent ones are None."""
 
     name: str
     operator: str
@@ -59,22 +60,22 @@ class Node:
     def only(self, *names: str) -> None:
         for name in self.attributes:
             if name not in names:
-                raise Unstated(f"the attribute {name}")
+                raise Unsupported(f"the attribute {name}")
 
 
 @dataclass
 class Statement:
-    """One way to state a node: an operation, its arguments made afresh, and what the answer is from what comes back."""
+    """One way to express a node: an operation, a factory of its arguments, and the mapping of its results to the node's outputs."""
 
     operation: str
     make: Callable[[], dict[str, Any]]
     expected: list[Any]
-    # From the results and the arguments (which an operation may change in place) to what is expected.
+    # Maps the results and the arguments (which an operation may change in place) to the expected outputs.
     read: Callable[[list[Any], dict[str, Any]], list[Any]] = field(default=lambda results, _: results)
 
 
 def nodes() -> Iterator[Node]:
-    """Every case of the operators above that is one node over tensors."""
+    """Every case of these operators that is a single node over tensors."""
     import onnx
     from onnx.backend.test.case import node as suite
 
@@ -102,7 +103,7 @@ def nodes() -> Iterator[Node]:
 
 
 def array(value: Any) -> Any:
-    """Types that numpy has not come as messages, and single numbers as numbers."""
+    """Types that numpy lacks are messages, and scalars are numbers."""
     import onnx
 
     if value is None:
@@ -111,17 +112,17 @@ def array(value: Any) -> Any:
 
 
 def statements(node: Node) -> list[Statement]:
-    """The calls that state a node; `Unstated` says why there are none."""
+    """The calls that express a node; raises `Unsupported` with the reason if there are none."""
     found = STATED[node.operator](node)
     for statement in found:
         for value in statement.make().values():
             if isinstance(value, np.ndarray) and value.dtype == np.float64:
-                raise Unstated("float64: our operations compute in at most single precision")
+                raise Unsupported("float64: the operations compute in float32 at most")
     return found
 
 
 def simple(operation: str, expected: list[Any], **arguments: Any) -> Statement:
-    """A statement whose results are the answer, at most in another shape."""
+    """A call whose results are the expected outputs, up to their shape."""
 
     def make() -> dict[str, Any]:
         return {
@@ -142,7 +143,7 @@ def simple(operation: str, expected: list[Any], **arguments: Any) -> Statement:
 
 
 def heads_first(value: Any, heads: int) -> Any:
-    """Batch rows, heads, places, features; of three dimensions, the heads lie side by side in the last."""
+    """``[batch, heads, positions, features]``; with three dimensions the heads are concatenated in the last."""
     if value is None or value.ndim == 4:
         return value
     batch, length, features = value.shape
@@ -150,7 +151,7 @@ def heads_first(value: Any, heads: int) -> Any:
 
 
 def attention(node: Node) -> list[Statement]:
-    # `qk_matmul_output` and its modes are an output that no operation of ours has; `softmax_precision` is what ours exceed.
+    # `qk_matmul_output` and its modes are an output that no operation has; `softmax_precision` is exceeded by all kernels.
     node.only(
         "is_causal", "kv_num_heads", "q_num_heads", "qk_matmul_output_mode", "scale", "softcap", "softmax_precision",
         "left_window_size", "right_window_size",
@@ -165,7 +166,7 @@ def attention(node: Node) -> list[Statement]:
     causal = bool(node.get("is_causal", 0))
     windows = node.get("left_window_size", -1), node.get("right_window_size", -1)
     if mask is not None and mask.shape[-1] < k.shape[2]:
-        # A mask that is shorter than the keys hides those that it does not reach.
+        # A mask that is shorter than the keys hides the keys past its end.
         hidden = False if mask.dtype == bool else np.array(-np.inf, mask.dtype)
         padding = np.full((*mask.shape[:-1], k.shape[2] - mask.shape[-1]), hidden, mask.dtype)
         mask = np.concatenate([mask, padding], -1)
@@ -199,7 +200,7 @@ def attention(node: Node) -> list[Statement]:
             make = step.make
             step.make = lambda make=make: {**(made := make()), "q": made["q"][:, :, 0].copy()}
             found.append(step)
-    # Each batch row has as many keys as its count says, and its queries are the last of them.
+    # Each batch row has its own number of keys, and its queries are the last of them.
     for row, count in enumerate(counts.tolist()):
         one = slice(row, row + 1)
         hidden = None
@@ -213,7 +214,7 @@ def attention(node: Node) -> list[Statement]:
 
 
 def window(causal: bool, offset: int, sizes: tuple[int, int]) -> dict[str, Any]:
-    """Which keys a query sees, counted from its own place, `offset` behind the first key's."""
+    """The keys that a query sees, relative to its position, which is `offset` after the first key's."""
     left, right = sizes
     more: dict[str, Any] = {"causal": causal}
     if causal or left >= 0 or right >= 0:
@@ -226,7 +227,7 @@ def window(causal: bool, offset: int, sizes: tuple[int, int]) -> dict[str, Any]:
 
 
 def present(expected: Any, past: Any, new: Any) -> list[Statement]:
-    """Present keys or values are the new ones behind the past: `kv.append` into a cache whose pages are the batch rows."""
+    """Present keys or values are the past ones followed by the new ones: `kv.append` into a cache whose pages are the batch rows."""
     if expected is None:
         return []
     start = 0 if past is None else past.shape[2]
@@ -238,7 +239,7 @@ def present(expected: Any, past: Any, new: Any) -> list[Statement]:
 
 
 def append(expected: Any, cache: Any, new: Any, places: Any) -> Statement:
-    """Writes vectors by batch row, head and place; keys and values get the same, and both are held to the answer."""
+    """Writes vectors by batch row, head and position; keys and values get the same, and both are compared."""
     slots = (places + np.arange(len(places))[:, None] * cache.shape[2]).reshape(-1).astype(np.int64)
     tokens = np.ascontiguousarray(new.transpose(0, 2, 1, 3)).reshape(-1, new.shape[1], new.shape[3])
 
@@ -267,7 +268,7 @@ def tensor_scatter(node: Node) -> list[Statement]:
     node.only("axis", "mode")
     cache, update, starts = node.inputs[:3]
     if node.get("axis", -2) not in (-2, cache.ndim - 2):
-        raise Unstated("places that are not the second-last dimension")
+        raise Unsupported("positions that are not in the second-last dimension")
     if cache.ndim == 3:
         cache, update = cache[:, None], update[:, None]
     places = starts[:, None] + np.arange(update.shape[2])
@@ -276,11 +277,11 @@ def tensor_scatter(node: Node) -> list[Statement]:
     return [append(node.output(0), cache, update, places)]
 
 
-# Norms, activations, rotation
+# Norms, activations, rotary embeddings
 
 
 def rows(node: Node, x: Any) -> tuple[Any, int]:
-    """The dimensions from `axis` on as one."""
+    """Flattens the dimensions from `axis` on."""
     axis = node.get("axis", -1) % x.ndim
     hidden = int(np.prod(x.shape[axis:]))
     return x.reshape(*x.shape[:axis], hidden), hidden
@@ -288,7 +289,7 @@ def rows(node: Node, x: Any) -> tuple[Any, int]:
 
 def features(value: Any, hidden: int) -> Any:
     if value is not None and value.size != hidden:
-        raise Unstated("a weight that is broadcast over a row")
+        raise Unsupported("a weight that is broadcast over a row")
     return None if value is None else value.reshape(hidden)
 
 
@@ -318,9 +319,9 @@ def rotary_embedding(node: Node) -> list[Statement]:
     cos, sin, positions = node.input(1), node.input(2), node.input(3)
     half = cos.shape[-1]
     if node.get("rotary_embedding_dim", 0) not in (0, 2 * half):
-        raise Unstated("fewer rotary features than the tables have")
+        raise Unsupported("fewer rotary features than the tables have")
     if positions is None:
-        # Then the tables have a row for each token of each batch row.
+        # The tables then have a row for each token of each batch row.
         places = cos.shape[0] * cos.shape[1]
         positions = np.arange(places, dtype=np.int64).reshape(cos.shape[:2])
     call = {"x": x, "cos": cos.reshape(-1, half), "sin": sin.reshape(-1, half), "positions": positions}
@@ -342,7 +343,7 @@ def swish(node: Node) -> list[Statement]:
 def swiglu(node: Node) -> list[Statement]:
     node.only("alpha")
     if node.get("alpha", 1.0) != 1.0:
-        raise Unstated("a factor within the gate's sigmoid")
+        raise Unsupported("a factor inside the gate's sigmoid")
     return [simple("activation.silu_mul", [node.output(0)], gate=node.input(0), up=node.input(1))]
 
 
@@ -351,12 +352,12 @@ def relu(node: Node) -> list[Statement]:
     return [simple("activation.relu", [node.output(0)], x=node.input(0))]
 
 
-# Products and tables
+# Matrix products and embedding tables
 
 
 def integers_are_no_floats(value: Any) -> None:
     if value.dtype.kind in "iub":
-        raise Unstated("products of integers")
+        raise Unsupported("integer matrix products")
 
 
 def matmul(node: Node) -> list[Statement]:
@@ -369,7 +370,7 @@ def matmul(node: Node) -> list[Statement]:
     left = np.broadcast_to(left, (*batch, *left.shape[-2:])).reshape(-1, *left.shape[-2:])
     right = np.broadcast_to(right, (*batch, *right.shape[-2:])).reshape(-1, *right.shape[-2:])
     expected = node.output(0).reshape(len(left), left.shape[-2], right.shape[-1])
-    # One product for each matrix of the second factor.
+    # One product per matrix of the second factor.
     parts = zip(left, right, expected, strict=True)
     return [simple("mlp.linear", [wanted], x=x, weight=y.T) for x, y, wanted in parts]
 
@@ -378,7 +379,7 @@ def gemm(node: Node) -> list[Statement]:
     node.only("alpha", "beta", "transA", "transB")
     a, b, c = node.input(0), node.input(1), node.input(2)
     if node.get("alpha", 1.0) != 1.0 or node.get("beta", 1.0) != 1.0:
-        raise Unstated("factors of the product and of the addend")
+        raise Unsupported("scale factors of the product and of the addend")
     x = a.T if node.get("transA", 0) else a
     weight = b if node.get("transB", 0) else b.T
     expected = node.output(0)
@@ -387,7 +388,7 @@ def gemm(node: Node) -> list[Statement]:
     addend = np.broadcast_to(c, expected.shape)
     if np.shape(c)[:-1] in ((), (1,)):
         return [simple("mlp.linear", [expected], x=x, weight=weight, bias=addend[0].copy())]
-    # An addend that differs from row to row is a bias for each of them.
+    # An addend that differs between rows is a bias per row.
     return [
         simple("mlp.linear", [expected[row]], x=x[row].copy(), weight=weight, bias=addend[row].copy())
         for row in range(len(expected))
@@ -398,11 +399,11 @@ def gather(node: Node) -> list[Statement]:
     node.only("axis")
     data, ids = node.input(0), node.input(1)
     if (ids < 0).any():
-        raise Unstated("indices that count from the end")
+        raise Unsupported("indices that count from the end")
     axis = node.get("axis", 0) % data.ndim
     tables = np.moveaxis(data, axis, 0) if axis else data
     weight = np.ascontiguousarray(tables.reshape(tables.shape[0], -1))
-    # Found rows hold what lay before and behind the axis; put back, they are the answer.
+    # Gathered rows contain the dimensions before and after the axis, which are restored.
     others = tables.shape[1:]
     expected = node.output(0)
     wanted = np.moveaxis(expected.reshape(*data.shape[:axis], *ids.shape, *data.shape[axis + 1 :]),
@@ -411,10 +412,10 @@ def gather(node: Node) -> list[Statement]:
     return [simple("embedding.lookup", [wanted], table=weight, ids=ids)]
 
 
-# Quantisation
+# Quantization
 
 
-# Formats that have any scale, and those that have one of few for each block: how many elements, and the type of the scales.
+# Formats with arbitrary scales, and those with a restricted scale per block: block size and dtype of the scales.
 FORMATS = {
     np.dtype(np.int8): "int8",
     np.dtype(ml_dtypes.int4): "int4",
@@ -426,10 +427,10 @@ DTYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 
 
 def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]]]:
-    """The shape in which channels are the second-last dimension; and scales, zero points, format and granularity, once for
-    each format that can hold them."""
+    """The shape in which channels are the second-last dimension; and scales, zero points, format and
+    granularity, once for each format that can represent them."""
     if node.get("block_size", 0):
-        raise Unstated("blocks along any dimension")
+        raise Unsupported("blocks along any dimension")
     scale, zero_point = node.input(1), node.input(2)
     per_tensor = scale.size == 1
     axis = 0 if per_tensor else node.get("axis", 1) % codes.ndim
@@ -442,7 +443,7 @@ def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]
         return shape, list(in_blocks(shape, scale))
     format = FORMATS.get(codes.dtype)
     if format is None:
-        raise Unstated("a type that no format of ours stores")
+        raise Unsupported("a dtype that no quantization format stores")
     one = () if per_tensor else (channels,)
     call = {
         "scale": scale.astype(np.float32).reshape(one),
@@ -454,7 +455,7 @@ def scaled(node: Node, codes: Any) -> tuple[tuple[int, ...], list[dict[str, Any]
 
 
 def in_blocks(shape: tuple[int, ...], scale: Any) -> Iterator[dict[str, Any]]:
-    """Four-bit floats: a scale for each block, where its type has that scale."""
+    """4-bit floats: a scale per block, if its dtype can represent the scale."""
     outer, channels, inner = shape
     wanted = np.broadcast_to(scale.astype(np.float32).reshape(-1, 1), (channels, 1))
     for format, (size, dtype) in BLOCKS.items():
@@ -464,7 +465,7 @@ def in_blocks(shape: tuple[int, ...], scale: Any) -> Iterator[dict[str, Any]]:
 
 
 def packed(codes: Any) -> Any:
-    """Four-bit codes two a byte, the first in the low half."""
+    """Packs 4-bit codes two per byte, the first in the low half."""
     if codes.dtype not in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
         return codes
     nibbles = codes.view(np.uint8) & 15
@@ -474,7 +475,7 @@ def packed(codes: Any) -> Any:
 
 
 def unpacked(stored: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
-    """The other way round."""
+    """Unpacks 4-bit codes."""
     if dtype not in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
         return stored.view(dtype).reshape(shape)
     stored = stored.view(np.uint8)
@@ -485,10 +486,10 @@ def unpacked(stored: Any, dtype: Any, shape: tuple[int, ...]) -> Any:
 def quantize_linear(node: Node) -> list[Statement]:
     node.only("axis", "block_size", "output_dtype", "precision", "saturate")
     if node.get("precision", 0) or not node.get("saturate", 1):
-        raise Unstated("a division of another type, or no saturation")
+        raise Unsupported("a division in another dtype, or no saturation")
     codes = node.output(0)
     shape, calls = scaled(node, codes)
-    # As numbers: one NaN is like another, and the suite answers either zero where a format has two.
+    # As numbers: all NaN are equal, and the suite accepts either zero if a format has two.
     wanted = codes.reshape(shape).astype(np.float32)
 
     def read(results: list[Any], _: dict[str, Any]) -> list[Any]:
@@ -506,26 +507,26 @@ def dequantize_linear(node: Node) -> list[Statement]:
     shape, calls = scaled(node, codes)
     call = {"quantized": packed(codes.reshape(shape)), "output_dtype": DTYPES.get(str(expected.dtype))}
     if codes.dtype in (ml_dtypes.int4, ml_dtypes.float4_e2m1fn):
-        # Packed codes do not say whether the last half byte counts.
+        # Packed codes do not tell whether the last nibble is used.
         call["inner"] = shape[-1]
     return [simple("dequantize", [expected], **call, **more) for more in calls]
 
 
 def cast(node: Node) -> list[Statement]:
-    """A cast to or from a small format is a quantisation with the scale 1."""
+    """A cast to or from a small format is a quantization with scale 1."""
     node.only("round_mode", "saturate", "to")
     if not node.get("saturate", 1):
-        raise Unstated("a cast that does not saturate")
+        raise Unsupported("a cast that does not saturate")
     x, expected = node.input(0), node.output(0)
     small = {*FORMATS, np.dtype(ml_dtypes.float4_e2m1fn)}
     one = Node(node.name, node.operator, {}, [x, np.array(1, np.float32)], [expected])
     if expected.dtype in small and str(x.dtype) in DTYPES:
         if expected.dtype == ml_dtypes.int4:
-            raise Unstated("a cast that wraps around")
+            raise Unsupported("a cast that wraps around")
         return quantize_linear(one)
     if x.dtype in small and str(expected.dtype) in DTYPES:
         return dequantize_linear(one)
-    raise Unstated("a cast between types of which none is a format of ours and the other a float")
+    raise Unsupported("a cast that is not between a float and a quantization format")
 
 
 STATED: dict[str, Callable[[Node], list[Statement]]] = {

@@ -1,6 +1,6 @@
-"""FlashInfer's own references in torch, with the cases that it makes for them, against every kernel of ours that claims them.
+"""FlashInfer's torch references, with their own cases, compared with every kernel that claims the call.
 
-Only that part of its wheel is here (`cargo xtask test python-oracles` unpacks it): it needs no card.
+Only that part of its wheel is used (`cargo xtask test python-oracles` unpacks it): it needs no GPU.
 """
 
 import math
@@ -10,7 +10,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("flashinfer.trace.template")
-from every_kernel import hold  # noqa: E402
+from every_kernel import check_every_kernel  # noqa: E402
 from flashinfer.trace.templates import activation, attention, cascade, norm, page, quantize, rope, sampling  # noqa: E402
 
 import layerzero as lz  # noqa: E402
@@ -20,7 +20,7 @@ SEEDS = range(3)
 
 
 def held(operation: str, expected: list[Any], at_least: int = 2, **arguments: Any) -> None:
-    """Every kernel that claims the call gives what is expected; nothing is expected of a None."""
+    """Every kernel that claims the call gives the expected results; None is not compared."""
 
     def make() -> dict[str, Any]:
         return {
@@ -39,7 +39,7 @@ def held(operation: str, expected: list[Any], at_least: int = 2, **arguments: An
                 msg=lambda text: f"{operation} by {who}: {text}",
             )  # fmt: skip
 
-    assert hold(operation, make, check) >= at_least, "the reference alone claims it"
+    assert check_every_kernel(operation, make, check) >= at_least, "no kernel but the reference claims it"
 
 
 def drawn(seed: int) -> Any:
@@ -48,7 +48,7 @@ def drawn(seed: int) -> Any:
 
 
 def pages(seed: int, page_size: int, lengths: list[int]) -> tuple[Any, Any, int]:
-    """Scattered pages for requests of so many full pages: CSR and how many pages there are."""
+    """Scattered pages for requests with these numbers of full pages: CSR form and the number of pages."""
     generator = torch.Generator().manual_seed(seed)
     total = sum(lengths)
     ids = torch.randperm(total + 3, generator=generator)[:total].to(torch.int32)
@@ -106,7 +106,7 @@ def test_ragged_prefill(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("page_size", [1, 8])
-def test_paged_decode_of_latents(seed: int, page_size: int) -> None:
+def test_paged_mla_decode(seed: int, page_size: int) -> None:
     draw = drawn(30 + seed)
     lengths = [2, 0, 4]
     indptr, ids, count = pages(seed, page_size, lengths)
@@ -138,13 +138,13 @@ def test_norms(dtype: Any) -> None:
     held("norm.rms", [norm._rmsnorm_reference(x, weight)], x=x, weight=weight, eps=1e-6)
     held("norm.rms", [norm._gemma_rmsnorm_reference(x, weight)], x=x, weight=weight, eps=1e-6, weight_offset=1.0)
     held("norm.layer", [norm._layernorm_reference(x, weight, bias)], x=x, weight=weight, bias=bias, eps=1e-6)
-    # Theirs does not round the sum; ours does, as the residual stream that goes on.
+    # Their sum is not rounded; ours is, as the residual stream that is passed on.
     expected = norm._fused_add_rmsnorm_reference(x, residual, weight)
     held("norm.rms.add", [expected], x=x, residual=residual, weight=weight, eps=1e-6)
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_rotation_with_the_frequencies_of_llama_31(interleaved: bool) -> None:
+def test_rope_with_llama_31_frequencies(interleaved: bool) -> None:
     draw, size, tokens = drawn(60), 64, 11
     q, k = draw(tokens, 4, size, dtype=torch.float32), draw(tokens, 2, size, dtype=torch.float32)
     indptr, offsets = torch.tensor([0, 6, tokens], dtype=torch.int32), torch.tensor([9000, 3], dtype=torch.int32)
@@ -187,7 +187,7 @@ def test_appending_to_pages(seed: int) -> None:
     def check(who: str, _: list[Any], made: dict[str, Any]) -> None:
         assert torch.equal(made["k_cache"], expected[0]) and torch.equal(made["v_cache"], expected[1]), who
 
-    hold("kv.append", make, check)
+    check_every_kernel("kv.append", make, check)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -201,7 +201,7 @@ def test_nvfp4(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_sampling_stays_within_what_is_kept(seed: int) -> None:
+def test_sampling_stays_within_the_kept_tokens(seed: int) -> None:
     logits = 3 * drawn(100 + seed)(4, 200, dtype=torch.float32)
     probabilities = logits.softmax(-1)
     for operation, renormed, more in (
@@ -221,14 +221,14 @@ def test_sampling_stays_within_what_is_kept(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_speculation_where_nothing_is_left_to_chance(seed: int) -> None:
-    """Their reference decides without drawing; where ours must decide alike whatever it draws, both agree."""
+def test_deterministic_speculative_sampling(seed: int) -> None:
+    """Their reference is deterministic; both agree where the result does not depend on the random numbers."""
     generator = torch.Generator().manual_seed(110 + seed)
     batch, length, vocab = 16, 4, 50
     tokens = torch.randint(vocab, (batch, length), generator=generator, dtype=torch.int32)
     draft = torch.rand(batch, length, vocab, generator=generator)
     draft /= draft.sum(-1, keepdim=True)
-    # The target has all its weight on one token: the draft's own, which is accepted, or another, which is emitted.
+    # The target has all its probability on one token: the draft's, which is accepted, or another, which is emitted.
     wanted = torch.randint(vocab, (batch, length + 1), generator=generator)
     agrees = torch.rand(batch, length, generator=generator) < 0.6
     wanted[:, :length] = torch.where(agrees, tokens.long(), wanted[:, :length])
@@ -238,7 +238,7 @@ def test_speculation_where_nothing_is_left_to_chance(seed: int) -> None:
     def check(who: str, results: list[Any], _: dict[str, Any]) -> None:
         assert torch.equal(results[0], expected), who
 
-    hold(
+    check_every_kernel(
         "sampling.speculative",
         lambda: {"draft_probs": draft, "draft_tokens": tokens, "target_probs": target, "seed": seed},
         check,

@@ -1,33 +1,33 @@
-"""The node tests of ONNX 1.23: each that an operation of ours can state, through `lz.ops` and every kernel that claims it."""
+"""The node tests of ONNX 1.23: each that an operation can express, through `lz.ops` and every kernel that claims it."""
 
 import pytest
 
 pytest.importorskip("onnx")
-from every_kernel import assert_near, hold  # noqa: E402
-from onnx_nodes import Node, Unstated, nodes, statements  # noqa: E402
+from every_kernel import assert_near, check_every_kernel  # noqa: E402
+from onnx_nodes import Node, Unsupported, nodes, statements  # noqa: E402
 
-# The suite's own, for what is ours; what other libraries compute in fewer bits is held to what the operations allow them.
+# The suite's own tolerances for our kernels; kernels of other libraries with reduced precision have those of the operations.
 TOLERANCE = {"float32": (1e-3, 1e-7), "float16": (1e-3, 1e-7), "bfloat16": (2**-6, 1e-7)}
 OTHERS = {"float32": (1e-3, 1e-6), "float16": (2e-3, 2e-3), "bfloat16": (1.6e-2, 1.6e-2)}
 NODES = list(nodes())
 
-# What cannot be stated, by operator: how many cases, and why. A number that changes is a case lost or won.
-UNSTATED: dict[str, dict[str, int]] = {
+# Cases that cannot be expressed, by operator: how many, and why. A changed number is a case lost or gained.
+UNSUPPORTED: dict[str, dict[str, int]] = {
     "Cast": {
-        "a cast between types of which none is a format of ours and the other a float": 36,
+        "a cast that is not between a float and a quantization format": 36,
         "a cast that does not saturate": 8,
         "a cast that wraps around": 2,
     },
-    "DequantizeLinear": {"a type that no format of ours stores": 7, "blocks along any dimension": 1},
+    "DequantizeLinear": {"a dtype that no quantization format stores": 7, "blocks along any dimension": 1},
     "FlexAttention": {
-        "float64: our operations compute in at most single precision": 1,
+        "float64: the operations compute in float32 at most": 1,
         "the attribute prob_mod": 1,
         "the attribute score_mod": 4,
     },
     "Gather": {"indices that count from the end": 1},
-    "Gemm": {"factors of the product and of the addend": 3},
-    "QuantizeLinear": {"a type that no format of ours stores": 7, "blocks along any dimension": 2},
-    "SwiGLU": {"a factor within the gate's sigmoid": 1},
+    "Gemm": {"scale factors of the product and of the addend": 3},
+    "QuantizeLinear": {"a dtype that no quantization format stores": 7, "blocks along any dimension": 2},
+    "SwiGLU": {"a factor inside the gate's sigmoid": 1},
 }
 
 
@@ -35,8 +35,8 @@ UNSTATED: dict[str, dict[str, int]] = {
 def test_node(node: Node) -> None:
     try:
         stated = statements(node)
-    except Unstated as why:
-        assert str(why) in UNSTATED.get(node.operator, {}), f"not in the list of what cannot be stated: {why}"
+    except Unsupported as why:
+        assert str(why) in UNSUPPORTED.get(node.operator, {}), f"not in the list of unsupported cases: {why}"
         pytest.skip(str(why))
     assert stated
     for statement in stated:
@@ -46,20 +46,20 @@ def test_node(node: Node) -> None:
                 tolerance = OTHERS if who.startswith("torch.") else TOLERANCE
                 assert_near(one, wanted, tolerance, f"{statement.operation} by {who}")
 
-        hold(statement.operation, statement.make, check)
+        check_every_kernel(statement.operation, statement.make, check)
 
 
-def test_what_cannot_be_stated_is_listed_and_no_more() -> None:
+def test_unsupported_cases_are_exactly_the_listed_ones() -> None:
     found: dict[str, dict[str, int]] = {}
     for node in NODES:
         try:
             statements(node)
-        except Unstated as why:
+        except Unsupported as why:
             reasons = found.setdefault(node.operator, {})
             reasons[str(why)] = reasons.get(str(why), 0) + 1
-    assert found == UNSTATED
+    assert found == UNSUPPORTED
 
 
-def test_every_case_of_attention_is_stated() -> None:
+def test_every_attention_case_is_supported() -> None:
     assert sum(node.operator == "Attention" for node in NODES) == 93
-    assert "Attention" not in UNSTATED
+    assert "Attention" not in UNSUPPORTED

@@ -1,4 +1,4 @@
-"""Kernels that ONNX Runtime wrote for language models, on random shapes, against every kernel of ours that claims them."""
+"""ONNX Runtime's language-model kernels, on random shapes, compared with every kernel that claims the call."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import pytest
 pytest.importorskip("onnxruntime")
 import onnx  # noqa: E402
 import onnxruntime  # noqa: E402
-from every_kernel import assert_near, hold  # noqa: E402
+from every_kernel import assert_near, check_every_kernel  # noqa: E402
 from onnx import helper  # noqa: E402
 
 import layerzero as lz  # noqa: E402
 
-# Two implementations in single precision, over at most some hundred terms.
+# Two float32 implementations, over a few hundred terms at most.
 TOLERANCE = {"float32": (2e-4, 2e-5)}
 SEEDS = range(6)
 
@@ -27,7 +27,7 @@ def run(
     dtype: Any = np.float32,
     **attributes: Any,
 ) -> list[Any]:
-    """One node by ONNX Runtime, whose outputs have one dtype; an absent input is None."""
+    """Runs one node with ONNX Runtime; its outputs have one dtype, and an absent input is None."""
     names = [f"i{place}" if value is not None else "" for place, value in enumerate(inputs)]
     results = [f"o{place}" for place in range(outputs)]
     node = helper.make_node(operator, names, results, domain=domain, **attributes)
@@ -51,7 +51,7 @@ def run(
 
 
 def held(operation: str, expected: list[Any], **arguments: Any) -> None:
-    """Every kernel that claims the call gives what is expected."""
+    """Every kernel that claims the call gives the expected results."""
 
     def make() -> dict[str, Any]:
         return {
@@ -64,7 +64,7 @@ def held(operation: str, expected: list[Any], **arguments: Any) -> None:
         for found, wanted in zip(results, expected, strict=False):
             assert_near(np.asarray(found).reshape(wanted.shape), wanted, TOLERANCE, f"{operation} by {who}")
 
-    assert hold(operation, make, check) >= 2, "the reference alone claims it"
+    assert check_every_kernel(operation, make, check) >= 2, "no kernel but the reference claims it"
 
 
 def draw(random: np.random.Generator, *shape: int) -> Any:
@@ -72,7 +72,7 @@ def draw(random: np.random.Generator, *shape: int) -> Any:
 
 
 def side_by_side(value: Any) -> Any:
-    """Batch rows, places, and all heads in the last dimension."""
+    """``[batch, positions, heads * features]``."""
     return value.reshape(*value.shape[:2], -1)
 
 
@@ -87,7 +87,7 @@ def test_group_query_attention_with_a_past(seed: int, window: int | None, cap: f
     q = draw(random, batch, new, heads, size)
     k, v = draw(random, batch, new, kv_heads, size), draw(random, batch, new, kv_heads, size)
     if new > 1:
-        # A prefill of several tokens begins at the beginning there.
+        # There, a prefill of several tokens always starts at the beginning.
         past = 0
     past_k, past_v = (draw(random, batch, kv_heads, past, size) for _ in range(2))
     total = past + new
@@ -103,7 +103,7 @@ def test_group_query_attention_with_a_past(seed: int, window: int | None, cap: f
     )
     expected = output.reshape(batch, new, heads, size)
     keys, values = (np.ascontiguousarray(one.transpose(0, 2, 1, 3)) for one in (present_k, present_v))
-    # Their window counts the token itself.
+    # Their window includes the token itself.
     ours: dict[str, Any] = {"soft_cap": cap, "window_left": None if window is None else window - 1}
     held("attention.gqa.prefill", [expected], q=q, k=keys, v=values, causal=True, **ours)
     if new == 1:
@@ -176,14 +176,14 @@ def test_activations(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_products_with_four_bit_weights(seed: int) -> None:
+def test_matmul_with_4_bit_weights(seed: int) -> None:
     random = np.random.default_rng(500 + seed)
     rows, columns = int(random.integers(1, 7)), int(random.integers(1, 40))
     block = int(random.choice([16, 32, 64]))
     inner = block * int(random.integers(1, 5))
     x, weight = draw(random, rows, inner), draw(random, columns, inner)
     codes, scale = lz.ops.quantize(weight, format="int4", granularity="block", block_size=block)
-    # Theirs are unsigned with the zero in the middle: the highest bit of each half byte the other way round.
+    # Theirs are unsigned with the zero point in the middle: the highest bit of each nibble is inverted.
     theirs = (codes ^ 0x88).reshape(columns, inner // block, block // 2)
     (output,) = run(
         "MatMulNBits", [x, theirs, scale.reshape(-1)], K=inner, N=columns, bits=4, block_size=block, accuracy_level=1
@@ -193,7 +193,7 @@ def test_products_with_four_bit_weights(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_blocks_of_four_and_eight_bits(seed: int) -> None:
+def test_4_and_8_bit_blocks(seed: int) -> None:
     random = np.random.default_rng(600 + seed)
     rows, blocks, block = int(random.integers(1, 7)), int(random.integers(1, 5)), int(random.choice([16, 32]))
     x = draw(random, rows, blocks * block)
@@ -205,6 +205,6 @@ def test_blocks_of_four_and_eight_bits(seed: int) -> None:
     held("dequantize", back, quantized=codes, scale=scale, format="int8", granularity="block", block_size=block)
 
 
-def test_versions_are_the_ones_that_the_answers_come_from() -> None:
+def test_oracle_versions_are_pinned() -> None:
     assert onnx.__version__.startswith("1.23.")
     assert onnxruntime.__version__.startswith("1.31.")

@@ -1,4 +1,4 @@
-"""The small formats, bit for bit: ml_dtypes for single values, gguf for blocks of MXFP4."""
+"""The small float formats, bit for bit: ml_dtypes for single values, gguf for blocks of MXFP4."""
 
 import ml_dtypes
 import numpy as np
@@ -15,13 +15,13 @@ SMALL = {
 
 
 def hard_values() -> np.ndarray:
-    """Every bfloat16 that is a number: all exponents, both signs, and every tie of a format with fewer bits."""
+    """Every finite bfloat16: all exponents, both signs, and every tie of a format with fewer bits."""
     every = np.arange(1 << 16, dtype=np.uint16).view(ml_dtypes.bfloat16).astype(np.float32)
     return every[np.isfinite(every)]
 
 
 @pytest.mark.parametrize("format", SMALL)
-def test_every_rounding_to_eight_bits(format: str) -> None:
+def test_rounding_to_8_bits(format: str) -> None:
     dtype, largest = SMALL[format]
     x = hard_values()[None]
     codes = lz.ops.quantize(x, np.array(1, np.float32), format=format, granularity="tensor")
@@ -30,18 +30,18 @@ def test_every_rounding_to_eight_bits(format: str) -> None:
 
 
 @pytest.mark.parametrize("format", SMALL)
-def test_every_code_of_eight_bits_back(format: str) -> None:
+def test_decoding_of_8_bit_codes(format: str) -> None:
     dtype, _ = SMALL[format]
     codes = np.arange(256, dtype=np.uint8).view(dtype)[None]
     back = lz.ops.dequantize(codes, np.array(1, np.float32), format=format, granularity="tensor")
     np.testing.assert_array_equal(back, codes.astype(np.float32))
 
 
-def test_every_rounding_to_four_bits() -> None:
+def test_rounding_to_4_bits() -> None:
     x = hard_values()
     x = x[np.abs(x) < 1e30]
     x = np.resize(x, (x.size + 15) // 16 * 16)[None]
-    # A scale of one for each block: what is rounded are the values themselves.
+    # A scale of 1 per block, so that the values themselves are rounded.
     scale = np.ones((1, x.size // 16), ml_dtypes.float8_e4m3fn)
     codes = lz.ops.quantize(x, scale, format="nvfp4", granularity="block")
     expected = np.clip(x, -6, 6).astype(ml_dtypes.float4_e2m1fn).astype(np.float32)
@@ -59,9 +59,9 @@ def test_blocks_of_mxfp4(seed: int) -> None:
     kind = gguf.GGMLQuantizationType.MXFP4
     theirs = gguf.quantize(x, kind)
     restored = gguf.dequantize(theirs, kind)
-    # An empty block has any scale; every other has theirs, which stands in the first byte of each seventeen.
+    # An empty block may have any scale; all others have theirs, which is the first of each seventeen bytes.
     ours = np.asarray(scale).view(np.uint8)
     full = np.abs(x.reshape(7, 5, 32)).max(-1) > 0
     np.testing.assert_array_equal(ours[full], theirs.reshape(7, 5, 17)[..., 0][full])
-    # Ties are theirs to round away, ours to the even mantissa: no drawn value is one.
+    # They round ties away from zero, we to the even mantissa: no random value is a tie.
     np.testing.assert_array_equal(back, restored)

@@ -1,15 +1,15 @@
-"""torchao's small formats, bit for bit, against every kernel of ours that claims the call.
+"""torchao's small formats, bit for bit, compared with every kernel that claims the call.
 
-What its rules cannot be held to, and why:
+Known differences, and why:
 
-- blocks of zeros: it gives the smallest scale there is, we give 1; the stored values are compared all the same;
-- mxfp4 scales below 2^-126: it divides by 2^-126 instead, so that a compiler that flushes such numbers agrees with it;
-- nvfp4 scales below 2^-6: it does not use the numbers of e4m3 that are not normal, the format's own rule does;
+- blocks of zeros: it uses the smallest scale, we use 1; the stored values are compared nevertheless;
+- mxfp4 scales below 2^-126: it divides by 2^-126 instead, so that compilers that flush denormals give the same;
+- nvfp4 scales below 2^-6: it does not use the denormals of e4m3, the format does;
 - scales of integers: it divides the range by 127.5 or 7.5, we divide the largest value by 127 or 7. With given scales both agree;
-- nvfp4 scales with a second scale: it divides where we multiply by the inverse; no drawn scale lies where that shows;
-- it multiplies by a rounded reciprocal where we divide (integers, nvfp4), so a quotient that is a tie to the last bit may fall to
-  either side: such elements are left out, and counted;
-- NaN and infinities: it leaves open what 4 bits make of them; f16 in blocks: it has none.
+- nvfp4 scales with a global scale: it divides where we multiply by the inverse; no random scale shows the difference;
+- it multiplies by a rounded reciprocal where we divide (integers, nvfp4), so a quotient that is a tie in the last bit may round to
+  either side: such elements are excluded, and counted;
+- NaN and infinities: it does not define their 4-bit codes; f16 in blocks: not supported.
 """
 
 import warnings
@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     from torchao.prototype.mx_formats.mx_tensor import to_dtype, to_mx
     from torchao.prototype.mx_formats.nvfp4_tensor import nvfp4_quantize
     from torchao.quantization import quant_primitives as affine
-from every_kernel import hold  # noqa: E402
+from every_kernel import check_every_kernel  # noqa: E402
 
 SEEDS = range(4)
 FOUR_BITS = torch.tensor([0, 0.5, 1, 1.5, 2, 3, 4, 6])
@@ -34,7 +34,7 @@ INTEGERS = {"int8": (-128, 127), "int4": (-8, 7)}
 
 
 def drawn(seed: int, *shape: int, dtype: Any = torch.float32, exponents: tuple[int, int] = (-9, 9)) -> Any:
-    """Numbers of many sizes, one size a row."""
+    """Numbers of many magnitudes, one magnitude per row."""
     generator = torch.Generator().manual_seed(seed)
     sizes = torch.randint(*exponents, (*shape[:-1], 1), generator=generator)
     return (torch.randn(*shape, generator=generator) * 10.0**sizes).to(dtype)
@@ -45,7 +45,7 @@ def bits(tensor: Any) -> Any:
 
 
 def held(operation: str, check: Callable[[list[Any]], None], **arguments: Any) -> None:
-    """`check` hears the results of every kernel that claims the call."""
+    """`check` is called with the results of every kernel that claims the call."""
 
     def checked(who: str, results: list[Any], _: dict[str, Any]) -> None:
         try:
@@ -53,7 +53,7 @@ def held(operation: str, check: Callable[[list[Any]], None], **arguments: Any) -
         except AssertionError as error:
             raise AssertionError(f"{operation} by {who}: {error}") from error
 
-    hold(operation, lambda: dict(arguments), checked)
+    check_every_kernel(operation, lambda: dict(arguments), checked)
 
 
 def equal(found: Any, expected: Any) -> None:
@@ -62,13 +62,13 @@ def equal(found: Any, expected: Any) -> None:
 
 
 def halves(codes: Any) -> Any:
-    """The low half of each byte, then the high one."""
+    """The low nibble of each byte, then the high one."""
     codes = bits(codes)
     return torch.stack((codes & 15, codes >> 4), -1).flatten(-2)
 
 
 def near_a_tie(quotients: Any, ties: Any) -> Any:
-    """Where the last bits of a quotient decide."""
+    """Elements whose rounding depends on the last bits of the quotient."""
     quotients = quotients.double().abs()[..., None]
     return ((quotients - ties.double()).abs() <= ties.double() * 2.0**-21).any(-1)
 
@@ -103,7 +103,7 @@ def test_blocks_of_mxfp4(seed: int, dtype: Any) -> None:
 @pytest.mark.parametrize("whole", [None, 2.0**-7, 0.0371])
 def test_blocks_of_nvfp4(seed: int, dtype: Any, whole: float | None) -> None:
     x = drawn(seed, 11, 128, dtype=dtype, exponents=(0, 2))
-    # Theirs is what the scales are divided by, ours what they are multiplied with.
+    # They divide by the scales, we multiply.
     theirs = None if whole is None else torch.tensor(whole)
     extra = {} if theirs is None else {"global_scale": 1 / theirs}
     scale, codes = nvfp4_quantize(x, 16, theirs)

@@ -1,4 +1,4 @@
-"""numpy arrays and buffers for torch's kernels of the host: whatever a kernel claims it computes, whatever the memory is like."""
+"""numpy arrays and buffers with torch's host kernels: every kernel computes what its descriptor claims, for any memory layout."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def spread(array):
 
 
 def repeated(array):
-    """One row for all, of stride 0."""
+    """One row broadcast to all, with stride 0."""
     return np.broadcast_to(array[:1], array.shape)
 
 
@@ -54,7 +54,7 @@ VARIANTS = {
 
 
 def result(operation, kernel, arguments):
-    """What a kernel computes; nothing where the call is wrong or the kernel does not claim it."""
+    """The results of a kernel; None if the call is invalid or the kernel declines it."""
     lz.lock(operation, kernel)
     try:
         assert lz.which(operation, **arguments).kernel_id == kernel
@@ -79,14 +79,14 @@ def same(value):
 
 
 @pytest.mark.parametrize(("kernel", "operation"), KERNELS)
-def test_what_a_kernel_claims_it_computes(kernel, operation):
+def test_kernels_compute_what_their_descriptors_claim(kernel, operation):
     arguments = sample(operation)
     arrays = [name for name, value in arguments.items() if isinstance(value, np.ndarray)]
     tried = 0
     for variant, change in VARIANTS.items():
         for chosen in (arrays, *([name] for name in arrays)):
             if variant == "a buffer" and chosen is not arrays:
-                continue  # A call has tensors of one kind.
+                continue  # All tensors of a call are of one kind.
             made = dict(arguments)
             for name in arrays:
                 value = arguments[name].copy()
@@ -120,7 +120,7 @@ def test_a_reversed_weight_and_residual_are_added_and_written():
 
 
 @pytest.mark.parametrize("operation", ["attention.standard.prefill", "attention.standard.decode"])
-def test_flash_does_not_claim_heads_of_one_feature(operation):
+def test_flash_attention_declines_head_dim_1(operation):
     arguments = sample(operation)
     arguments |= {name: arguments[name][..., :1] for name in ("q", "k", "v")}
     kernel = operation.replace("attention.", "torch.sdpa.flash.")
@@ -134,7 +134,7 @@ def test_flash_does_not_claim_heads_of_one_feature(operation):
     assert lz.list_circuits() == []
 
 
-def test_host_memory_that_torch_cannot_allocate_blames_no_kernel():
+def test_failed_torch_allocation_counts_as_no_failure():
     huge = torch.ones(1).expand(1 << 23, 1 << 23)
     for _ in range(6):
         with pytest.raises(lz.KernelExecutionError) as raised:
@@ -143,7 +143,7 @@ def test_host_memory_that_torch_cannot_allocate_blames_no_kernel():
     assert lz.list_circuits() == []
 
 
-def test_a_result_of_another_kind_or_device_is_a_failure_of_the_kernel():
+def test_result_of_another_kind_or_device_is_a_kernel_failure():
     wrong = {"numpy": lambda x: x.numpy(), "meta": lambda x: x.to("meta"), "half": lambda x: x.half()}
     for name, convert in wrong.items():
 

@@ -1,4 +1,4 @@
-"""Torch's own functions as kernels: each held to the reference, on the host, wherever it claims a call."""
+"""torch's functions as kernels: each is compared with the reference, on the host, for every call that it claims."""
 
 import json
 from pathlib import Path
@@ -30,7 +30,7 @@ def flat(value):
 
 
 def check(operation, kernel, make):
-    """Calls with the kernel and with the reference; `make` gives fresh arguments each time."""
+    """Results of the kernel and of the reference; `make` creates fresh arguments each time."""
     function = getattr(lz.ops, operation.replace(".", "_"))
     found = []
     for chosen in (kernel, f"reference.{operation}"):
@@ -54,7 +54,7 @@ def test_all_kernels_are_registered():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("kernel", "operation"), KERNELS)
-def test_the_sample_of_each_operation(kernel, operation, dtype):
+def test_sample_of_each_operation(kernel, operation, dtype):
     if "onednn" in kernel and dtype == torch.float16 and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
         pytest.skip("oneDNN has no float16 on this processor, and the kernel declines")
 
@@ -74,7 +74,7 @@ def test_the_sample_of_each_operation(kernel, operation, dtype):
         single = False
         made = []
         for at, value in enumerate(arguments):
-            # The lse of partial results and the scales of weights have single precision whatever the values have.
+            # The lse of partial results and the scales of weights are float32 whatever the dtype of the values.
             single = (operation, at) in (("attention.state.merge", 1), ("mlp.linear.weight_only", 2))
             made.append(tensor(value))
         single = False
@@ -100,7 +100,7 @@ def prefill_cases():
 
 
 def prefills():
-    """Each kernel with each case that its operation has: an encoder's keys stand in no order."""
+    """Each kernel with each case of its operation; cross attention has no causal order."""
     for kernel, operation in ATTENTION:
         for name, case in prefill_cases():
             ordered = case.keys() - {"mask", "sm_scale", "layout"}
@@ -151,7 +151,7 @@ def test_attention_of_a_decode_step_with_lengths(kernel, operation):
 
 @pytest.mark.parametrize("kind", ["bool", "float"])
 @pytest.mark.parametrize(("kernel", "operation"), [one for one in ATTENTION if "cross" in one[1]])
-def test_an_encoders_keys_with_lengths_and_a_mask(kernel, operation, kind):
+def test_cross_attention_with_lengths_and_a_mask(kernel, operation, kind):
     queries = () if operation.endswith("decode") else (5,)
 
     def make():
@@ -165,7 +165,7 @@ def test_an_encoders_keys_with_lengths_and_a_mask(kernel, operation, kind):
     check(operation, kernel, make)
 
 
-def test_what_torch_cannot_do_is_declined_with_reasons():
+def test_unsupported_calls_are_declined_with_reasons():
     q = torch.randn(1, 3, 2, 8)
     explanation = lz.explain("attention.standard.prefill", q, q, q, soft_cap=2.0, return_lse=True)
     candidates = {one["kernel"]: one for one in explanation.to_dict()["candidates"]}
@@ -173,7 +173,7 @@ def test_what_torch_cannot_do_is_declined_with_reasons():
     assert {"SOFTCAP_UNSUPPORTED", "LSE_UNSUPPORTED"} <= codes
 
 
-def test_a_callers_own_choice_is_respected():
+def test_callers_sdpa_kernel_is_respected():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     q = torch.randn(1, 4, 2, 8)
@@ -183,7 +183,7 @@ def test_a_callers_own_choice_is_respected():
         lz.ops.attention_standard_prefill(q, q, q)
         with sdpa_kernel(SDPBackend.MATH), pytest.raises(lz.LayerZeroError) as caught:
             lz.ops.attention_standard_prefill(q, q, q)
-        assert "switched off" in str(caught.value.__cause__)
+        assert "is disabled" in str(caught.value.__cause__)
     finally:
         lz.unlock(operation)
     assert torch.backends.cuda.flash_sdp_enabled()
@@ -203,7 +203,7 @@ def test_onednn_applies_activations_itself(activation, dtype):
 @pytest.mark.parametrize("activation", ["none", "relu", "silu", "gelu", "gelu_tanh"])
 @pytest.mark.parametrize("shape", [(1, 64, 32), (2, 3, 80, 17), (9, 16, 1), (33, 144, 48)])
 @pytest.mark.parametrize("with_bias", [False, True])
-def test_layers_with_weights_of_int8(activation, shape, with_bias):
+def test_linear_with_int8_weights(activation, shape, with_bias):
     *rows, depth, features = shape
 
     def make():
@@ -216,7 +216,7 @@ def test_layers_with_weights_of_int8(activation, shape, with_bias):
     check("mlp.linear.weight_only", "torch.mlp.linear.weight_only", make)
 
 
-def test_weights_that_torch_does_not_take_are_declined_with_the_reason():
+def test_unsupported_weights_are_declined_with_the_reason():
     x, scale = torch.randn(2, 64).bfloat16(), torch.ones(16)
     weight, panels = torch.ones(16, 64, dtype=torch.int8), torch.ones(1, 16, 16, 4, dtype=torch.int8)
     halves, blocks = torch.ones(16, 32, dtype=torch.uint8), torch.ones(16, 2)
@@ -234,7 +234,7 @@ def test_weights_that_torch_does_not_take_are_declined_with_the_reason():
         assert code in {reason["code"] for reason in reasons}, (code, reasons)
 
 
-def test_onednn_that_the_caller_switched_off_declines_and_the_doctor_says_so():
+def test_disabled_onednn_declines_and_doctor_reports_it():
     def state():
         return {one["name"]: one["state"] for one in lz.doctor().to_dict()["libraries"]}
 
@@ -243,16 +243,16 @@ def test_onednn_that_the_caller_switched_off_declines_and_the_doctor_says_so():
     lz.lock("mlp.linear", "torch.onednn.mlp.linear")
     try:
         with torch.backends.mkldnn.flags(enabled=False):
-            assert state()["oneDNN"] == "switched off"
-            with pytest.raises(lz.LayerZeroError, match="switched off"):
+            assert state()["oneDNN"] == "disabled"
+            with pytest.raises(lz.LayerZeroError, match="is disabled"):
                 lz.ops.mlp_linear(x, weight)
-        # A caller's choice is no failure of the kernel.
+        # The caller's setting is not a failure of the kernel.
         torch.testing.assert_close(lz.ops.mlp_linear(x, weight), F.linear(x, weight))
     finally:
         lz.unlock("mlp.linear")
 
 
-def test_places_are_filled_by_kernels_that_cannot():
+def test_out_is_filled_for_kernels_that_do_not_take_it():
     x, w = torch.randn(4, 16), torch.randn(16)
     out = torch.empty_like(x)
     lz.lock("norm.rms", "torch.norm.rms")
@@ -263,7 +263,7 @@ def test_places_are_filled_by_kernels_that_cannot():
     torch.testing.assert_close(out, F.rms_norm(x, (16,), w, 1e-6))
 
 
-def test_the_doctor_says_what_is_verified():
+def test_doctor_reports_verified_platforms():
     found = {one["name"]: one for one in lz.doctor().to_dict()["backends"]}
     assert found["torch"]["available"] and found["torch"]["verified"] == ["cpu", "cuda"]
 

@@ -1,4 +1,4 @@
-"""`torch.ops.layerzero`: torch's own checks of each operation, and graphs that contain them."""
+"""`torch.ops.layerzero`: torch's opcheck of each operation, and graphs that contain operations."""
 
 import sys
 
@@ -21,7 +21,7 @@ def as_torch(value):
 
 def sample(name):
     arguments, keywords = SAMPLES[name]
-    # The order of the signature, so that keywords that are tensors come by position too.
+    # In the order of the signature, so that tensors passed by keyword become positional.
     return tuple(map(as_torch, arguments)), {key: as_torch(value) for key, value in keywords.items()}
 
 
@@ -30,7 +30,7 @@ def results(value):
 
 
 def overload(name, *, writes):
-    """The overload that the sample means, and what it is called with."""
+    """The overload for the sample, and its arguments."""
     arguments, keywords = sample(name)
     made = results(getattr(lz.ops, name)(*arguments, **keywords))
     arguments, keywords = sample(name)
@@ -43,7 +43,7 @@ def overload(name, *, writes):
     raise AssertionError(f"{name} has no overload with {len(made)} results")
 
 
-def test_every_operation_of_tensors_is_there():
+def test_every_tensor_operation_is_registered():
     text = {"tokenize_encode", "tokenize_decode"}
     assert {one.operation for one in OVERLOADS} == set(dir(lz.ops)) - text == set(SAMPLES)
 
@@ -54,7 +54,7 @@ def test_opcheck(name):
 
 
 @pytest.mark.parametrize("name", [name for name in OPERATIONS if not name.startswith("kv_")])
-def test_places_are_written_and_nothing_is_returned(name):
+def test_out_overload_writes_out_and_returns_none(name):
     function, arguments, keywords = overload(name, writes=True)
     torch.library.opcheck(function, arguments, keywords, test_utils=("test_schema", "test_faketensor"))
     assert function(*arguments, **keywords) is None
@@ -65,7 +65,7 @@ def test_places_are_written_and_nothing_is_returned(name):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_compiled_call_gives_the_same(name):
+def test_compiled_call_gives_the_same_result(name):
     torch._dynamo.reset()
     function = getattr(lz.ops, name)
     compiled = torch.compile(lambda *a, **k: function(*a, **k), fullgraph=True, backend="aot_eager")
@@ -74,13 +74,13 @@ def test_a_compiled_call_gives_the_same(name):
     again, keywords_again = sample(name)
     actual = results(compiled(*again, **keywords_again))
     assert len(actual) == len(expected)
-    # What is changed in place must be changed here too.
+    # In-place changes must happen here too.
     for one, other in zip([*expected, *arguments], [*actual, *again]):
         torch.testing.assert_close(one, other)
 
 
 class Block(torch.nn.Module):
-    """A block as models have it: norm, attention with grouped queries, a residual stream, a gated feed-forward."""
+    """A transformer block: norm, grouped-query attention, residual stream, gated MLP."""
 
     def __init__(self):
         super().__init__()
@@ -103,7 +103,7 @@ class Block(torch.nn.Module):
         return lz.ops.mlp_fused(y, self.gate, self.up, self.down) + residual, lse
 
 
-def test_a_block_compiles_whole_with_sizes_that_change():
+def test_block_compiles_without_breaks_and_with_dynamic_shapes():
     block = Block()
     compiled = torch.compile(block, fullgraph=True, dynamic=True)
     for batch, length in ((2, 5), (3, 7), (2, 9)):
@@ -114,7 +114,7 @@ def test_a_block_compiles_whole_with_sizes_that_change():
     assert not counters["graph_break"]
 
 
-def test_places_in_a_compiled_function():
+def test_out_in_a_compiled_function():
     x, w = torch.randn(4, 16), torch.randn(16)
 
     def function(x, w, out):
@@ -127,7 +127,7 @@ def test_places_in_a_compiled_function():
     torch.testing.assert_close(result, out + 1)
 
 
-def test_an_exported_program_keeps_them():
+def test_exported_program_contains_custom_operators():
     block, x = Block(), torch.randn(2, 5, 16)
     length = torch.export.Dim("length", min=2, max=64)
     program = torch.export.export(block, (x,), dynamic_shapes=({1: length},))
@@ -138,7 +138,7 @@ def test_an_exported_program_keeps_them():
         torch.testing.assert_close(actual, expected)
 
 
-def test_gradients_are_refused_in_graphs_too():
+def test_gradients_are_refused_in_graphs():
     x = torch.randn(4, 16, requires_grad=True)
     with pytest.raises(Exception, match="no backward"):
         torch.compile(lambda x: lz.ops.norm_rms(x), fullgraph=True, backend="eager")(x)
@@ -146,22 +146,22 @@ def test_gradients_are_refused_in_graphs_too():
         torch.compile(lambda x: lz.ops.norm_rms(x), fullgraph=True, backend="eager")(x)
 
 
-def test_an_overload_with_another_number_of_results_says_which():
-    # torch knows no exceptions but its own of what is not written in Python.
+def test_wrong_overload_names_the_right_one():
+    # torch raises its own exceptions for kernels that are not written in Python.
     with pytest.raises((ValueError, RuntimeError), match="scale_out"):
         torch.ops.layerzero.quantize.default(torch.randn(2, 4), format="int8", granularity="tensor")
 
 
-def test_a_failure_says_what_it_was():
+def test_failure_reports_its_cause():
     x, w = torch.randn(2, 4), torch.randn(3)
     with pytest.raises(RuntimeError, match="AXIS_MISMATCH"):
         torch.ops.layerzero.norm_rms.default(x, w)
-    # And leaves nothing behind.
+    # No exception stays set.
     right = torch.ops.layerzero.norm_rms.default(x, torch.ones(4))
     assert torch.equal(right, lz.ops.norm_rms(x, torch.ones(4)))
 
 
-def test_tensors_are_given_back():
+def test_tensors_are_released():
     x, w, out = torch.randn(2, 4), torch.randn(4), torch.empty(2, 4)
     before = [sys.getrefcount(one) for one in (x, w, out)]
     uses = [torch._C._storage_Use_Count(one.untyped_storage()._cdata) for one in (x, w, out)]
@@ -175,8 +175,8 @@ def test_tensors_are_given_back():
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:FutureWarning")
-def test_threads_that_do_not_hold_the_interpreter_call_too():
-    """TorchScript runs forks on threads of its own, which Python has never seen."""
+def test_threads_without_the_gil_can_call():
+    """TorchScript runs forks on its own threads, which Python does not know."""
 
     def norm(x: torch.Tensor, weight: torch.Tensor):
         return torch.ops.layerzero.norm_rms(x, weight)

@@ -23,7 +23,7 @@ distributed.record()
 x = torch.ones(4, 64)
 """
 
-# Whoever leaves first takes the store from the others, whose threads may still be asking it.
+# The rank that hosts the store must exit last, because threads of other ranks may still use it.
 EPILOGUE = """
 dist.barrier()
 dist.destroy_process_group()
@@ -42,24 +42,24 @@ def ranks(code, world=2, expected=0):
         )
         for rank in range(world)
     ]  # fmt: skip
-    said = [one.communicate(timeout=120)[0] for one in started]
+    outputs = [one.communicate(timeout=120)[0] for one in started]
     for rank, one in enumerate(started):
-        assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), said[rank]
-    return said
+        assert one.returncode == expected or (isinstance(expected, tuple) and one.returncode == expected[rank]), outputs[rank]
+    return outputs
 
 
-def test_ranks_that_decide_alike_agree():
+def test_ranks_with_equal_decisions_agree():
     code = """
 lz.ops.norm_rms(x)
 if rank == 1:
-    lz.ops.activation_relu(x)  # A call that the other did not make is no disagreement.
+    lz.ops.activation_relu(x)  # A call that the other rank did not make is no disagreement.
 found = distributed.verify()
 assert found.agrees and not found.disagreements
 """
     ranks(code)
 
 
-def test_disagreement_is_an_error_a_warning_or_settled():
+def test_disagreement_is_an_error_a_warning_or_resolved():
     code = """
 import warnings
 if rank == 1:
@@ -68,7 +68,7 @@ lz.ops.norm_rms(x)
 lz.unlock("norm.rms")
 try:
     distributed.verify()
-    raise SystemExit("ranks were said to agree")
+    raise SystemExit("ranks were reported to agree")
 except distributed.DisagreementError as error:
     (one,) = error.disagreements
     assert one.operation == "norm.rms" and one.kernels[1].startswith("reference.norm.rms"), one
@@ -76,7 +76,7 @@ except distributed.DisagreementError as error:
 with warnings.catch_warnings(record=True) as caught:
     warnings.simplefilter("always")
     assert not distributed.verify("best_effort").agrees
-assert any("decided differently" in str(one.message) for one in caught)
+assert any("selected different kernels" in str(one.message) for one in caught)
 settled = distributed.verify("fallback")
 kernel = settled.locked["norm.rms"]
 assert lz.which("norm.rms", x).kernel_id == kernel and kernel.startswith("cpu.norm.rms")
@@ -87,7 +87,7 @@ assert distributed.verify().agrees
     ranks(code, world=3)
 
 
-def test_all_ranks_can_use_what_one_decided():
+def test_ranks_can_adopt_the_decisions_of_one():
     code = """
 if rank == 1:
     lz.lock("norm.rms", "reference.norm.rms")
@@ -99,7 +99,7 @@ assert lz.which("norm.rms", x).kernel_id == "reference.norm.rms"
     ranks(code)
 
 
-def test_a_rank_that_is_gone_keeps_nobody_waiting():
+def test_missing_rank_times_out():
     code = """
 lz.ops.norm_rms(x)
 distributed.verify(timeout=5)
@@ -110,7 +110,7 @@ try:
     distributed.verify(timeout=5)
     raise SystemExit("the missing rank was not missed")
 except distributed.DisagreementError as error:
-    assert "answered" in str(error)
+    assert "responded" in str(error)
 assert time.monotonic() - started < 30
 os._exit(0)
 """
@@ -119,7 +119,7 @@ os._exit(0)
     assert time.monotonic() - begun < 110
 
 
-def test_digests_are_published_without_anybody_waiting():
+def test_digests_are_published_without_blocking():
     code = """
 store = dist.distributed_c10d._get_default_store()
 lz.ops.norm_rms(x)

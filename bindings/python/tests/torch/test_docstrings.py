@@ -1,4 +1,4 @@
-"""What `help` says of an operation can be done: the call of every example is one that the operation accepts."""
+"""The example in every operation's docstring is a valid call."""
 
 import functools
 import textwrap
@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("operation", lz.list_operations())
-def test_the_example_is_a_call_that_is_accepted(operation):
+def test_docstring_example_is_a_valid_call(operation):
     function = getattr(lz.ops, operation.replace(".", "_"))
     doc = function.__doc__
     assert "\nArgs:\n" in doc and "\nExample:\n" in doc

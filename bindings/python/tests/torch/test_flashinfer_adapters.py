@@ -1,5 +1,5 @@
-"""FlashInfer's adapters without FlashInfer: a stand-in computes what the library would, with its conventions, on the host. What it is
-planned with, given and made of must come out as the operations define it."""
+"""FlashInfer's adapters without FlashInfer: a stub computes on the host what the library would, with its
+conventions. Plans, arguments and results must match what the operations define."""
 
 import importlib
 import sys
@@ -15,7 +15,7 @@ LN2 = 0.6931471805599453
 
 
 def attend(q, k, v, causal=False, window_left=-1, soft_cap=0.0, sm_scale=1.0):
-    """One request, ``q [m, heads, d]``: output and lse to base 2, as the library gives them."""
+    """One request, ``q [m, heads, d]``: output and base-2 lse, as the library returns them."""
     group = q.shape[1] // k.shape[1]
     keys, values = (one.float().repeat_interleave(group, 1).transpose(0, 1) for one in (k, v))
     scores = q.float().transpose(0, 1) @ keys.transpose(1, 2) * sm_scale
@@ -35,7 +35,7 @@ def attend(q, k, v, causal=False, window_left=-1, soft_cap=0.0, sm_scale=1.0):
 
 
 class Wrapper:
-    """What all wrappers do: remember a plan, count how often it is made, and hand everything to a compiled module."""
+    """The common part of all wrapper stubs: stores a plan, counts plans, and passes everything to a compiled module."""
 
     plans = runs = 0
 
@@ -119,7 +119,7 @@ class Latents(Wrapper):
 
 
 class Single:
-    """A compiled module: it takes rows of results for dense."""
+    """A compiled module stub: it assumes contiguous output rows."""
 
     def run(self, q, k, v, scratch, out, lse, mask_mode, layout, window_left, mask, slopes, soft_cap, sm_scale, *_):
         assert out.is_contiguous() and (mask, slopes, layout) == (None, None, 0)
@@ -239,7 +239,7 @@ def test_adapters_agree_with_the_reference(adapters, operation, kernel, call):
     assert Wrapper.runs == Wrapper.plans, "and does without the wrapper"
 
 
-def test_what_a_plan_has_listened_to_holds_nobodys_tensors(adapters):
+def test_recorded_call_holds_no_tensors(adapters):
     import gc
     import weakref
 
@@ -255,7 +255,7 @@ def test_what_a_plan_has_listened_to_holds_nobodys_tensors(adapters):
     assert [one() for one in gone] == [None] * 4
 
 
-def test_one_tensor_in_two_places_is_not_mistaken_for_another(adapters):
+def test_tensor_passed_twice_is_not_recorded(adapters):
     function, call = adapters["flashinfer.cuda_cores.gqa.decode.paged"], paged(7, 16)
     tables = [call[name] for name in ("kv_indptr", "kv_indices", "kv_last_page_len")]
     params = {"window_left": -1, "soft_cap": 0.0, "sm_scale": 0.125, "return_lse": False, "layout": "NHD"}
@@ -267,7 +267,7 @@ def test_one_tensor_in_two_places_is_not_mistaken_for_another(adapters):
     assert torch.equal(ours, again) and not torch.equal(ours, function(q, k, k, *tables, None, **params))
 
 
-def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):
+def test_plan_is_made_anew_after_a_table_is_written(adapters):
     call = paged(7, 16)
     function = adapters["flashinfer.cuda_cores.gqa.decode.paged"]
     inputs = [call[name] for name in ("q", "k_cache", "v_cache", "kv_indptr", "kv_indices", "kv_last_page_len")]
@@ -276,16 +276,16 @@ def test_a_plan_is_made_anew_for_tables_that_were_written(adapters):
     call["kv_last_page_len"].fill_(1)
     after = function(*inputs, None, **params)
     assert Wrapper.plans == 2 and not torch.allclose(before, after)
-    # Other queries over the same tables need no other plan.
+    # Other queries over the same tables need no new plan.
     function(inputs[0] * 2, *inputs[1:], None, **params)
     assert Wrapper.plans == 2
 
 
-def test_every_sampling_operation_draws_with_a_key_of_its_own(adapters):
-    """The library takes the same numbers for all of its samplers, so that a draft and its verification would share them."""
+def test_sampling_operations_have_separate_random_streams(adapters):
+    """The library uses the same random numbers for all samplers, so a draft and its verification would be correlated."""
     rest = sys.modules["layerzero.backends.flashinfer._rest"]
     streams = (rest._TOPK, rest._TOPP, rest._SPECULATIVE)
-    params = [rest._draws(stream, 5, 9, None, None, "cpu") for stream in streams]
+    params = [rest._random_state(stream, 5, 9, None, None, "cpu") for stream in streams]
     assert len({one["seed"] for one in params}) == 3 and {one["offset"] for one in params} == {9}
-    tensors = [rest._draws(stream, 0, 9, torch.tensor(5), None, "cpu") for stream in streams]
+    tensors = [rest._random_state(stream, 0, 9, torch.tensor(5), None, "cpu") for stream in streams]
     assert [int(one["seed"]) for one in tensors] == [one["seed"] for one in params]

@@ -1,5 +1,5 @@
-"""Adapters for GPUs, as far as a host can hold them: kernels in Triton interpreted and compiled for a card that is
-not here, plans of FlashInfer by when they are made anew."""
+"""GPU adapters tested on the host: Triton kernels interpreted and compiled for an absent GPU, and reuse of
+FlashInfer plans."""
 
 import importlib
 import importlib.util
@@ -68,7 +68,7 @@ print(len(every))
 """
 
 
-def test_kernels_in_triton_compile_for_a_card_that_is_not_here(tmp_path):
+def test_triton_kernels_compile_for_an_absent_gpu(tmp_path):
     pytest.importorskip("triton")
     import os
 
@@ -88,7 +88,7 @@ from layerzero.backends import triton
 for id, function in triton.KERNELS.items():
     operation = id.removeprefix("triton.")
     lz.register_kernel(operation=operation, id=f"interpreted.{operation}", backend="interpreted")(lambda *a, f=function, **k: f(*a, **k))
-    # Of formats only one in three is for the interpreter, and half of a dozen ways to run it are tried.
+    # The interpreter is slow: one in three formats, and half a dozen variants, are run.
     for seed in range(40 if "quantize" in operation else 3):
         call = small(operation, "f32", seed)
         # The interpreter does not round to 8 bits as devices do.
@@ -101,7 +101,7 @@ for id, function in triton.KERNELS.items():
 """
 
 
-def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
+def test_interpreted_triton_kernels_agree_with_the_reference():
     pytest.importorskip("triton")
     import os
 
@@ -112,12 +112,12 @@ def test_kernels_in_triton_agree_with_the_reference_when_interpreted():
 
 
 @pytest.mark.parametrize("layout", ["BSHD", "BHSD"])
-def test_flash_attention_by_itself_is_given_heads_first(monkeypatch, as_kernel, layout):
-    """torch's function for GPUs, in whose place one computes on the host what it is documented to."""
-    asked = []
+def test_flash_attention_gets_heads_first(monkeypatch, as_kernel, layout):
+    """Replaces torch's GPU function with a host implementation of its documented behavior."""
+    flash_calls = []
 
     def flash(q, k, v, dropout, is_causal, *, scale):
-        asked.append((q.shape, k.shape, dropout))
+        flash_calls.append((q.shape, k.shape, dropout))
         keys, values = (one.repeat_interleave(q.shape[1] // k.shape[1], 1) for one in (k, v))
         scores = q @ keys.transpose(-1, -2) * scale
         if is_causal:
@@ -139,14 +139,14 @@ def test_flash_attention_by_itself_is_given_heads_first(monkeypatch, as_kernel, 
         expected = run(operation, f"reference.{operation}", {**call, "layout": layout})
         for one, other in zip(found, expected, strict=True):
             torch.testing.assert_close(one, other)
-    assert asked == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
-    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="switched off"):
+    assert flash_calls == [((2, 6, 5, 16), (2, 2, 9, 16), 0.0), ((2, 6, 1, 16), (2, 2, 9, 16), 0.0)]
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), pytest.raises(NotImplementedError, match="is disabled"):
         torch_backend._flash(q, k, v, False, 1.0)
 
 
 @pytest.fixture
 def plans(monkeypatch):
-    """The module without the library that the package beside it needs."""
+    """Loads the module without the library that its package imports."""
     path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
     spec = importlib.util.spec_from_file_location("plans_alone", path)
     module = importlib.util.module_from_spec(spec)
@@ -157,33 +157,33 @@ def plans(monkeypatch):
     return module
 
 
-def test_a_plan_is_used_again_only_for_the_same_tensors_unwritten(plans):
+def test_plan_is_reused_only_for_the_same_unwritten_tensors(plans):
     table = torch.arange(4)
     made = []
 
-    def recipe(facts):
-        return plans.Recipe(facts, lambda memory: object(), lambda wrapper: made.append(1))
+    def recipe(call_key):
+        return plans.Recipe(call_key, lambda memory: object(), lambda wrapper: made.append(1))
 
-    def ask(*watched):
+    def plan_for(*watched):
         return plans.planned(("kernel",), watched[0], watched, recipe)
 
-    first = ask(table)
-    assert ask(table) is first and len(made) == 1
-    # An equal tensor is another one, whatever lies at its address.
-    ask(table.clone())
+    first = plan_for(table)
+    assert plan_for(table) is first and len(made) == 1
+    # An equal tensor is a different one, even at the same address.
+    plan_for(table.clone())
     assert len(made) == 2
-    ask(table)
+    plan_for(table)
     table.add_(1)
-    ask(table)
+    plan_for(table)
     assert len(made) == 4
     with torch.inference_mode():
         uncounted = torch.arange(4)
-        ask(uncounted)
-        ask(uncounted)
+        plan_for(uncounted)
+        plan_for(uncounted)
     assert len(made) == 6
 
 
-def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
+def test_plan_handle_plans_once_with_its_own_workspace(plans, monkeypatch):
     monkeypatch.setattr(plans, "SCRATCH_BYTES", 64)
     made, ran = [], []
 
@@ -191,8 +191,8 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
         def __init__(self, memory):
             self.memory = memory
 
-    def recipe(facts, table):
-        return plans.Recipe(facts, Wrapper, lambda wrapper: made.append(table.tolist()))
+    def recipe(call_key, table):
+        return plans.Recipe(call_key, Wrapper, lambda wrapper: made.append(table.tolist()))
 
     @plans.with_plan
     def kernel(x, table, *, scale):
@@ -204,7 +204,7 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
     run = kernel.plan(x, table, scale=2.0)
     assert made == [[0, 1, 2]] and ran == []
     assert run(x, table, scale=2.0).tolist() == [2, 2] and ran[-1].memory.numel() == 64
-    # Neither other values nor other tensors are planned again: that is the caller's to ask for.
+    # A handle does not plan again for other values or tensors: that is the caller's responsibility.
     table.add_(1)
     run(x, table.clone(), scale=2.0)
     assert len(made) == 1 and ran[-1] is ran[0]
@@ -214,20 +214,20 @@ def test_a_handle_plans_once_with_scratch_memory_of_its_own(plans, monkeypatch):
     # Calls without a handle have their own plans.
     kernel(x, table, scale=2.0)
     assert len(made) == 3 and len(plans._THREAD.plans) == 1
-    with pytest.raises(RuntimeError, match="make a new one"):
+    with pytest.raises(RuntimeError, match="make a new plan"):
         run(x, table, scale=3.0)
     assert plans._THREAD.handle is None
 
 
-def test_scratch_memory_is_neither_a_graphs_nor_from_one(monkeypatch):
-    """Kept memory is asked for by another thread, whose allocations no capture has redirected; a capture's own is not kept."""
+def test_workspace_is_not_in_a_graph_pool(monkeypatch):
+    """Long-lived memory is allocated by another thread, whose allocations no capture redirects; memory of a capture is not cached."""
     path = Path(backends.__file__).parent / "flashinfer" / "_plans.py"
     spec = importlib.util.spec_from_file_location("plans_alone", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     threads, empty = [], torch.empty
 
-    def listening(*arguments, **keywords):
+    def recording_empty(*arguments, **keywords):
         threads.append(threading.current_thread())
         return empty(*arguments, **keywords)
 
@@ -235,7 +235,7 @@ def test_scratch_memory_is_neither_a_graphs_nor_from_one(monkeypatch):
     monkeypatch.setattr(module, "_raw_stream", lambda index: 0)
     monkeypatch.setattr(module, "SCRATCH_BYTES", 16)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing[0])
-    monkeypatch.setattr(torch, "empty", listening)
+    monkeypatch.setattr(torch, "empty", recording_empty)
     like = empty(1)
     first = module.scratch(like)
     capturing[0] = False
@@ -247,46 +247,46 @@ def test_scratch_memory_is_neither_a_graphs_nor_from_one(monkeypatch):
 def test_plans_are_bounded_and_keep_their_wrappers(plans):
     wrappers = []
 
-    def recipe(facts):
-        return plans.Recipe(facts, lambda memory: wrappers.append(facts[0]) or facts[0], lambda wrapper: None)
+    def recipe(call_key):
+        return plans.Recipe(call_key, lambda memory: wrappers.append(call_key[0]) or call_key[0], lambda wrapper: None)
 
     table = torch.arange(4)
 
-    def ask(number, watched):
+    def plan_for(number, watched):
         return plans.planned((number,), table, watched, recipe)
 
     for _ in range(3):
         table.add_(1)
-        ask(0, (table,))
+        plan_for(0, (table,))
     assert wrappers == [0]
-    for number in range(1, plans.MOST + 5):
-        ask(number, ())
-    assert len(plans._THREAD.plans) == plans.MOST
+    for number in range(1, plans.MAX_PLANS + 5):
+        plan_for(number, ())
+    assert len(plans._THREAD.plans) == plans.MAX_PLANS
 
 
-def test_what_a_plan_is_made_from_is_worked_out_only_when_none_is_found(plans):
-    asked = []
+def test_recipe_is_called_only_on_a_plan_miss(plans):
+    calls = []
 
-    def recipe(facts, table):
-        asked.append(facts[0])
-        return plans.Recipe(("kernel",), lambda memory: "wrapper", lambda wrapper: facts[0])
+    def recipe(call_key, table):
+        calls.append(call_key[0])
+        return plans.Recipe(("kernel",), lambda memory: "wrapper", lambda wrapper: call_key[0])
 
-    def ask(number, table):
+    def plan_for(number, table):
         return plans.planned((number,), table, (table,), recipe, table)
 
     one, other = torch.arange(4), torch.arange(4)
-    first = ask(1, one)
-    assert ask(1, one) is first and asked == [1]
-    # Other facts that come to the same plan: it is found after all, and at once from then on.
-    assert ask(2, one) is first and ask(2, one) is first and asked == [1, 2]
-    # The wrapper is planned for another table: the first plan does not stand any more, by whatever it is looked for.
-    second = ask(1, other)
+    first = plan_for(1, one)
+    assert plan_for(1, one) is first and calls == [1]
+    # Another call key with the same plan: found through the plan, and directly from then on.
+    assert plan_for(2, one) is first and plan_for(2, one) is first and calls == [1, 2]
+    # The wrapper is planned for another table: the first plan is invalid, whichever key finds it.
+    second = plan_for(1, other)
     assert second.wrapper == "wrapper" and first.versions is None and not first.watched
-    assert ask(1, one) is not first and ask(2, one).empty == 1
-    assert asked == [1, 2, 1, 1, 2]
+    assert plan_for(1, one) is not first and plan_for(2, one).empty == 1
+    assert calls == [1, 2, 1, 1, 2]
 
 
-def test_modules_are_named_by_what_calls_need():
+def test_flashinfer_module_depends_on_the_call():
     path = Path(backends.__file__).parent / "flashinfer" / "_compile.py"
     spec = importlib.util.spec_from_file_location("compile_alone", path)
     module = importlib.util.module_from_spec(spec)
@@ -300,7 +300,7 @@ def test_modules_are_named_by_what_calls_need():
 
 
 class _Compiled:
-    """What Triton gives back after a launch, in the form of 3.6."""
+    """What Triton 3.6 returns after a launch."""
 
     function, packed_metadata = 77, ("packed",)
 
@@ -318,15 +318,15 @@ class _Compiled:
 
 
 @pytest.mark.parametrize(("scratch", "by"), [(0, "launch"), (64, "run")])
-def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, by):
+def test_compiled_kernel_is_launched_directly(monkeypatch, scratch, by):
     triton = pytest.importorskip("triton") and importlib.import_module("layerzero.backends.triton")
-    compiled, asked = _Compiled(scratch), []
+    compiled, calls = _Compiled(scratch), []
 
     class Kernel:
         arg_names = ("x", "out", "count", "BLOCK")
 
         def __getitem__(self, grid):
-            return lambda *arguments, **keywords: asked.append((grid, arguments, keywords)) or compiled
+            return lambda *arguments, **keywords: calls.append((grid, arguments, keywords)) or compiled
 
     monkeypatch.setattr(triton, "_READY", {})
     monkeypatch.setattr(triton, "_IS_DIRECT", True)
@@ -334,16 +334,16 @@ def test_a_kernel_that_was_compiled_is_launched_directly(monkeypatch, scratch, b
     x, out = torch.ones(4), torch.empty(4)
     for _ in range(3):
         triton._launch(("key", 3), 5, 2, (x, out), (4,), lambda: triton._Recipe(Kernel(), (16,), 8))
-    assert asked == [((5, 2), (x, out, 4), {"BLOCK": 16, "num_warps": 8})]
+    assert calls == [((5, 2), (x, out, 4), {"BLOCK": 16, "num_warps": 8})]
     before = (False, True, None, None, ("packed",)) if by == "launch" else (("packed",),)
     expected = (5, 2, 1, 1003, 77, *before, None, None, None, x.data_ptr(), out.data_ptr(), 4, 16)
     assert compiled.launched == [(by, expected)] * 2
 
 
-def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
+def test_largest_block_of_a_gpu(monkeypatch):
     from types import SimpleNamespace
 
-    from layerzero import _room
+    from layerzero import _device_memory
 
     def segment(device, *blocks):
         states = [{"size": abs(size), "state": "inactive" if size > 0 else "active_allocated"} for size in blocks]
@@ -356,9 +356,9 @@ def test_room_on_a_card_is_the_largest_piece_that_torch_could_give(monkeypatch):
     cuda.memory_stats_as_nested_dict = lambda index: stats
     fake = SimpleNamespace(cuda=cuda)
     monkeypatch.setitem(sys.modules, "torch", fake)
-    assert _room.largest_block(0) == 64 and _room.held_back(0) == 128
-    # What nobody uses can go back to the driver and come from there in one piece.
+    assert _device_memory.largest_block(0) == 64 and _device_memory.inactive_bytes(0) == 128
+    # Unused segments can be released to the driver and allocated as one block.
     segments.append(segment(0, 40))
-    assert _room.largest_block(0) == 10 + 32 + 40
+    assert _device_memory.largest_block(0) == 10 + 32 + 40
     cuda.is_initialized = lambda: False
-    assert _room.largest_block(0) is None and _room.held_back(0) == 0
+    assert _device_memory.largest_block(0) is None and _device_memory.inactive_bytes(0) == 0

@@ -1,4 +1,4 @@
-"""Trials of captures, as far as a host can hold them: what is sent to the process that tries, what is found there, what becomes of it."""
+"""CUDA graph capture trials tested on the host: the calls sent to the trial process, its results, and their use."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import _graphs, _native  # noqa: E402
 
 
-def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
+def test_pack_keeps_values_of_tables_and_shapes_of_the_rest(tmp_path):
     cache = torch.randn(4, 8, 2, 16).transpose(1, 2)
     call = {"k_cache": cache, "kv_indices": torch.tensor([3, 1], dtype=torch.int32), "layout": "HND", "out": None}
     _graphs.pack([("attention.gqa.decode.paged", call)], tmp_path / "calls")
@@ -24,7 +24,7 @@ def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
     made = arrived["k_cache"]
     assert (made.shape, made.stride(), made.dtype) == (cache.shape, cache.stride(), cache.dtype)
     assert made.std() > 0.5 and not torch.equal(made, cache)
-    # Values of floats do not travel, however many there are.
+    # Values of floating-point tensors are not sent.
     assert (tmp_path / "calls").stat().st_size < 4096
 
 
@@ -33,25 +33,25 @@ def test_calls_arrive_with_tables_by_value_and_the_rest_by_form(tmp_path):
     [
         ({"kept": 0, "grown": 0, "off": 0.001}, None),
         ({"kept": 512, "grown": 0, "off": 0.0}, "keeps 512 bytes"),
-        ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays took 2097152"),
-        ({"kept": 0, "grown": 0, "off": 0.5}, "off by 0.5"),
-        ({"kept": 0, "grown": 0, "off": float("nan")}, "off by nan"),
-        # Memory that comes back, or results that were there before, are nobody's fault.
+        ({"kept": 0, "grown": 1 << 21, "off": 0.0}, "replays allocated 2097152"),
+        ({"kept": 0, "grown": 0, "off": 0.5}, "differs by 0.5"),
+        ({"kept": 0, "grown": 0, "off": float("nan")}, "differs by nan"),
+        # Released memory, or results that existed before, are not a problem.
         ({"kept": -512, "grown": -512, "off": 0.0}, None),
     ],
 )
-def test_a_verdict_names_what_is_wrong(found, why):
-    said = _graphs.verdict(**found)
-    assert said is None if why is None else why in said
+def test_verdict_reports_the_problem(found, why):
+    verdict = _graphs.verdict(**found)
+    assert verdict is None if why is None else why in verdict
 
 
-def test_only_memory_of_its_own_counts_as_a_result():
+def test_new_bytes_counts_only_the_results_own_memory():
     given = torch.zeros(1000)
     fresh, view = torch.zeros(300), given[:10]
     assert _graphs.new_bytes([fresh, view, fresh[5:]], [given, 3, None]) == 1536
 
 
-def test_differences_are_of_the_largest_value_and_know_nan():
+def test_difference_is_relative_and_handles_nan():
     one = torch.tensor([1.0, torch.nan, torch.inf, 8.0])
     assert _graphs.difference([one], [one.clone()]) == 0
     assert _graphs.difference([torch.tensor([8.0, 4.0])], [torch.tensor([8.0, 6.0])]) == 0.25
@@ -60,7 +60,7 @@ def test_differences_are_of_the_largest_value_and_know_nan():
 
 @pytest.fixture
 def kernels():
-    """Three kernels of a GPU that need none, of which one says nothing about captures."""
+    """Kernels registered as GPU kernels, one of which is not marked as safe for capture."""
     for name, safe in (("good", True), ("leaky", True), ("silent", False), ("fatal", True)):
         lz.register_kernel(
             operation="activation.relu", id=f"trial.{name}", backend="trial", platform="cpu", priority=90, cuda_graph_safe=safe
@@ -69,7 +69,7 @@ def kernels():
     lz.unregister_backend("trial")
 
 
-def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kernels, monkeypatch):
+def test_passing_kernels_are_marked_and_crashes_are_reported(kernels, monkeypatch):
     marked, asked = [], []
     monkeypatch.setattr(_native, "mark_captured", lambda kernel, operation, arguments, keywords: marked.append((kernel, operation)))
     real = _native.kernels
@@ -90,14 +90,14 @@ def test_kernels_that_pass_are_marked_and_a_process_that_ends_is_only_told(kerne
     found = {one["kernel"]: one["why"] for one in report.to_dict()["trials"]}
     assert "trial.silent" not in found, "trials only shorten the list of those that say they can"
     assert found["trial.good"] is None and found["trial.leaky"] == "it keeps 512 bytes"
-    assert found["trial.fatal"] == "the process that tried it ended with -11"
+    assert found["trial.fatal"] == "the trial process ended with -11"
     assert marked == [("trial.good", "activation.relu")]
-    # After the fatal one the rest is tried by another process.
+    # After the crash the rest is tried by another process.
     assert len(asked) == 2 and "trial.fatal" not in asked[1] and len(asked[0]) > len(asked[1])
 
 
-def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
-    """On a machine without a GPU every trial fails, by name and not by silence."""
+def test_trial_process_reads_its_calls(tmp_path):
+    """On a machine without a GPU every trial fails with a reason."""
     if torch.cuda.is_available():
         pytest.skip("trials succeed here")
     _graphs.pack([("activation.relu", {"x": torch.ones(8)})], tmp_path / "calls")
@@ -107,12 +107,12 @@ def test_the_process_that_tries_reads_what_it_is_given(tmp_path):
     assert lines[0]["why"] is not None
 
 
-def test_the_process_that_tries_has_the_kernels_of_torch(tmp_path):
+def test_trial_process_has_the_torch_kernels(tmp_path):
     _graphs.pack([], tmp_path / "calls")
     code = (
         "import sys, layerzero as lz; from layerzero._graphs import try_all; try_all(*sys.argv[1:]);"
         "print(sum(one['id'].startswith('torch.cuda.') for one in lz.list_kernels()))"
     )
     command = [sys.executable, "-c", code, str(tmp_path / "calls"), "[]", '["torch"]']
-    said = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
-    assert int(said.stdout) > 10
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env={**os.environ, "HOME": str(tmp_path)})
+    assert int(done.stdout) > 10

@@ -1,6 +1,6 @@
-"""A backend with torch in a process of its own: it is killed, hangs, runs out of memory and crashes in the middle of a call.
+"""A torch backend in a worker process that is killed, hangs, runs out of memory or crashes during a call.
 
-The call fails with a reason, the next one succeeds, and `explain` says what happened.
+The call fails with a reason, the next one succeeds, and `explain` reports what happened.
 """
 
 import os
@@ -28,7 +28,7 @@ def backend():
         backend_isolation="isolated: subprocess",
         **{
             "worker.deadline_seconds": 10.0,
-            "worker.start_deadline_seconds": 300.0,  # importing torch on a busy machine takes its time
+            "worker.start_deadline_seconds": 300.0,  # importing torch takes long on a busy machine
             "worker.arena_mb": 16,
             "worker.memory_limit_mb": MEMORY_LIMIT_MB,
             "circuit_breaker.failure_threshold": 100,
@@ -56,7 +56,7 @@ def only_the_worker(backend):
 
 
 def process_id() -> int:
-    """The worker's process, once it runs."""
+    """The worker process, once it runs."""
     until = time.monotonic() + 120
     while time.monotonic() < until:
         for worker in lz.workers():
@@ -67,7 +67,7 @@ def process_id() -> int:
 
 
 def works() -> None:
-    """The next call succeeds; after several failures in a row a worker is started again only after a pause."""
+    """The next call succeeds; after several consecutive failures a worker is restarted only after a delay."""
     until = time.monotonic() + 60
     while True:
         try:
@@ -88,13 +88,13 @@ def fails(eps: float) -> lz.Reason:
 
 
 def explained(word: str, eps: float) -> None:
-    """Asked about such a call, the engine says where it runs and what became of the last one."""
+    """`explain` reports where the call runs and the last failure."""
     text = str(lz.explain("norm.rms", X, eps=eps))
     assert f"last failure: [{word}]" in text, text
     assert "runs in a worker process (backend_isolation: lz.configure)" in text, text
 
 
-def test_it_runs_elsewhere(backend):
+def test_kernel_runs_in_a_worker_process(backend):
     works()
     assert process_id() != os.getpid()
     weight = torch.rand(8)
@@ -106,11 +106,11 @@ def test_it_runs_elsewhere(backend):
     assert kernel["hosted"] is False and "backend_isolation" in kernel["runs_in"]
 
 
-def test_an_exception_is_a_failure_of_its_call_and_the_worker_stays(backend):
+def test_exception_fails_the_call_and_keeps_the_worker(backend):
     works()
     before = process_id()
     reason = fails(backend.RAISE)
-    assert reason.code == "KERNEL_FAILED" and "it was told to fail" in reason.message
+    assert reason.code == "KERNEL_FAILED" and "it fails on request" in reason.message
     assert process_id() == before
 
 
@@ -163,7 +163,7 @@ def test_out_of_memory_in_the_middle_of_a_call(backend):
     works()
 
 
-def test_another_kernel_does_the_work(backend):
+def test_fallback_after_a_worker_crash(backend):
     works()
     lz.unlock("norm.rms")
     lz.configure(fallback_enabled=True)
@@ -172,7 +172,7 @@ def test_another_kernel_does_the_work(backend):
     explained("WORKER_CRASHED", backend.CRASH)
 
 
-def test_the_breaker_opens_and_says_why(backend):
+def test_circuit_opens_with_a_reason(backend):
     works()
     lz.configure(**{"circuit_breaker.failure_threshold": 2, "circuit_breaker.timeout_ms": 500})
     try:
@@ -197,7 +197,7 @@ def test_the_breaker_opens_and_says_why(backend):
 
 
 def elsewhere(script: str, home: Path) -> subprocess.CompletedProcess[str]:
-    """In a process that remembers nothing of the failures here: health is kept beside measurements."""
+    """In a fresh process without recorded failures: health is stored with the measurements."""
     environment = {**os.environ, "HOME": str(home)}
     return subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True)
 
@@ -231,7 +231,7 @@ def test_a_function_that_cannot_be_imported_is_refused(tmp_path):
 
 
 def memory_cgroup() -> Path | None:
-    """A control group of our own for memory, where we may make one."""
+    """A memory control group, if this machine allows creating one."""
     for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
         group = root / f"layerzero-test-{os.getpid()}"
         try:
@@ -246,8 +246,8 @@ def memory_cgroup() -> Path | None:
     return None
 
 
-def test_killed_by_the_system_for_memory(tmp_path):
-    """A real kill by the kernel, where this machine lets us make a control group; the limit of our own is tested above."""
+def test_killed_by_the_oom_killer(tmp_path):
+    """A real OOM kill, if this machine allows a control group; the worker's own limit is tested above."""
     group = memory_cgroup()
     if group is None:
         pytest.skip("no control group for memory can be made here")

@@ -1,4 +1,4 @@
-"""Keys and values kept in four ways: the same answers, and what growing costs."""
+"""The four KV-cache strategies: equal results, and the cost of growing."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SHAPE = {"batch": 3, "kv_heads": 2, "head_dim": 16, "capacity": 400, "dtype": to
 
 
 @pytest.fixture(autouse=True)
-def small_pieces():
+def small_chunks():
     before = lz.config()["kv_cache.physical_chunk_size_mb"].value
     lz.configure({"kv_cache.physical_chunk_size_mb": 0.01})
     yield
@@ -23,7 +23,7 @@ def tokens(count, generator):
 
 
 def expected(q, rows):
-    """By the definition, one sequence after the other."""
+    """Attention by its definition, one sequence after the other."""
     results = []
     for query, (k, v) in zip(q, rows, strict=True):
         keys, values = (one.repeat_interleave(q.shape[1] // 2, 1).transpose(0, 1) for one in (k, v))
@@ -55,7 +55,7 @@ def test_every_strategy_attends_to_what_was_appended(strategy, heads):
     assert cache.lengths == [45, 57, 170]
     q = torch.randn(3, heads, 16, generator=generator)
     torch.testing.assert_close(cache.attend(q), expected(q, rows))
-    # Another sequence in the place of one.
+    # A new sequence in the row of a released one.
     cache.release(2)
     k, v = tokens(9, generator)
     cache.extend(2, k, v)
@@ -63,7 +63,7 @@ def test_every_strategy_attends_to_what_was_appended(strategy, heads):
     torch.testing.assert_close(cache.attend(q), expected(q, rows))
 
 
-def test_virtual_memory_grows_without_moving_and_goes_back():
+def test_virtual_strategy_grows_without_moving_and_unmaps():
     generator = torch.Generator().manual_seed(4)
     cache = lz.kv_cache("virtual", **SHAPE)
     addresses, small = (cache.k.data_ptr(), cache.v.data_ptr()), cache.nbytes
@@ -76,7 +76,7 @@ def test_virtual_memory_grows_without_moving_and_goes_back():
     assert cache.nbytes == small
 
 
-def test_other_strategies_copy_or_take_pages():
+def test_contiguous_and_paged_strategies_copy_or_allocate_pages():
     generator = torch.Generator().manual_seed(5)
     contiguous = lz.kv_cache("contiguous", **SHAPE)
     contiguous.extend(0, *tokens(16, generator))
@@ -92,16 +92,16 @@ def test_other_strategies_copy_or_take_pages():
     assert paged.table() is not table
 
 
-def test_what_cannot_be_kept_is_refused():
+def test_invalid_arguments_are_refused():
     cache = lz.kv_cache("paged", **SHAPE)
-    with pytest.raises(ValueError, match="made for 400"):
+    with pytest.raises(ValueError, match="capacity of the cache is 400"):
         cache.extend(0, *tokens(401, torch.Generator()))
     assert cache.lengths == [0, 0, 0]
     with pytest.raises(ValueError, match="contiguous, paged, virtual, unified"):
         lz.kv_cache("elsewhere", **SHAPE)
 
 
-def test_the_setting_says_how_where_nobody_does():
+def test_default_strategy_is_the_setting():
     assert lz.kv_cache(**SHAPE).strategy == "virtual"
     lz.configure({"kv_cache.strategy": "contiguous"})
     try:
@@ -111,7 +111,7 @@ def test_the_setting_says_how_where_nobody_does():
 
 
 class FakeDriver:
-    """What the driver is told, and a heap in its place."""
+    """A stub of the driver that records calls and emulates memory."""
 
     def __init__(self, granularity, memory):
         self.granularity, self.memory, self.mapped, self.calls = granularity, memory, {}, []
@@ -125,7 +125,7 @@ class FakeDriver:
             arguments[0]._obj.value = 1 << 40
         elif name == "cuMemCreate":
             if sum(self.mapped.values()) + arguments[1] > self.memory:
-                raise MemoryError("the device has no memory left (cuMemCreate)")
+                raise MemoryError("out of device memory (cuMemCreate)")
             arguments[0]._obj.value = 7
         elif name == "cuMemMap":
             assert arguments[0] not in self.mapped and arguments[1] % self.granularity == 0
@@ -134,30 +134,30 @@ class FakeDriver:
             assert self.mapped.pop(arguments[0]) == arguments[1]
 
 
-def test_pieces_of_a_device_are_mapped_once_and_given_back(monkeypatch):
+def test_device_chunks_are_mapped_once_and_released(monkeypatch):
     driver = FakeDriver(1 << 21, 5 << 21)
     monkeypatch.setattr(_memory, "_cuda", lambda: driver)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda index: driver.calls.append("synchronise"))
-    assert _memory.smallest_piece(torch.device("cuda:0")) == 1 << 21
-    piece = 1 << 21
-    memory = _memory.CudaRange(16 * piece, piece, 0)
-    memory.map(0, 2 * piece)
-    memory.map(piece, 3 * piece)
-    assert memory.mapped == 3 * piece and sorted(driver.mapped) == [(1 << 40) + number * piece for number in range(3)]
+    assert _memory.granularity(torch.device("cuda:0")) == 1 << 21
+    chunk = 1 << 21
+    memory = _memory.CudaRange(16 * chunk, chunk, 0)
+    memory.map(0, 2 * chunk)
+    memory.map(chunk, 3 * chunk)
+    assert memory.mapped == 3 * chunk and sorted(driver.mapped) == [(1 << 40) + number * chunk for number in range(3)]
     assert driver.calls.count("cuMemCreate") == driver.calls.count("cuMemRelease") == driver.calls.count("cuMemSetAccess") == 3
     with pytest.raises(MemoryError):
-        memory.map(3 * piece, 9 * piece)
-    # What was mapped before memory ran out stays, and a smaller wish is fulfilled.
-    assert memory.mapped == 5 * piece
+        memory.map(3 * chunk, 9 * chunk)
+    # Chunks that were mapped before memory ran out stay mapped, and a smaller request succeeds.
+    assert memory.mapped == 5 * chunk
     driver.calls.clear()
-    memory.unmap(2 * piece, 5 * piece)
-    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * piece
+    memory.unmap(2 * chunk, 5 * chunk)
+    assert driver.calls[0] == "synchronise" and memory.mapped == 2 * chunk
     del memory
     assert not driver.mapped and driver.calls[-1] == "cuMemAddressFree"
 
 
 @pytest.mark.parametrize("strategy", _kv.STRATEGIES)
-def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
+def test_wrong_shapes_are_refused_and_change_nothing(strategy):
     cache = lz.kv_cache(strategy, batch=2, kv_heads=2, head_dim=4, capacity=8, dtype=torch.float32, device="cpu")
     one = torch.randn(3, 2, 4)
     cache.extend(0, one, one)
@@ -174,13 +174,13 @@ def test_what_does_not_fit_is_refused_and_changes_nothing(strategy):
             cache.extend(0, k, v)
     with pytest.raises(ValueError, match="the cache takes"):
         cache.append(one, one)
-    with pytest.raises(ValueError, match="was made for 8"):
+    with pytest.raises(ValueError, match="capacity of the cache is 8"):
         cache.extend(0, torch.randn(6, 2, 4), torch.randn(6, 2, 4))
     assert cache.lengths == [3, 1]
     torch.testing.assert_close(cache.attend(q), before)
 
 
-def test_a_write_that_fails_leaves_the_pages_as_they_were(monkeypatch):
+def test_failed_write_leaves_pages_unchanged(monkeypatch):
     cache = lz.kv_cache("paged", batch=1, kv_heads=2, head_dim=4, capacity=64, dtype=torch.float32, device="cpu", page_size=4)
     one, q = torch.randn(4, 2, 4), torch.randn(1, 2, 4)
     cache.extend(0, one, one)

@@ -1,6 +1,7 @@
-"""Torch's own samples of its operators (OpInfo), each through every kernel of ours that claims the call.
+"""torch's OpInfo samples of its operators, each with every kernel that claims the call.
 
-What an operation of ours cannot state is skipped with a reason, and how many are left is held fast.
+Samples that no operation can express are skipped with a reason, and the number of remaining samples is
+asserted.
 """
 
 import pytest
@@ -15,7 +16,7 @@ INFOS = {info.full_name: info for info in op_db}
 
 
 class NotStated(Exception):
-    """Why a sample is no call of ours."""
+    """Why a sample cannot be expressed as a call."""
 
 
 def rms_norm(x, shape, weight=None, eps=None):
@@ -60,7 +61,7 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
     if not q.dim() == k.dim() == v.dim():
         raise NotStated("queries are broadcast over batches")
     if q.dim() == 3:
-        # What has no batch has one of size 1.
+        # Inputs without a batch dimension get one of size 1.
         q, k, v = q[None], k[None], v[None]
         attn_mask = attn_mask[None] if attn_mask is not None and attn_mask.dim() == 3 else attn_mask
     grouped = q.shape[1] != k.shape[1]
@@ -72,7 +73,7 @@ def attention(q, k, v, attn_mask=None, dropout_p=0.0, is_causal=False, scale=Non
     return f"attention.{'gqa' if grouped else 'standard'}.prefill", (q, k, v, attn_mask), keywords
 
 
-# How many samples each has that we can state: fewer would mean that something is skipped in silence.
+# Expected number of supported samples: fewer would mean that some are skipped silently.
 STATED = {
     "nn.functional.rms_norm": (rms_norm, 4),
     "nn.functional.layer_norm": (layer_norm, 4),
@@ -117,12 +118,12 @@ def test_samples(name):
     assert any(kernel.startswith("torch.") for kernel in tried)
 
 
-# How many of torch's wrong calls we can state; all of rms_norm's normalise over several dimensions.
+# Number of torch's error inputs that can be expressed; all of rms_norm's normalize over several dimensions.
 REFUSED = {"nn.functional.rms_norm": 0, "nn.functional.embedding": 2, "nn.functional.gelu": 1}
 
 
 @pytest.mark.parametrize("name", [name for name in STATED if INFOS[name].error_inputs_func is not None])
-def test_what_torch_refuses_is_refused(name):
+def test_error_inputs_are_refused(name):
     state, stated = STATED[name][0], 0
     for wrong in INFOS[name].error_inputs("cpu"):
         sample = wrong.sample_input

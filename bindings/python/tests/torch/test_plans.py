@@ -1,4 +1,4 @@
-"""Plans over torch tensors, kernels of torch among them, and what compiled graphs make of operations that can be planned."""
+"""Plans over torch tensors with torch kernels, and compiled graphs of operations that can be planned."""
 
 import copy
 
@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: E402
 import layerzero as lz  # noqa: E402
 
 
-def test_a_plan_runs_torchs_kernel():
+def test_plan_runs_a_torch_kernel():
     q = torch.randn(1, 4, 2, 8)
     lz.lock("attention.standard.prefill", "torch.sdpa.math.standard.prefill")
     try:
@@ -23,7 +23,7 @@ def test_a_plan_runs_torchs_kernel():
     torch.testing.assert_close(plan.run(q, q, q, causal=True), expected)
 
 
-def test_a_plan_checks_tensors_as_a_call_does():
+def test_plan_validates_tensors_like_a_call():
     x = torch.randn(4, 16)
     plan = lz.ops.norm_rms.plan(x)
     torch.testing.assert_close(plan.run(x), F.rms_norm(x, (16,), eps=1e-6))
@@ -50,7 +50,7 @@ def test_fake_tensors_have_no_plans():
     assert lz.ops.norm_rms(fake).shape == (4, 16)
 
 
-def test_a_call_that_is_too_large_runs_in_parts():
+def test_call_that_is_too_large_is_split():
     sizes = []
 
     @lz.register_kernel(operation="norm.rms", id="torchparts.norm", backend="torchparts", limits={"rows <= 4": "CUDA_GRID_DIM_EXCEEDED"})
@@ -70,7 +70,7 @@ def test_a_call_that_is_too_large_runs_in_parts():
         lz.unregister_backend("torchparts")
 
 
-def test_operations_are_still_what_dynamo_takes_for_functions():
+def test_dynamo_treats_operations_as_builtin_functions():
     @torch.compile(fullgraph=True, backend="eager")
     def block(x, w):
         norm = lz.ops.norm_rms

@@ -1,4 +1,4 @@
-"""What is used of other packages although they do not publish it: listed, checked against what is installed, and dispensable."""
+"""Private interfaces of other packages: listed, checked against the installed versions, and optional."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ from layerzero import _native  # noqa: E402
 
 PACKAGE = pathlib.Path(lz.__file__).parent
 PAGE = pathlib.Path(__file__).resolve().parents[4] / "docs" / "private-interfaces.md"
-# Underscored, and documented by Python all the same.
+# Underscored, but documented by Python.
 DOCUMENTED = {"_asdict", "_replace", "_fields"}
 
 
@@ -29,7 +29,7 @@ def root(node):
 
 
 def foreign_attributes():
-    """Underscored attributes of objects that are not the package's own, with where each is used."""
+    """Underscored attributes of objects of other packages, with their locations."""
     found = {}
     for file in PACKAGE.rglob("*.py"):
         nodes = list(ast.walk(ast.parse(file.read_text())))
@@ -62,25 +62,25 @@ def run(program, **variables):
 
 
 @pytest.mark.parametrize(("value", "expected"), [("", True), ("1", True), ("0", False)])
-def test_one_variable_switches_all_of_them_off(value, expected):
+def test_one_environment_variable_disables_all_private_interfaces(value, expected):
     program = "from layerzero import _native; print(_native.private_interfaces())"
     assert run(program, LAYERZERO_PRIVATE_INTERFACES=value).strip() == str(expected)
 
 
-def test_this_torch_is_read_by_the_functions_that_are_listed_for_it():
+def test_installed_torch_uses_the_listed_interfaces():
     """Fails with a torch that is not listed: compare its headers with docs/private-interfaces.md, then list it."""
     lz.ops.norm_rms(torch.zeros(1, 8))
     assert _native.torch_interfaces() == ["exchange", "stable", "is_neg"], torch.__version__
 
 
-def test_the_function_that_says_whether_a_tensor_is_negated_is_declared_as_it_is_called():
+def test_is_neg_declaration_matches_its_use():
     header = pathlib.Path(torch.__file__).parent / "include/ATen/ops/is_neg_native.h"
     assert "TORCH_API bool is_neg(const at::Tensor & self);" in header.read_text()
     handles = pathlib.Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/utils.h"
     assert "reinterpret_cast<at::Tensor*>(handle)" in handles.read_text()
 
 
-#: Operators of torch that it does not document, as they are called.
+#: Undocumented operators of torch, as they are called.
 OPERATORS = {
     "aten::_scaled_dot_product_flash_attention": (
         "Tensor query, Tensor key, Tensor value, float dropout_p=0., bool is_causal=False, bool return_debug_mask=False, *, "
@@ -96,14 +96,14 @@ OPERATORS = {
 
 
 @pytest.mark.parametrize("name", OPERATORS)
-def test_operators_of_torch_take_what_they_are_called_with(name):
+def test_private_torch_operators_match_their_use(name):
     space, operator = name.split("::")
     schema = str(getattr(getattr(torch.ops, space), operator).default._schema)
     arguments = schema[schema.index("(") + 1 : schema.index(") -> ")]
     assert arguments.replace("=0.0", "=0.").startswith(OPERATORS[name])
 
 
-def test_the_shims_of_attention_are_declared_as_they_are_called():
+def test_attention_shims_match_their_use():
     folder = pathlib.Path(torch.__file__).parent / "include/torch/csrc/inductor/aoti_torch/generated"
     host, device = (" ".join((folder / f"c_shim_{name}.h").read_text().split()) for name in ("cpu", "cuda"))
     on_host = (
@@ -128,7 +128,7 @@ def test_the_shims_of_attention_are_declared_as_they_are_called():
     assert cudnn in device
 
 
-def test_operations_give_the_same_without_private_interfaces():
+def test_results_are_equal_without_private_interfaces():
     program = """
 import numpy as np
 import torch
@@ -160,7 +160,7 @@ params = dict(window_left=-1, soft_cap=0.0, return_lse=False, causal=True, causa
 for kernel in ("host", "own"):
     made = getattr(_native, f"torch_{kernel}_prefill")(q, k, v, None, sm_scale=0.25, **params)
     assert torch.allclose(made, attended, atol=1e-5)
-assert torch.equal(_native.divided(q, 10), q.reshape(10, 4, 16))
+assert torch.equal(_native.reshape_leading(q, 10), q.reshape(10, 4, 16))
 from layerzero.backends import torch as adapters
 for call in (lambda: adapters._flash(q, k, v, True, 0.25), lambda: adapters._onednn_linear(x, torch.eye(64), None, activation="none")):
     try:
@@ -197,7 +197,7 @@ table[0] = known
 
 
 class _Compiled:
-    """What Triton gives back after a launch, as far as its tutorials use it."""
+    """What Triton returns after a launch, as far as its public interface is used."""
 
     packed_metadata = ("packed",)
 
@@ -208,7 +208,7 @@ class _Compiled:
         return lambda *arguments, stream: self.launched.append((grid, arguments, stream))
 
 
-def test_a_kernel_of_triton_runs_as_its_tutorials_run_it(monkeypatch):
+def test_triton_kernel_runs_through_the_public_interface(monkeypatch):
     pytest.importorskip("triton")
     adapter = importlib.import_module("layerzero.backends.triton")
     compiled, asked = _Compiled(), []
@@ -229,8 +229,8 @@ def test_a_kernel_of_triton_runs_as_its_tutorials_run_it(monkeypatch):
     assert compiled.launched == [((5, 2, 1), (x.data_ptr(), out.data_ptr(), 4, 16), 1003)] * 2
 
 
-def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
-    """The installed Triton's own class, with a launcher that only records: there need not be a card."""
+def test_compiled_triton_kernel_runs_on_a_grid_and_a_stream():
+    """The installed Triton's own class, with a launcher that only records: no GPU is needed."""
     compiler = pytest.importorskip("triton.compiler")
     calls = []
     compiled = compiler.CompiledKernel.__new__(compiler.CompiledKernel)
@@ -242,12 +242,12 @@ def test_what_triton_compiles_runs_on_a_grid_and_a_stream():
     finally:
         # There is nothing to unload.
         compiled.module = None
-    # Between them are Triton's hooks.
+    # Triton's hooks are in between.
     ((*before, _, _, _, first, second, third, fourth),) = calls
     assert before == [5, 2, 1, 1003, 77, ("packed",)] and (first, second, third, fourth) == (10, 20, 4, 16)
 
 
-def test_the_launcher_of_triton_is_called_directly_only_where_its_arguments_are_known():
+def test_triton_launcher_is_called_directly_only_in_known_releases():
     triton = pytest.importorskip("triton")
     adapter = importlib.import_module("layerzero.backends.triton")
     known = triton.__version__.startswith(adapter._LAUNCHERS)
@@ -260,7 +260,7 @@ def test_the_launcher_of_triton_is_called_directly_only_where_its_arguments_are_
     assert call.startswith(in_that_order) == known
 
 
-def test_modules_and_attributes_that_are_watched_for_are_there():
+def test_watched_modules_and_attributes_exist():
     assert importlib.util.find_spec("torch._dynamo") is not None
     assert torch.zeros(1)._version == 0
     transformers = pytest.importorskip("transformers")

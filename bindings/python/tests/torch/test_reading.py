@@ -1,4 +1,4 @@
-"""Every kind of torch tensor is read right or refused, whichever interface of torch it is read through."""
+"""Every kind of torch tensor is read correctly or refused, through each of torch's interfaces."""
 
 import os
 import pathlib
@@ -63,7 +63,7 @@ def test_negated_views_are_refused_in_every_position():
     assert not out.any()
 
 
-def test_a_tensor_that_becomes_a_negated_view_is_refused_from_then_on():
+def test_tensor_that_becomes_a_negated_view_is_refused():
     x, weight = x_and_weight()
     torch.testing.assert_close(lz.ops.norm_rms(x, weight), reference(x, weight))
     x.data = torch._neg_view(x)
@@ -103,7 +103,7 @@ def test_tensors_that_require_grad_are_refused_while_gradients_are_enabled(posit
         torch.testing.assert_close(call(), reference(x, weight))
 
 
-def test_whether_gradients_are_enabled_is_asked_of_the_calling_thread():
+def test_autograd_mode_is_read_from_the_calling_thread():
     x, weight = x_and_weight()
     x.requires_grad_()
     found = []
@@ -155,7 +155,7 @@ def test_tensors_without_plain_memory_are_refused_in_every_position(name):
     tensor = without_memory()[name]
     codes = "ARGUMENT_KIND|NULL_DATA|DTYPE|NESTED_TENSOR_UNSUPPORTED"
     if name == "jagged":
-        # It computes by __torch_dispatch__, which says itself that it cannot do this.
+        # It implements __torch_dispatch__, which raises for this.
         with pytest.raises((lz.ValidationError, RuntimeError, NotImplementedError)):
             lz.ops.norm_rms(tensor)
     else:
@@ -187,7 +187,7 @@ def test_wrappers_of_function_transforms_are_refused():
     assert seen == ["x"] * 4
 
 
-def test_fake_tensors_are_refused_as_places_and_traced_as_inputs():
+def test_fake_tensors_are_refused_as_out_and_traced_as_inputs():
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     x, weight = x_and_weight()
@@ -197,7 +197,7 @@ def test_fake_tensors_are_refused_as_places_and_traced_as_inputs():
         assert refused("ARGUMENT_KIND", x, weight, out=fake) == "output"
 
 
-def test_a_subclass_may_say_that_it_requires_grad():
+def test_subclass_may_override_requires_grad():
     class Wanting(torch.Tensor):
         requires_grad = True
 
@@ -205,7 +205,7 @@ def test_a_subclass_may_say_that_it_requires_grad():
     assert refused("requires grad", x.as_subclass(Wanting), weight) == "x"
 
 
-def test_a_mode_of_torch_functions_changes_nothing():
+def test_torch_function_mode_changes_nothing():
     x, weight = x_and_weight()
     wanting = x.clone().requires_grad_()
     with torch.device("cpu"):
@@ -256,7 +256,7 @@ def test_reading_keeps_no_reference():
     ids=["published", "exchange functions alone", "capsules"],
 )
 def test_published_interfaces_alone_pass_this_file(hidden, expected):
-    """What is not in an older torch is hidden from a fresh process while layerzero looks for it."""
+    """Hides interfaces that older releases of torch lack from a fresh process while layerzero looks them up."""
     program = f"""
 import sys
 import pytest

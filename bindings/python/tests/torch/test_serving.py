@@ -1,4 +1,4 @@
-"""Calls as serving frameworks make them: a cache of pages that grows token by token, requests of different lengths."""
+"""Calls of a serving framework: a paged cache that grows token by token, requests of different lengths."""
 
 import pytest
 
@@ -20,7 +20,7 @@ def test_prefill_and_paged_decode_equal_attention_over_everything():
     q, k, v = ([one[: total[at]] for at, one in enumerate(all)] for all in (q, k, v))
     expected = [lz.attention(a[None], b[None], c[None], causal=True)[0] for a, b, c in zip(q, k, v)]
 
-    # Pages are handed out in an order that no request would choose.
+    # Pages are allocated in an arbitrary order.
     pages = iter(torch.randperm(32, generator=torch.Generator().manual_seed(1)).tolist())
     tables = torch.zeros(3, 8, dtype=torch.int32)
     lengths = torch.zeros(3, dtype=torch.int32)

@@ -1,4 +1,4 @@
-"""Torch tensors: results of their own kind, `out=`, and every tensor that must not reach a kernel."""
+"""torch tensors: outputs of the same kind, `out=`, and tensors that must not reach a kernel."""
 
 import subprocess
 import sys
@@ -34,8 +34,8 @@ def test_results_are_torch_tensors_of_the_same_dtype(dtype):
     torch.testing.assert_close(y.float(), reference(x.float(), w.float()), rtol=1e-2, atol=1e-2)
 
 
-def test_a_torch_without_the_stable_interface_allocates_results_as_its_tensors_do():
-    """Of torch before 2.14 nothing is here, so its library is hidden from a fresh process while it is looked for."""
+def test_torch_without_the_stable_abi_allocates_with_new_empty():
+    """torch before 2.14 is not installed, so its library is hidden from a fresh process while layerzero looks it up."""
     program = """
 import torch
 import layerzero as lz
@@ -103,7 +103,7 @@ def test_parameters_and_inference():
     torch.testing.assert_close(lz.ops.norm_rms(x, frozen), expected)
 
 
-def test_what_requires_grad_is_refused_only_while_gradients_are_recorded():
+def test_requires_grad_is_refused_only_while_autograd_is_enabled():
     x, w = tensors()
     x.requires_grad_()
     assert refused("requires grad", x, w).reasons[0].argument == "x"
@@ -120,11 +120,11 @@ def test_fake_tensors_never_reach_a_kernel():
     x, w = tensors()
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
-        # No kernel runs: torch asks what the result would be.
+        # No kernel runs: torch infers the output.
         promised = lz.ops.norm_rms(fake, mode.from_tensor(w))
         assert type(promised) is type(fake) and promised.shape == x.shape and promised.dtype == x.dtype
         y = lz.ops.norm_rms(x, w)
-    # Real tensors have real results, whatever the mode.
+    # Real tensors give real results in any mode.
     assert type(y) is torch.Tensor
     torch.testing.assert_close(y, reference(x, w))
     assert refused("ARGUMENT_KIND", x, w, out=fake).reasons[0].argument == "output"
@@ -149,7 +149,7 @@ def test_tensors_without_plain_memory_are_refused():
     refused("NULL_DATA", torch._efficientzerotensor((2, 4)))
 
 
-def test_subclasses_are_tensors_unless_they_compute_by_dispatch():
+def test_subclasses_are_tensors_unless_they_implement_torch_dispatch():
     class Named(torch.Tensor):
         pass
 
@@ -159,13 +159,13 @@ def test_subclasses_are_tensors_unless_they_compute_by_dispatch():
     class Wrapping(torch.Tensor):
         @classmethod
         def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
-            asked.append(function)
+            functions.append(function)
             return torch.zeros(4, 64)
 
-    asked = []
+    functions = []
     wrapping = torch.Tensor._make_wrapper_subclass(Wrapping, (4, 64))
     assert not lz.ops.norm_rms(wrapping, w).any()
-    assert asked == [torch.ops.layerzero.norm_rms.default]
+    assert functions == [torch.ops.layerzero.norm_rms.default]
     with pytest.raises(lz.ValidationError, match="__torch_dispatch__"):
         lz.which("norm.rms", wrapping, w)
 
@@ -177,7 +177,7 @@ def test_mixed_kinds_are_refused_by_name():
     assert refused("numpy array", x, w, out=x.numpy().copy()).reasons[0].argument == "output"
 
 
-def test_small_formats_come_and_go():
+def test_small_float_formats_roundtrip():
     x = torch.randn(4, 64)
     values, *scales = lz.ops.quantize(x, format="fp8_e4m3", granularity="tensor")
     assert values.dtype == torch.float8_e4m3fn and all(type(scale) is torch.Tensor for scale in scales)
@@ -190,7 +190,7 @@ def test_attention_agrees_with_sdpa():
     torch.testing.assert_close(y, expected.transpose(1, 2), rtol=1e-4, atol=1e-5)
 
 
-def test_several_results_and_their_places():
+def test_several_outputs_and_out():
     q, k, v = (torch.randn(2, 5, 4, 16) for _ in range(3))
     y, lse = lz.ops.attention_standard_prefill(q, k, v, return_lse=True)
     places = (torch.empty_like(y), torch.empty_like(lse))
@@ -220,7 +220,7 @@ def test_a_lazy_copy_is_copied_before_it_is_written():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_tensors_of_every_form_are_seen_as_they_are(dtype):
+def test_tensors_of_every_layout_are_read_correctly(dtype):
     base = torch.randn(3, 8, 6, dtype=torch.float32)
     forms = [
         base,

@@ -1,4 +1,4 @@
-"""torch's attention behind its dispatcher, and views made without it: as far as a host has them, against torch's own."""
+"""torch's attention called through its C ABI, and views created natively, compared with torch on the host."""
 
 import pytest
 
@@ -11,7 +11,7 @@ import layerzero as lz  # noqa: E402
 from layerzero import _native  # noqa: E402
 
 PARAMS = {"window_left": -1, "soft_cap": 0.0, "return_lse": False}
-# torch's records are looked at when its first tensor comes.
+# torch's interfaces are looked up when its first tensor is read.
 lz.ops.norm_rms(torch.ones(1, 8), torch.ones(8))
 
 
@@ -67,14 +67,14 @@ def test_a_norm_with_any_weight():
         torch.testing.assert_close(result, expected)
 
 
-def test_a_callers_own_choice_is_respected():
+def test_callers_sdpa_kernel_is_respected():
     q = draw(1, 4, 2, 8)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
-    with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION switched off"):
+    with sdpa_kernel(SDPBackend.MATH), pytest.raises(NotImplementedError, match="FLASH_ATTENTION is disabled"):
         _native.torch_host_prefill(q, q, q, None, **params)
 
 
-def test_what_torch_refuses_is_raised_as_torch_does():
+def test_torch_errors_are_raised_unchanged():
     q, k = draw(1, 4, 2, 8), draw(1, 4, 2, 16)
     params = {**PARAMS, "causal": False, "causal_offset": 0, "window_right": -1, "sm_scale": 1.0, "layout": "BSHD"}
     for kernel in (_native.torch_host_prefill, _native.torch_own_prefill):
@@ -82,14 +82,14 @@ def test_what_torch_refuses_is_raised_as_torch_does():
             kernel(q, k, k, None, **params)
 
 
-def test_dimensions_are_divided_as_views():
+def test_leading_dimensions_are_reshaped_as_views():
     x = draw(2, 12, 3, 4)
     for sizes in ((24,), (6, 4), (24, 1), (1, 24)):
-        made = _native.divided(x, *sizes)
+        made = _native.reshape_leading(x, *sizes)
         assert made.data_ptr() == x.data_ptr() and torch.equal(made, x.view(*sizes, 3, 4))
     one = draw(1, 24, 3, 4)[:, :12]
-    assert torch.equal(_native.divided(one, 12), one[0]) and _native.divided(one, 12).data_ptr() == one.data_ptr()
-    made = _native.divided(x[:, :1], 2)
+    assert torch.equal(_native.reshape_leading(one, 12), one[0]) and _native.reshape_leading(one, 12).data_ptr() == one.data_ptr()
+    made = _native.reshape_leading(x[:, :1], 2)
     assert torch.equal(made, x[:, 0]) and made.data_ptr() == x.data_ptr()
     del x
     assert made.shape == (2, 3, 4) and bool(torch.isfinite(made).all()), "a view keeps its memory"
@@ -98,6 +98,6 @@ def test_dimensions_are_divided_as_views():
 def test_dimensions_that_are_not_dense_are_copied():
     x = draw(2, 12, 3, 4)
     part = x[:, :8]
-    assert torch.equal(_native.divided(part, 16), part.reshape(16, 3, 4))
+    assert torch.equal(_native.reshape_leading(part, 16), part.reshape(16, 3, 4))
     with pytest.raises(RuntimeError):
-        _native.divided(x, 7)
+        _native.reshape_leading(x, 7)

@@ -1,5 +1,5 @@
-"""The references of devices, held on the host to the references of the host: the same functions and the same descriptor, so that only the
-device differs on a card."""
+"""The torch reference, compared on the host with the host reference: the same functions and the same
+descriptor, so that on a GPU only the device differs."""
 
 import json
 import sys
@@ -36,7 +36,7 @@ def on_the_host():
 
 
 def made(operation, kernel, call):
-    """What a kernel makes of a copy of a call, and what it changed."""
+    """The results of a kernel for a copy of a call, and its in-place changes."""
     own = {name: value.clone() if isinstance(value, torch.Tensor) and name in WRITTEN else value for name, value in call.items()}
     lz.lock(operation, kernel)
     try:
@@ -49,7 +49,7 @@ def made(operation, kernel, call):
 WRITTEN = ("residual", "k_cache", "v_cache")
 
 
-def test_every_operation_of_tensors_has_a_reference_for_devices():
+def test_every_tensor_operation_has_a_torch_reference():
     ours = {name for name in lz.list_operations() if not name.startswith(("tokenize.", "test."))}
     assert ours == set(OPERATIONS)
     described = json.loads((Path(backends.__file__).parent / "torch_reference.cuda.json").read_text())["ops"]
@@ -58,7 +58,7 @@ def test_every_operation_of_tensors_has_a_reference_for_devices():
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_composition_takes_every_call_and_agrees_with_the_reference(operation):
+def test_torch_reference_agrees_with_the_host_reference(operation):
     for seed in range(ROUNDS):
         dtype = FLOATS[seed % 3]
         call = wide(operation, dtype, seed)
@@ -70,14 +70,14 @@ def test_a_composition_takes_every_call_and_agrees_with_the_reference(operation)
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-def test_a_composition_gives_the_same_bits_twice(operation):
+def test_torch_reference_is_deterministic(operation):
     call = wide(operation, "f32", 7)
     first, second = (made(operation, f"composed_on_host.{operation}", call) for _ in range(2))
     assert all(same_bits(one, other) for one, other in zip(first, second, strict=True))
 
 
 def test_long_attention_is_computed_in_parts(monkeypatch):
-    """Scores that do not fit into the bound at once give what they give together."""
+    """Scores that exceed the memory bound give the same results in parts."""
     from layerzero.backends.torch_reference import _attention
 
     call = wide("attention.gqa.prefill", "f32", 3) | {"q": torch.randn(2, 7, 4, 16), "k": torch.randn(2, 9, 2, 16), "v": torch.randn(2, 9, 2, 16)}
@@ -90,8 +90,8 @@ def test_long_attention_is_computed_in_parts(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", [name for name in OPERATIONS if name.endswith((".ragged", "prefill.paged"))])
-def test_what_is_captured_agrees_with_what_is_not(monkeypatch, operation):
-    """While a graph is captured nothing may wait for the device, so that all requests are computed at once."""
+def test_captured_results_match_uncaptured_ones(monkeypatch, operation):
+    """During capture nothing may synchronize the device, so all requests are computed at once."""
     from layerzero.backends.torch_reference import _attention, _requests
 
     for seed in range(ROUNDS):
@@ -104,8 +104,8 @@ def test_what_is_captured_agrees_with_what_is_not(monkeypatch, operation):
         assert differences(operation, "f32", found, expected) == [], f"case {seed}"
 
 
-def test_deterministic_algorithms_of_torch_are_enough():
-    """A program that forbids torch to be nondeterministic can call every composition."""
+def test_torch_reference_works_with_deterministic_algorithms():
+    """A program that forbids nondeterministic torch algorithms can call every reference kernel."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

@@ -1,1 +1,1 @@
-"""Benchmarks that need more than a clock: `lz bench gpu`. Nothing here is imported with the package."""
+"""Benchmarks of `lz bench gpu`. Not imported with the package."""

@@ -1,4 +1,4 @@
-"""`lz bench gpu`: every kernel that can run a shape, torch alone, and what selection makes of it, in one run and in turns."""
+"""`lz bench gpu`: every kernel that can run a shape, torch alone, and the selected kernel, interleaved in one run."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from layerzero import _native
 from layerzero._bench.shapes import Shape, _decode, _paged, _prefill, shapes
 from layerzero._report import Report, table
 
-#: How long one sample takes at least, and how many are taken.
+#: Minimum duration of a sample, and number of samples.
 _SAMPLE_SECONDS = 0.003
 _ROUNDS = 15
-#: Kernels that are this much slower than the fastest at first sight are measured no further.
-_HOPELESS = 2.5
-#: Where tuning chose another kernel than is the fastest here, and they are as near as this, both are measured again as often as this.
-_NEAR, _MORE_ROUNDS = 1.1, 45
+#: Kernels that are slower than the fastest by this factor in a first sample are not measured further.
+_TOO_SLOW = 2.5
+#: If tuning selected another kernel than the fastest one here and both are within this factor, both are
+#: measured this many times more.
+_CLOSE, _MORE_ROUNDS = 1.1, 45
 
 
-def _written(function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
-    """A call as a program has it, each argument by its name: unpacking a dictionary costs the host as much as a tensor does."""
+def _bind(function: Callable[..., Any], arguments: dict[str, Any]) -> Callable[[], Any]:
+    """A call with keyword arguments as written in a program: unpacking a dictionary costs the host as much as a tensor does."""
     names = ", ".join(arguments)
-    written = ", ".join(f"{name}={name}" for name in arguments)
-    made: Callable[..., Callable[[], Any]] = eval(f"lambda function, {names}: lambda: function({written})")
-    return made(function, *arguments.values())
+    keywords = ", ".join(f"{name}={name}" for name in arguments)
+    factory: Callable[..., Callable[[], Any]] = eval(f"lambda function, {names}: lambda: function({keywords})")
+    return factory(function, *arguments.values())
 
 
 def _call(shape: Shape) -> Callable[[], Any]:
-    return _written(getattr(lz.ops, shape.operation.replace(".", "_")), shape.arguments)
+    return _bind(getattr(lz.ops, shape.operation.replace(".", "_")), shape.arguments)
 
 
 def _sample(call: Callable[[], Any], times: int) -> float:
-    """Seconds a call, with the device's work done."""
+    """Seconds per call, including the device's work."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for _ in range(times):
@@ -58,7 +59,7 @@ def _times(call: Callable[[], Any]) -> int:
 
 
 class _Locked:
-    """A call with one kernel."""
+    """A context in which an operation is locked to one kernel."""
 
     def __init__(self, operation: str, kernel: str) -> None:
         self.operation, self.kernel = operation, kernel
@@ -76,7 +77,7 @@ def _floats(result: Any) -> list[Any]:
 
 
 def _difference(shape: Shape, call: Callable[[], Any]) -> float | None:
-    """How far a result is from torch's, where both are the same function of the same inputs: nothing that draws or changes them."""
+    """The difference between a result and torch's; `None` for operations that sample or change their inputs."""
     if shape.family in ("sampling", "norm + add", "append", "quantise"):
         return None
     ours, theirs = _floats(call()), _floats(shape.by_torch())
@@ -87,7 +88,7 @@ def _difference(shape: Shape, call: Callable[[], Any]) -> float | None:
 
 
 def measure(shape: Shape) -> dict[str, Any]:
-    """One shape: all candidates and torch in turns, before and after tuning."""
+    """Measures one shape: all candidates and torch interleaved, before and after tuning."""
     call, operation = _call(shape), shape.operation
     _native.compile_cold([(operation, (), shape.arguments)], 8)
     untuned = lz.which(operation, **shape.arguments)
@@ -109,7 +110,7 @@ def measure(shape: Shape) -> dict[str, Any]:
                 failed[name] = f"{type(error).__name__}: {error.__cause__ or error}"[:200]
     fastest = min(quick.values())
     for name in list(kernels):
-        if quick[name] > _HOPELESS * fastest:
+        if quick[name] > _TOO_SLOW * fastest:
             kernels[name].append(quick[name])
     tuning = lz.tune(operation, samples=30, **shape.arguments).data
     tuned = lz.which(operation, **shape.arguments).kernel_id
@@ -117,8 +118,8 @@ def measure(shape: Shape) -> dict[str, Any]:
     times: dict[str, list[float]] = {name: [] for name in others}
     counts.update({name: _times(other) for name, other in others.items()})
     for turn in range(_ROUNDS):
-        running = [name for name in kernels if quick[name] <= _HOPELESS * fastest]
-        # Each round begins with another one, so that none always follows the same.
+        running = [name for name in kernels if quick[name] <= _TOO_SLOW * fastest]
+        # Each round starts with another kernel, so that none always follows the same one.
         for name in running[turn % len(running) :] + running[: turn % len(running)]:
             with _Locked(operation, name):
                 call()
@@ -129,7 +130,7 @@ def measure(shape: Shape) -> dict[str, Any]:
             times[name].append(_sample(other, counts[name]))
     medians = {name: statistics.median(samples) for name, samples in kernels.items()}
     best = min(medians, key=medians.__getitem__)
-    if tuned != best and tuned in medians and medians[tuned] <= _NEAR * medians[best]:
+    if tuned != best and tuned in medians and medians[tuned] <= _CLOSE * medians[best]:
         pair = [best, tuned]
         for _ in range(_MORE_ROUNDS):
             pair.reverse()
@@ -157,7 +158,7 @@ def measure(shape: Shape) -> dict[str, Any]:
 
 
 def _slower(kernels: dict[str, list[float]], one: str, best: str) -> float:
-    """How many times as long a kernel takes as the best: of readings of the same round, so that drift hits both alike."""
+    """The latency of a kernel relative to the best: median over rounds, so that drift affects both equally."""
     if one not in kernels:
         return math.inf
     rounds = zip(kernels[one], kernels[best], strict=False)
@@ -169,7 +170,7 @@ def _mean(values: list[float]) -> float:
 
 
 def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Speed-ups by family, and how far choices are from the best."""
+    """Speedups by family, and the distance of selections from the best."""
     families: dict[str, list[float]] = {}
     prepared: dict[str, list[float]] = {}
     for one in results:
@@ -188,7 +189,7 @@ def summary(results: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 class _Case(NamedTuple):
-    """One kernel through selection, and its library called by hand with the same tensors."""
+    """One kernel through selection, and its library called directly with the same tensors."""
 
     name: str
     kernel: str
@@ -198,7 +199,7 @@ class _Case(NamedTuple):
 
 
 def _cases() -> Iterator[Callable[[], _Case]]:
-    """Makers of what is compared, each by itself: a library that is not there takes no other case with it."""
+    """Factories of the cases, so that a missing library fails only its own cases."""
     x, weight = torch.randn(1, 256, device="cuda", dtype=torch.bfloat16), torch.randn(256, device="cuda", dtype=torch.bfloat16)
     norm = Shape("norm", "1x256", "norm.rms", {"x": x, "weight": weight}, lambda: None, False)
     out = torch.empty_like(x)
@@ -214,31 +215,31 @@ def _cases() -> Iterator[Callable[[], _Case]]:
     yield lambda: by_flashinfer(out)
 
     prefill, decode = _prefill(1, 32, 8, 128, 128, True), _decode(16, 32, 8, 512, 128)
-    for place, shape in (("prefill", prefill), ("decode", decode)):
+    for phase, shape in (("prefill", prefill), ("decode", decode)):
         q, k, v = (shape.arguments[name] for name in ("q", "k", "v"))
 
-        def own(place: str = place, shape: Shape = shape) -> _Case:
-            return _Case(f"{place}, torch's own choice", f"torch.cuda.sdpa.own.gqa.{place}", shape, shape.by_torch)
+        def own(phase: str = phase, shape: Shape = shape) -> _Case:
+            return _Case(f"{phase}, torch's own choice", f"torch.cuda.sdpa.own.gqa.{phase}", shape, shape.by_torch)
 
-        def flash(place: str = place, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
-            rows = (lambda: q.transpose(1, 2)) if place == "prefill" else (lambda: q.unsqueeze(2))
-            causal = place == "prefill"
+        def flash(phase: str = phase, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
+            rows = (lambda: q.transpose(1, 2)) if phase == "prefill" else (lambda: q.unsqueeze(2))
+            causal = phase == "prefill"
 
             def by_hand() -> Any:
                 attend = torch._scaled_dot_product_flash_attention
                 return attend(rows(), k.transpose(1, 2), v.transpose(1, 2), 0.0, causal)[0].transpose(1, 2)
 
-            return _Case(f"{place}, torch's flash attention", f"torch.cuda.sdpa.flash.gqa.{place}", shape, by_hand)
+            return _Case(f"{phase}, torch's flash attention", f"torch.cuda.sdpa.flash.gqa.{phase}", shape, by_hand)
 
-        def cudnn(place: str = place, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
-            rows = (lambda: q.transpose(1, 2)) if place == "prefill" else (lambda: q.unsqueeze(2))
-            causal = place == "prefill"
+        def cudnn(phase: str = phase, shape: Shape = shape, q: Any = q, k: Any = k, v: Any = v) -> _Case:
+            rows = (lambda: q.transpose(1, 2)) if phase == "prefill" else (lambda: q.unsqueeze(2))
+            causal = phase == "prefill"
 
             def by_hand() -> Any:
                 attend = torch._scaled_dot_product_cudnn_attention
                 return attend(rows(), k.transpose(1, 2), v.transpose(1, 2), None, False, 0.0, causal)[0].transpose(1, 2)
 
-            return _Case(f"{place}, torch's cuDNN attention", f"torch.cuda.sdpa.cudnn.gqa.{place}", shape, by_hand)
+            return _Case(f"{phase}, torch's cuDNN attention", f"torch.cuda.sdpa.cudnn.gqa.{phase}", shape, by_hand)
 
         yield from (own, flash, cudnn)
     for backend in ("fa2", "fa3"):
@@ -271,9 +272,9 @@ def _planned(cores: str) -> _Case:
     return _Case(name, f"flashinfer.{cores}.gqa.decode.paged", shape, lambda: wrapper.run(given["q"], cache))
 
 
-def host_cost(told: Callable[[list[dict[str, Any]]], None] = lambda rows: None) -> list[dict[str, Any]]:
-    """Microseconds on the host of a call through selection, and of the library behind it called by hand; then of replays of both as
-    graphs. `told` hears of the rows after each."""
+def host_cost(on_progress: Callable[[list[dict[str, Any]]], None] = lambda rows: None) -> list[dict[str, Any]]:
+    """Host overhead in microseconds of a call through selection and of the library called directly; then of CUDA graph replays of
+    both. `on_progress` is called with the rows after each case."""
     rows: list[dict[str, Any]] = []
     for make in _cases():
         row: dict[str, Any] = {}
@@ -287,19 +288,19 @@ def host_cost(told: Callable[[list[dict[str, Any]]], None] = lambda rows: None) 
             function = getattr(lz.ops, operation.replace(".", "_"))
             _native.compile_cold([(operation, (), case.shape.arguments)], 4)
             with _Locked(operation, case.kernel):
-                call = _written(function, arguments)
+                call = _bind(function, arguments)
                 ours, theirs = _host(call, case.by_hand)
                 row.update({"ours_us": ours, "by_hand_us": theirs, "over_us": round(ours - theirs, 3)})
                 ours, theirs = _host(_captured(call).replay, _captured(case.by_hand).replay)
                 row.update({"replay_us": ours, "replay_by_hand_us": theirs})
         except Exception as error:
             row["problem"] = f"{type(error).__name__}: {error.__cause__ or error}"[:300]
-        told(rows)
+        on_progress(rows)
     return rows
 
 
 def _captured(call: Callable[[], Any]) -> Any:
-    """A graph of one call."""
+    """A CUDA graph of one call."""
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -312,7 +313,7 @@ def _captured(call: Callable[[], Any]) -> Any:
 
 
 def _host(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
-    """Microseconds until a call returns, in turns; the device is given time to keep up."""
+    """Microseconds until a call returns, interleaved; the device is synchronized in between."""
     found: tuple[list[float], list[float]] = ([], [])
     for call in (ours, theirs):
         for _ in range(50):
@@ -328,9 +329,9 @@ def _host(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, fl
 
 
 def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ...] = ()) -> Report:
-    """Everything, or these families; what was measured is written after each shape, so that a run that is cut off leaves what it found."""
+    """Runs all families, or these; results are written after each shape, so that an aborted run keeps its results."""
     if not torch.cuda.is_available():
-        raise ValueError("lz bench gpu needs torch with a CUDA device")
+        raise ValueError("lz bench gpu requires torch with a CUDA device")
     end = time.monotonic() + seconds
     torch.manual_seed(0)
     lz.load_backends()
@@ -352,7 +353,7 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
         host_cost(keep_host)
     for make in shapes():
         if time.monotonic() > end:
-            data["problems"].append("cut off by the time that was given")
+            data["problems"].append("stopped by the time limit")
             break
         try:
             shape = make()
@@ -361,7 +362,7 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
             result = measure(shape)
             data["results"].append(result)
             print(
-                f"{result['family']:14} {result['shape']:38} torch {result['torch_us']:9.1f}  chosen {result['selected_us']:9.1f} µs "
+                f"{result['family']:14} {result['shape']:38} torch {result['torch_us']:9.1f}  selected {result['selected_us']:9.1f} µs "
                 f"{result['speedup']:6.2f}x  tuned/best {result['tuned_over_best']:.3f} untuned/best {result['untuned_over_best']:.3f} {result['tuned']}",
                 file=sys.stderr, flush=True,
             )  # fmt: skip
@@ -376,7 +377,7 @@ def run(output: str | None = None, seconds: float = 1e9, families: tuple[str, ..
         (one["family"], one["shape"], one["torch_us"], one["selected_us"], one["speedup"], one["tuned"], one["tuned_over_best"], one["untuned_over_best"])
         for one in data["results"]
     ]
-    columns = ("family", "shape", "torch µs", "chosen µs", "speed-up", "kernel", "tuned/best", "untuned/best")
+    columns = ("family", "shape", "torch µs", "selected µs", "speedup", "kernel", "tuned/best", "untuned/best")
     return Report((table(f"{data['device']}, torch {data['torch']}", columns, rows),), data)
 
 
@@ -384,8 +385,8 @@ def _driver() -> str | None:
     import subprocess
 
     try:
-        asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-        return subprocess.run(asked, capture_output=True, text=True, timeout=20).stdout.strip().splitlines()[0]
+        command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=20).stdout.strip().splitlines()[0]
     except (OSError, IndexError, subprocess.TimeoutExpired):
         return None
 

@@ -1,4 +1,4 @@
-"""What is measured on a GPU: shapes of real models by family, each with what torch alone would do."""
+"""The shapes of `lz bench gpu`: shapes of real models by family, each with the same computation in torch alone."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import torch.nn.functional as F
 
 
 class Shape(NamedTuple):
-    """One call, and the same by torch alone."""
+    """One call, and the same computation in torch alone."""
 
     family: str
     name: str
     operation: str
     arguments: dict[str, Any]
     by_torch: Callable[[], Any]
-    # Whether torch has a function of its own for it, or it is a composition.
+    # Whether torch needs a composition of several functions for it.
     composed: bool
-    # The same by torch where views in its layout were made beforehand.
+    # The same in torch with views in its layout made beforehand.
     prepared: Callable[[], Any] | None = None
-    # How many times as many bytes the composition moves as one kernel must: no more can be had where memory is the limit.
+    # Bytes that the composition moves, relative to one kernel: the upper limit of the speedup if memory-bound.
     ceiling: float | None = None
 
 
@@ -82,7 +82,7 @@ def _paged(batch: int, heads: int, kv_heads: int, length: int, head_dim: int, pa
     block_tables = table["kv_indices"].view(batch, -1).long()
 
     def by_torch() -> Any:
-        # Gathering pages and torch's own attention: what a program without a paged kernel writes.
+        # Gathering pages, then torch's attention: what a program without a paged kernel does.
         keys, values = (cache[block_tables].flatten(1, 2)[:, :length].transpose(1, 2) for cache in (k, v))
         return F.scaled_dot_product_attention(q[:, :, None], keys, values, enable_gqa=heads != kv_heads)[:, :, 0]
 
@@ -204,7 +204,7 @@ def _merge(rows: int, states: int) -> Shape:
     return Shape("merge", f"{rows} rows {states} states", "attention.state.merge", {"v": v, "s": s}, by_torch, True)
 
 
-#: Formats of eight bits: how torch stores them, and their largest value.
+#: 8-bit formats: torch's dtype and the largest value.
 _FORMATS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0), "fp8_e5m2": (torch.float8_e5m2, 57344.0)}
 
 
@@ -212,7 +212,7 @@ def _quantize(shape: tuple[int, ...], format: str, granularity: str, block_size:
     x = _normal(*shape)
     stored, most = _FORMATS[format]
     arguments = {"x": x, "format": format, "granularity": granularity, "block_size": block_size}
-    # The dimensions that share a scale, in what x is looked at as.
+    # The dimensions that share a scale, in the reshaped x.
     looked_at = x.unflatten(-1, (-1, block_size)) if granularity == "block" else x
     shared = {"tensor": tuple(range(len(shape))), "block": (-1,)}.get(granularity, (*range(len(shape) - 2), len(shape) - 1))
 
@@ -224,8 +224,9 @@ def _quantize(shape: tuple[int, ...], format: str, granularity: str, block_size:
         return ratio.clamp(-most, most).to(stored).view(shape), scale
 
     name = f"{format} {'x'.join(map(str, shape))} by {granularity}{block_size if granularity == 'block' else ''}"
-    # Bytes an element: magnitudes 2 + 2, the largest 2, f32 2 + 4, the quotient 4 + 4, whole numbers 4 + 4, limits 4 + 4, the result 4 + 1. Once
-    # for the scale and once for the values, unless a group fits a program, and written once.
+    # Bytes per element: magnitudes 2 + 2, the maximum 2, f32 2 + 4, the quotient 4 + 4, rounding 4 + 4,
+    # clamping 4 + 4, the result 4 + 1. One kernel reads once for the scale and once for the values, unless a
+    # group fits in a program, and writes once.
     moved = 33 + (8 if format == "int8" else 0)
     least = 3 if granularity in ("channel", "block") else 5
     return Shape("quantise", name, "quantize", arguments, by_torch, True, None, moved / least)
@@ -259,7 +260,7 @@ _PAGED = (
 
 
 def shapes() -> Iterator[Callable[[], Shape]]:
-    """Makers of what is measured, so that no two shapes hold memory at once."""
+    """Factories of the shapes, so that no two shapes hold memory at once."""
     for prefill in _PREFILL:
         yield partial(_prefill, *prefill)
     for decode in _DECODE:

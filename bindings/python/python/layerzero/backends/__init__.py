@@ -1,9 +1,11 @@
-"""Backends whose kernels are Python functions over somebody else's library: what is there, what works, what does not and why.
+"""Backends whose kernels are Python functions over third-party libraries: which are installed, which work,
+and why not.
 
-A backend is a descriptor (JSON, the contract of `schemas/contracts`) and thin adapters. Nothing is imported with this module;
-a library is imported once a kernel of it is called, and only after a process of its own showed that this ends well.
-Third parties name a module in the entry-point group ``layerzero.backends``: it has ``DESCRIPTORS``, a list of JSON texts, and
-``KERNELS``, a mapping from kernel ids to functions.
+A backend is a descriptor (JSON, the contract of `schemas/contracts`) and thin adapters. Importing this module
+imports no library; a library is imported on the first call of one of its kernels, and only after a probe in a
+separate process has imported it successfully. Third parties name a module in the entry-point group
+``layerzero.backends``: it has ``DESCRIPTORS``, a list of JSON texts, and ``KERNELS``, a mapping from kernel
+ids to functions.
 """
 
 from __future__ import annotations
@@ -25,30 +27,30 @@ GROUP = "layerzero.backends"
 
 
 class Backend(NamedTuple):
-    """A backend of ours: which library it needs, and where its adapters are."""
+    """A built-in backend: the library it needs, and its adapters."""
 
     name: str
-    # The library's import name, the distribution that has it, and the versions that the adapters are written for.
+    # The library's import name, its distribution, and the versions that the adapters support.
     module: str
     distribution: str
     oldest: tuple[int, ...]
     before: tuple[int, ...]
-    # Files beside this one, and on which platforms a run against the real library is checked in.
+    # Descriptor files next to this one, and the platforms for which a run with the real library is recorded.
     descriptors: tuple[str, ...]
     verified: tuple[str, ...]
-    # Its kernels take tensors of this library, so that there is nothing for them to do before a program imports it.
+    # Its kernels take this library's tensors, so they are registered only once the program imports it.
     waits: bool = False
-    # A module with `compile`, for kernels that say `jit`; it is imported by the first compilation.
+    # A module with `compile`, for kernels marked `jit`; imported by the first compilation.
     compiler: str | None = None
-    # A library whose tensors its kernels take.
+    # A library whose tensors its kernels take; imported before this one.
     after: str | None = None
-    # Code that raises where the library can be imported and cannot work all the same.
+    # Code that raises if the library can be imported but does not work.
     check: str = ""
-    # Its kernels are the references of their platform: what `disabled` and degradation use there.
+    # Its kernels are the reference kernels of their platform: those that `disabled` and degraded health select.
     reference: bool = False
 
 
-# It swallows that its extension was built for another torch, and only fails once it is called.
+# xFormers ignores that its extension was built for another torch, and fails only when it is called.
 _XFORMERS = "import xformers._cpp_lib as lib; error = lib._cpp_library_load_exception\nif error: raise error"
 
 BACKENDS: tuple[Backend, ...] = (
@@ -72,63 +74,63 @@ BACKENDS: tuple[Backend, ...] = (
 
 
 class State(NamedTuple):
-    """How a backend is, and what can be done about it."""
+    """The state of a backend, and how to fix a problem."""
 
     name: str
     state: str  # ok, waiting, absent, problem
     version: str | None
     reason: str | None
     fix: str | None
-    # Platforms whose adapters have a checked-in run against the real library.
+    # Platforms for which a run with the real library is recorded.
     verified: tuple[str, ...]
     kernels: tuple[str, ...]
 
 
 _STATES: dict[str, State] = {}
-# Whether a forked child starts the threads of the background compilation anew.
+# Whether forked children restart the threads of background compilation.
 _restarts_after_fork = False
 
 
 def states() -> list[State]:
-    """What is known of every backend."""
+    """The known states of all backends."""
     return [_STATES[name] for name in sorted(_STATES)]
 
 
 def load(*names: str, probe_again: bool = False) -> list[State]:
-    """Registers the kernels of backends that are installed: of those that are named, or of all, third parties' included.
+    """Registers the kernels of installed backends: of those named, or of all, including third-party ones.
 
-    One that cannot be used is disabled with its reason; nothing is raised for it.
+    A backend that cannot be used is disabled with a reason; nothing is raised.
     """
     if os.environ.get("LAYERZERO_BACKENDS") == "none":
         return []
     for backend in BACKENDS:
         if not names or backend.name in names:
-            _load_ours(backend, probe_again)
+            _load_built_in(backend, probe_again)
     if not names or not set(names) <= {backend.name for backend in BACKENDS}:
         _load_entry_points(names, probe_again)
-    _keep_matrix()
+    _write_matrix()
     return states()
 
 
 def load_imported() -> None:
-    """Registers what needs no import: backends whose library the program brought itself."""
+    """Registers backends whose library the program has already imported."""
     for backend in BACKENDS:
         if backend.module in sys.modules and os.environ.get("LAYERZERO_BACKENDS") != "none":
-            _load_ours(backend, False)
+            _load_built_in(backend, False)
 
 
-def _load_ours(backend: Backend, probe_again: bool) -> None:
+def _load_built_in(backend: Backend, probe_again: bool) -> None:
     known = _STATES.get(backend.name)
     if known is not None and known.state == "ok" and not probe_again:
         return
     version = _version(backend.distribution)
     if version is None or not _exists(backend.module):
-        _note(backend, "absent", None, "it is not installed", f"pip install {backend.distribution}")
+        _note(backend, "absent", None, "not installed", f"pip install {backend.distribution}")
         return
     if not backend.oldest <= _numbers(version) < backend.before:
-        wanted = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
-        reason = f"version {version} is not one that the adapters are written for ({wanted})"
-        _disable(backend, version, reason, f"pip install '{backend.distribution}{wanted}'", "BACKEND_VERSION_UNSUPPORTED")
+        supported = f">={_dotted(backend.oldest)},<{_dotted(backend.before)}"
+        reason = f"version {version} is not supported by the adapters ({supported})"
+        _disable(backend, version, reason, f"pip install '{backend.distribution}{supported}'", "BACKEND_VERSION_UNSUPPORTED")
         return
     if _disable_in_conflict(backend, version, ()):
         return
@@ -140,7 +142,7 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
         if _disable_in_conflict(backend, version, found.cuda):
             return
     if backend.waits and backend.module not in sys.modules:
-        reason = f"its kernels come with import {backend.module}"
+        reason = f"its kernels are registered when the program imports {backend.module}"
         _STATES[backend.name] = State(backend.name, "waiting", version, reason, None, backend.verified, ())
         return
     folder = Path(__file__).parent
@@ -164,7 +166,7 @@ def _load_ours(backend: Backend, probe_again: bool) -> None:
 
 
 def cuda_of(version: str) -> int | None:
-    """The major version of CUDA that a distribution was built for, where its version says so: `2.8.3+cu12torch2.9` → 12."""
+    """The major CUDA version that a distribution was built for, if its version states it: `2.8.3+cu12torch2.9` → 12."""
     import re
 
     found = re.search(r"\+.*?cu(?:da)?(\d{2})", version)
@@ -172,20 +174,21 @@ def cuda_of(version: str) -> int | None:
 
 
 def _cuda_conflict(version: str, probed: tuple[int, ...] = ()) -> str:
-    """Empty, or why a build cannot live in one process with torch: a CUDA runtime comes with each, and majors do not mix.
+    """Empty, or why a build cannot be in one process with torch: each brings a CUDA runtime, and major
+    versions do not mix.
 
-    What a build says of itself counts, and what was seen in the process that imported it.
+    Checks the version that the build states, and the runtimes seen in the process that probed it.
     """
     theirs, ours = cuda_of(version), _cuda_of_torch()
     if theirs is not None and ours is not None and theirs != ours:
-        return f"it is built for CUDA {theirs}, and torch in the same process for CUDA {ours}"
+        return f"it is built for CUDA {theirs}, but torch for CUDA {ours}: they cannot be in one process"
     if len(probed) > 1:
-        return f"importing it brings CUDA {' and '.join(map(str, probed))} into one process"
+        return f"importing it loads CUDA {' and '.join(map(str, probed))} into one process"
     return ""
 
 
 def _disable_in_conflict(backend: Backend, version: str, probed: tuple[int, ...]) -> bool:
-    """Whether the backend stays off because of torch's CUDA; the operator may want it all the same."""
+    """Disables the backend if its CUDA conflicts with torch's and the settings check for it; returns whether it did."""
     conflict = _cuda_conflict(version, probed)
     if not conflict or not (_is_set("check_at_load") and _is_set("fail_on_incompatible")):
         return False
@@ -195,12 +198,12 @@ def _disable_in_conflict(backend: Backend, version: str, probed: tuple[int, ...]
 
 def _cuda_of_torch() -> int | None:
     version = _version("torch")
-    said = cuda_of(version) if version else None
-    if said is None and "torch" in sys.modules:
+    stated = cuda_of(version) if version else None
+    if stated is None and "torch" in sys.modules:
         known = getattr(sys.modules["torch"], "version", None)
         text = getattr(known, "cuda", None)
-        said = int(text.split(".")[0]) if text else None
-    return said
+        stated = int(text.split(".")[0]) if text else None
+    return stated
 
 
 def _settings() -> dict[str, str]:
@@ -213,23 +216,23 @@ def _is_set(name: str) -> bool:
 
 
 def matrix() -> list[dict[str, Any]]:
-    """Which backends can live together in this process: what each is built for and written for, and what is in the way."""
+    """The compatibility matrix: which backends can be in this process, what each is built and written for, and conflicts."""
     rows = []
     for backend in BACKENDS:
         version = _version(backend.distribution)
         known = _STATES.get(backend.name)
         probed = _probe.known(backend.module, version) if version else None
-        said = cuda_of(version) if version else None
+        stated = cuda_of(version) if version else None
         rows.append(
             {
                 "backend": backend.name,
                 "distribution": backend.distribution,
                 "written_for": f">={_dotted(backend.oldest)},<{_dotted(backend.before)}",
                 "version": version,
-                # What the build says, else what was seen in the process that imported it.
-                "cuda": [said] if said is not None else list(probed.cuda) if probed else [],
+                # What the build states, else what was seen in the process that probed it.
+                "cuda": [stated] if stated is not None else list(probed.cuda) if probed else [],
                 "conflict": _cuda_conflict(version, probed.cuda if probed else ()) or None if version else None,
-                "state": known.state if known else "absent" if version is None else "not asked for",
+                "state": known.state if known else "absent" if version is None else "not loaded",
                 "reason": known.reason if known else None,
                 "verified": list(backend.verified),
             }
@@ -237,31 +240,31 @@ def matrix() -> list[dict[str, Any]]:
     return rows
 
 
-def _keep_matrix() -> None:
-    """Writes the matrix where the operator wants it, for whoever looks after the machine."""
+def _write_matrix() -> None:
+    """Writes the compatibility matrix to `backend_compatibility.matrix_path`."""
     path = _settings().get("matrix_path", "").strip('"')
     if path:
         about = {"python": sys.version.split()[0], "executable": sys.executable, "torch": _version("torch"), "cuda": _cuda_of_torch()}
         file = Path(path).expanduser()
         if not _probe.write(file, {**about, "backends": matrix()}, replaces="backends") and file.exists():
             warnings.warn(
-                f"backend_compatibility.matrix_path: {file} is not a matrix of compatibility, or cannot be written, and is left as it is",
+                f"backend_compatibility.matrix_path: {file} was not written: it exists and is not a compatibility matrix, or is not writable",
                 RuntimeWarning,
                 stacklevel=2,
             )
 
 
 def _functions(backend: Backend, ids: list[str]) -> dict[str, Callable[..., Any]]:
-    """The kernels by id. Where the library is not imported yet, it is by the first call."""
+    """The kernels by id. If the library is not imported yet, the first call imports it."""
     module = f"layerzero.backends.{backend.name}"
     if backend.module in sys.modules and (backend.after is None or backend.after in sys.modules):
         kernels: dict[str, Callable[..., Any]] = import_module(module).KERNELS
         return kernels
-    return {id: Later(module, id) for id in ids}
+    return {id: LazyKernel(module, id) for id in ids}
 
 
 def _compiler(module: str) -> Callable[[str, str, Mapping[str, str]], list[str]]:
-    """What compiles, once it is wanted. A process that ends does not wait for it."""
+    """The compile function, which imports its module on first use. At exit the process does not wait for it."""
     global _restarts_after_fork
     atexit.unregister(_stop_compiling)
     atexit.register(_stop_compiling)
@@ -270,8 +273,8 @@ def _compiler(module: str) -> Callable[[str, str, Mapping[str, str]], list[str]]
         _restarts_after_fork = True
 
     def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
-        made: list[str] = import_module(module).compile(kernel, operation, call)
-        return made
+        artifacts: list[str] = import_module(module).compile(kernel, operation, call)
+        return artifacts
 
     return compile
 
@@ -284,8 +287,8 @@ def _stop_compiling() -> None:
     _native.stop_compiling()
 
 
-class Later:
-    """A kernel whose library is imported by its first call. Calls of the engine find the function once and go to it directly."""
+class LazyKernel:
+    """A kernel whose library is imported by its first call. The engine resolves the function once and calls it directly."""
 
     __slots__ = ("id", "module")
 
@@ -302,7 +305,7 @@ class Later:
 
 
 def _first_lines(error: Exception) -> str:
-    """What went wrong, short enough for a line of a table."""
+    """An error message, short enough for a table row."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return f"{type(error).__name__}: {' '.join(lines[:2])[:300]}"
 
@@ -316,16 +319,16 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
             continue
         distribution = entry.dist.name if entry.dist is not None else entry.module
         version = entry.dist.version if entry.dist is not None else "0"
-        ours = Backend(entry.name, entry.module, distribution, (), (), (), ())
+        described = Backend(entry.name, entry.module, distribution, (), (), (), ())
         if _is_reserved(entry.name):
-            # Under a name of its own: what is said of it must not be said of ours.
+            # Noted under another name, because the state of the built-in backend must not change.
             shown = f"{entry.name} ({distribution})"
-            reason = f"the entry point {entry.name!r} has the name of a backend of LayerZero, which a package cannot take"
-            _note(ours._replace(name=shown), "problem", version, reason, f"rename it, or pip uninstall {distribution}")
+            reason = f"the entry point {entry.name!r} has the reserved name of a LayerZero backend"
+            _note(described._replace(name=shown), "problem", version, reason, f"rename it, or pip uninstall {distribution}")
             continue
         reason = "" if entry.module in sys.modules else _probe.probe(entry.module, version, again=probe_again).problem
         if reason:
-            _disable(ours, version, reason, _repair(distribution))
+            _disable(described, version, reason, _repair(distribution))
             continue
         try:
             loaded: Any = entry.load()
@@ -335,7 +338,7 @@ def _load_entry_points(names: tuple[str, ...], probe_again: bool) -> None:
                 registered += _native.register_descriptor(f"{entry.name} ({distribution})", text, dict(kernels), entry_point=entry.name)
         except Exception as error:
             _native.unregister_backend(entry.name)
-            _disable(ours, version, _first_lines(error), _repair(distribution))
+            _disable(described, version, _first_lines(error), _repair(distribution))
             continue
         verified = tuple(getattr(loaded, "VERIFIED", ()))
         ids = tuple(sorted({id for id, _ in registered}))
@@ -348,7 +351,7 @@ def _is_reserved(name: str) -> bool:
 
 def _disable(backend: Backend, version: str | None, reason: str, fix: str, code: str = "BACKEND_IMPORT_FAILED") -> None:
     _note(backend, "problem", version, reason, fix)
-    _native.disable_backend(backend.name, f"{reason}; to mend it: {fix}", code)
+    _native.disable_backend(backend.name, f"{reason}; to fix it: {fix}", code)
 
 
 def _note(backend: Backend, state: str, version: str | None, reason: str, fix: str) -> None:

@@ -1,4 +1,4 @@
-"""Libraries for processors that come inside of torch, or act through it, and what LayerZero makes of them."""
+"""CPU libraries that are part of torch or act through it, and how LayerZero uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def libraries() -> list[dict[str, Any]]:
-    """What the program's torch has; nothing before it imports torch."""
+    """The libraries of the program's torch; empty if torch is not imported."""
     torch = sys.modules.get("torch")
     if torch is None or not hasattr(torch, "backends"):
         return []
@@ -18,11 +18,11 @@ def libraries() -> list[dict[str, Any]]:
 
 def _onednn(torch: Any) -> dict[str, Any]:
     found = re.search(r"MKL-DNN v([0-9.]+)", torch.__config__.show())
-    there = torch.backends.mkldnn.is_available()
+    available = torch.backends.mkldnn.is_available()
     return {
         "name": "oneDNN",
         "version": found[1] if found else None,
-        "state": "absent" if not there else "ok" if torch.backends.mkldnn.enabled else "switched off",
+        "state": "absent" if not available else "ok" if torch.backends.mkldnn.enabled else "disabled",
         "what": "torch.onednn.mlp.linear, with its activation; torch's own linear layers use it too",
     }
 
@@ -32,11 +32,11 @@ def _zendnn() -> dict[str, Any]:
         version = metadata.version("zentorch")
     except metadata.PackageNotFoundError:
         version = None
-    # Its functions take every weight for a constant and may remember what they made of it by its address, so that a kernel
-    # that calls them would be wrong for a weight that is changed, or for another one in the same place.
+    # Its functions treat every weight as a constant and may cache a converted copy by address, so a kernel
+    # that calls them would be wrong after a weight changes, or for another weight at the same address.
     return {
         "name": "ZenDNN",
         "version": version,
         "state": "absent" if version is None else "no kernels",
-        "what": "acts inside torch.compile(backend='zentorch'); called by itself it takes every weight for a constant",
+        "what": "acts inside torch.compile(backend='zentorch'); called directly it treats every weight as a constant",
     }

@@ -1,6 +1,7 @@
-"""Whether a library can be imported, found out in a process of its own: one that raises, hangs or crashes takes nothing down.
+"""Probes whether a library can be imported, in a separate process: a library that raises, hangs or crashes
+does no harm.
 
-Answers are kept by version, so that each is found out once. They are also what the matrix of compatibility is made of.
+Results are cached by version, so that each library is probed once. The compatibility matrix uses them too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ SECONDS = 20.0
 
 
 def answers_path() -> Path:
-    """Where answers are kept."""
+    """The file of cached results."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     return Path(cache) / "layerzero" / "probes.json"
 
@@ -30,51 +31,51 @@ def _key(module: str, version: str) -> str:
 
 def _answers() -> dict[str, dict[str, Any]]:
     try:
-        kept = json.loads(_native.read_text_file(answers_path()))
-        return {str(key): value for key, value in kept.items() if isinstance(value, dict)}
+        cached = json.loads(_native.read_text_file(answers_path()))
+        return {str(key): value for key, value in cached.items() if isinstance(value, dict)}
     except (OSError, ValueError, AttributeError):
         return {}
 
 
-class Found(NamedTuple):
-    """What importing a library showed."""
+class ProbeResult(NamedTuple):
+    """The result of importing a library."""
 
-    # Empty if it can be imported, else why not.
+    # Empty if it can be imported, else the reason.
     problem: str
-    # Major versions of the CUDA runtimes that were in the process then.
+    # Major versions of the CUDA runtimes that were loaded in the process.
     cuda: tuple[int, ...] = ()
 
 
-def known(module: str, version: str) -> Found | None:
-    """What was found out before; `None` if nobody asked yet."""
-    kept = _answers().get(_key(module, version))
-    return None if kept is None else Found(str(kept.get("problem", "")), tuple(kept.get("cuda", ())))
+def known(module: str, version: str) -> ProbeResult | None:
+    """The cached result; `None` if the library was not probed yet."""
+    cached = _answers().get(_key(module, version))
+    return None if cached is None else ProbeResult(str(cached.get("problem", "")), tuple(cached.get("cuda", ())))
 
 
-def probe(module: str, version: str, *, again: bool = False, check: str = "", after: str | None = None) -> Found:
-    """Whether the module can be imported, after another one if so said and that is there, and `check`, code that may raise, goes well."""
-    kept = None if again else known(module, version)
-    if kept is not None:
-        return kept
+def probe(module: str, version: str, *, again: bool = False, check: str = "", after: str | None = None) -> ProbeResult:
+    """Probes whether the module can be imported (after `after`, if that is given and installed) and whether the code `check` runs without raising."""
+    cached = None if again else known(module, version)
+    if cached is not None:
+        return cached
     found = _try(module, check, after)
     write(answers_path(), {**_answers(), _key(module, version): found._asdict()})
     return found
 
 
 def write(path: Path, what: Any, *, replaces: str | None = None) -> bool:
-    """Writes JSON so that nobody reads half of it; says whether it did. Nowhere to write is no failure: it is found out again
-    next time. With `replaces` a file that is there is replaced only if it is JSON with that key: a setting may name any file
-    by mistake.
+    """Writes JSON atomically; returns whether it did. A failure to write is no error: the library is probed
+    again next time. With `replaces`, an existing file is replaced only if it is JSON with that key, because a
+    setting may name any file by mistake.
     """
     try:
         if replaces is not None and path.exists():
-            there = json.loads(_native.read_text_file(path))
-            if not isinstance(there, dict) or replaces not in there:
+            existing = json.loads(_native.read_text_file(path))
+            if not isinstance(existing, dict) or replaces not in existing:
                 return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside = path.with_suffix(f".{os.getpid()}")
-        beside.write_text(json.dumps(what, indent=1), encoding="utf-8")
-        beside.replace(path)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        temporary.write_text(json.dumps(what, indent=1), encoding="utf-8")
+        temporary.replace(path)
     except (OSError, ValueError):
         return False
     return True
@@ -96,7 +97,7 @@ sys.stdout.write("\\n" + json.dumps(cuda))
 """
 
 
-def _try(module: str, check: str, after: str | None) -> Found:
+def _try(module: str, check: str, after: str | None) -> ProbeResult:
     try:
         done = subprocess.run(
             [sys.executable, "-c", _CODE.format(module=module, check=check, after=after)],
@@ -106,13 +107,13 @@ def _try(module: str, check: str, after: str | None) -> Found:
             env={**os.environ, "LAYERZERO_BACKENDS": "none"},
         )
     except subprocess.TimeoutExpired:
-        return Found(f"importing {module} takes longer than {SECONDS:g} s")
+        return ProbeResult(f"importing {module} takes longer than {SECONDS:g} s")
     except OSError as error:
-        return Found(f"no process could be started to import {module}: {error}")
+        return ProbeResult(f"cannot start a process to import {module}: {error}")
     if done.returncode == 0:
-        told = done.stdout.decode("utf-8", "replace").rsplit("\n", 1)[-1]
-        return Found("", tuple(json.loads(told)) if told.startswith("[") else ())
+        last = done.stdout.decode("utf-8", "replace").rsplit("\n", 1)[-1]
+        return ProbeResult("", tuple(json.loads(last)) if last.startswith("[") else ())
     if done.returncode < 0:
-        return Found(f"importing {module} ends the process by {signal.Signals(-done.returncode).name}")
+        return ProbeResult(f"importing {module} terminates the process with {signal.Signals(-done.returncode).name}")
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return Found(f"importing {module} fails: {lines[-1] if lines else f'exit status {done.returncode}'}")
+    return ProbeResult(f"importing {module} fails: {lines[-1] if lines else f'exit status {done.returncode}'}")

@@ -1,4 +1,4 @@
-"""What adapters of tokenisers share: flat arrays, byte offsets, and the proof that a library is equal to a definition."""
+"""Shared by tokenizer adapters: flat arrays, byte offsets, and the check of a library against the definition."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from layerzero import _native
 
-# Texts on which libraries differ when they differ at all.
+# Texts on which libraries with different behavior give different tokens.
 PROBES = (
     "",
     "The quick brown fox isn't jumping over 12345 lazy dogs. WE'LL see…",
@@ -18,11 +18,11 @@ PROBES = (
 )
 
 Encode = Callable[[str], list[int]]
-_PROVEN: dict[tuple[str, str], bool] = {}
+_VERIFIED: dict[tuple[str, str], bool] = {}
 
 
 def flat(rows: Iterable[tuple[list[int], list[tuple[int, int]] | None]], offsets: bool) -> Any:
-    """Rows as the operation returns them: ids, where each row begins, and byte ranges if asked for."""
+    """Rows as the operation returns them: ids, row offsets, and byte ranges if requested."""
     import numpy as np
 
     ids, bounds, ranges = array.array("i"), array.array("q", [0]), array.array("q")
@@ -36,7 +36,7 @@ def flat(rows: Iterable[tuple[list[int], list[tuple[int, int]] | None]], offsets
 
 
 def in_bytes(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Ranges of characters as ranges of bytes."""
+    """Converts character ranges to byte ranges."""
     if text.isascii():
         return list(spans)
     starts = [0]
@@ -45,11 +45,11 @@ def in_bytes(text: str, spans: Iterable[tuple[int, int]]) -> list[tuple[int, int
     return [(starts[first], starts[last]) for first, last in spans]
 
 
-def prove(library: str, tokenizer: Any, encode: Encode) -> None:
-    """Declines unless the library gives the definition's tokens on the probes; tried once a tokenizer."""
+def verify(library: str, tokenizer: Any, encode: Encode) -> None:
+    """Declines unless the library gives the definition's tokens on the probes; checked once per tokenizer."""
     key = (library, tokenizer.digest)
-    if key not in _PROVEN:
-        wanted = [_native.defined_tokens(tokenizer, text) for text in PROBES]
-        _PROVEN[key] = [list(encode(text)) for text in PROBES] == wanted
-    if not _PROVEN[key]:
-        raise NotImplementedError(f"{library} gives other tokens than the definition")
+    if key not in _VERIFIED:
+        expected = [_native.defined_tokens(tokenizer, text) for text in PROBES]
+        _VERIFIED[key] = [list(encode(text)) for text in PROBES] == expected
+    if not _VERIFIED[key]:
+        raise NotImplementedError(f"{library} gives other tokens than the tokenizer's definition")

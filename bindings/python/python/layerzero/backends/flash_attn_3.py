@@ -16,7 +16,7 @@ def _prefill(
     result = flash_attn_func(
         q, k, v, softmax_scale=sm_scale, causal=causal, window_size=(window_left, window_right), softcap=soft_cap
     )
-    # Early releases always return the lse beside the output, later ones never do.
+    # Early releases always return the lse with the output, later ones never do.
     return result[0] if isinstance(result, tuple) else result
 
 

@@ -1,8 +1,9 @@
-"""Kernels of the Hugging Face Hub through `kernels`: what a project locked, from what lies on this machine.
+"""Kernels of the Hugging Face Hub through the package `kernels`: only locked kernels that are in the local
+cache.
 
-Nothing is downloaded: a kernel that is not locked, or is not in the cache, declines with what to do about it. Locks are those of
-`kernels.lock` in the folder that the program runs in, or else in the metadata of an installed package, where `kernels lock` and
-installing the project leave them.
+Nothing is downloaded: a kernel that is not locked or not in the cache declines with a hint. Locks are read
+from `kernels.lock` in the working directory, else from the metadata of installed packages, where `kernels
+lock` and installing the project put them.
 """
 
 from __future__ import annotations
@@ -17,17 +18,17 @@ _REPOSITORY = "kernels-community/flash-attn2"
 
 
 def _locks() -> Iterator[Path]:
-    here = Path("kernels.lock")
-    if here.is_file():
-        yield here.resolve()
+    local = Path("kernels.lock")
+    if local.is_file():
+        yield local.resolve()
     for distribution in metadata.distributions():
         if distribution.read_text("kernels.lock") is not None:
             yield from (Path(str(file.locate())) for file in distribution.files or () if file.name == "kernels.lock")
 
 
 @cache
-def _found(repository: str) -> tuple[Any, str]:
-    """The module, or why there is none; looked for once."""
+def _load(repository: str) -> tuple[Any, str]:
+    """The module, or `None` and the reason; loaded once."""
     from kernels import load_kernel
 
     why = "there is no kernels.lock"
@@ -40,9 +41,9 @@ def _found(repository: str) -> tuple[Any, str]:
 
 
 def _module(repository: str) -> Any:
-    module, why = _found(repository)
+    module, why = _load(repository)
     if module is None:
-        message = f"{repository} is not locked or not here ({why}); `kernels lock` and `kernels download` bring it"
+        message = f"{repository} is not locked or not in the local cache ({why}); run `kernels lock` and `kernels download`"
         raise NotImplementedError(message)
     return module
 

@@ -1,4 +1,4 @@
-"""Liger's kernels, forward only. Norms are computed as Gemma's, in single precision throughout, which is what the operations say."""
+"""Liger's kernels, forward only. Norms use the Gemma variant, in float32 throughout, as the operations define."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
-    """Runs a kernel once beside the caller's streams, with as many columns as the call has."""
+    """Compiles a kernel by running it once on a separate stream, with as many columns as the call."""
     dtype = _DTYPES[call["T"]]
     columns = int(call["hidden"]) if "hidden" in call else 4096
     with torch.cuda.stream(torch.cuda.Stream()):

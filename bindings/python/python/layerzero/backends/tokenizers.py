@@ -1,4 +1,4 @@
-"""The `tokenizers` package as a kernel: the same definitions, read by its own build."""
+"""The `tokenizers` package as a kernel: the same definitions, read by the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _built(tokenizer: Any) -> Any:
         text = _native.tokenizer_json(tokenizer).decode("utf-8")
         splits = '"split_special_tokens":true' in text
         if splits:
-            # The package does not read the mark; it has a setting for it.
+            # The package does not read this field; it has an attribute for it.
             definition = json.loads(text)
             splits = bool(definition.pop("split_special_tokens", False))
             text = json.dumps(definition)
@@ -37,7 +37,7 @@ def _built(tokenizer: Any) -> Any:
 def _encode(texts: Any, tokenizer: Any, *, add_special_tokens: bool, return_offsets: bool) -> Any:
     built = _built(tokenizer)
     batch = [texts] if isinstance(texts, str) else list(texts)
-    _texts.prove("tokenizers", tokenizer, lambda text: built.encode(text).ids)
+    _texts.verify("tokenizers", tokenizer, lambda text: built.encode(text).ids)
     encodings = built.encode_batch(batch, add_special_tokens=add_special_tokens)
     rows = (
         (encoding.ids, _texts.in_bytes(text, encoding.offsets) if return_offsets else None)

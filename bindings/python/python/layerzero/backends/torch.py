@@ -1,8 +1,8 @@
-"""torch's own functions as kernels: each inner backend of its attention by itself, norms, linear layers, activations.
+"""torch's functions as kernels: each of its SDPA backends separately, norms, linear layers, activations.
 
-Adapters convert layouts, masks and causality; what they cannot convert is declined by the descriptors beside this file. A
-caller's own `torch.nn.attention.sdpa_kernel` is respected: a kernel that it switches off declines; and so is
-`torch.backends.mkldnn.flags`, which is oneDNN's.
+Adapters convert layouts, masks and causality; the descriptors next to this file decline what they cannot
+convert. The caller's `torch.nn.attention.sdpa_kernel` and `torch.backends.mkldnn.flags` (oneDNN) are
+respected: a kernel that they disable declines.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _ENABLED: dict[SDPBackend, Callable[[], bool]] = {
 
 
 def _refuse_unpublished(name: str) -> None:
-    """Declines a call that needs an operator which torch does not document, where such are switched off."""
+    """Declines a call that needs an undocumented operator of torch if private interfaces are disabled."""
     if not _native.private_interfaces():
-        raise NotImplementedError(f"LAYERZERO_PRIVATE_INTERFACES=0 leaves {name} out")
+        raise NotImplementedError(f"{name} is a private interface, and LAYERZERO_PRIVATE_INTERFACES=0 disables those")
 
 
 def _cudnn(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
@@ -41,9 +41,9 @@ def _attend(
 ) -> Any:
     """Attention over ``[batch, heads, length, features]``."""
     if not _ENABLED[inner]():
-        raise NotImplementedError(f"the caller's sdpa_kernel has {inner.name} switched off")
+        raise NotImplementedError(f"{inner.name} is disabled by the caller's torch.nn.attention.sdpa_kernel")
     if mask is None and inner is SDPBackend.CUDNN_ATTENTION and q.is_cuda and _native.private_interfaces():
-        # Choosing one by a context takes longer than most calls of it.
+        # Selecting a backend with a context manager takes longer than most calls of it.
         return _cudnn(q, k, v, is_causal, sm_scale)
     with sdpa_kernel(inner):
         return F.scaled_dot_product_attention(
@@ -54,8 +54,8 @@ def _attend(
 def _mask(
     q: Any, keys: int, mask: Any, slopes: Any, causal: bool, offset: int, left: int, right: int
 ) -> Any:
-    """Everything that hides keys or adds to scores as one mask, or nothing."""
-    # How far each key stands before (negative) or after the place of each query.
+    """Everything that hides keys or adds to scores as one mask, or `None`."""
+    # Position of each key relative to each query; negative before it.
     distance = torch.arange(keys, device=q.device) - (torch.arange(q.shape[2], device=q.device)[:, None] + offset)
     visible = None
     for hidden in (
@@ -65,18 +65,18 @@ def _mask(
     ):
         if hidden is not None:
             visible = ~hidden if visible is None else visible & ~hidden
-    added = None
+    bias = None
     if slopes is not None:
-        added = slopes[..., :, None, None] * distance
+        bias = slopes[..., :, None, None] * distance
     if mask is not None and mask.dtype == torch.bool:
         visible = mask if visible is None else visible & mask
     elif mask is not None:
-        added = mask if added is None else added + mask
-    if added is None:
+        bias = mask if bias is None else bias + mask
+    if bias is None:
         return visible
     if visible is not None:
-        added = torch.where(visible, added, float("-inf"))
-    return added.to(q.dtype)
+        bias = torch.where(visible, bias, float("-inf"))
+    return bias.to(q.dtype)
 
 
 def _prefill(
@@ -86,15 +86,15 @@ def _prefill(
 ) -> Any:  # fmt: skip
     if layout == "BSHD":
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
-    # torch aligns causality at the first key; anything else becomes a mask.
+    # torch aligns causal masks at the first key; other alignments become an explicit mask.
     plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0
     is_causal = causal and plain and causal_offset == 0
-    whole = None
+    combined = None
     if not is_causal and not (plain and not causal):
-        whole = _mask(q, k.shape[2], mask, alibi_slopes, causal, causal_offset, window_left, window_right)
-        # The fused ones take masks of rank 2 and 4 alone.
-        whole = whole[(None,) * (4 - whole.dim())]
-    output = _attend(inner, q, k, v, whole, is_causal=is_causal, sm_scale=sm_scale)
+        combined = _mask(q, k.shape[2], mask, alibi_slopes, causal, causal_offset, window_left, window_right)
+        # The fused backends take masks of rank 2 and 4 only.
+        combined = combined[(None,) * (4 - combined.dim())]
+    output = _attend(inner, q, k, v, combined, is_causal=is_causal, sm_scale=sm_scale)
     return output.transpose(1, 2) if layout == "BSHD" else output
 
 
@@ -114,7 +114,7 @@ def _cross(
     inner: SDPBackend, q: Any, k: Any, v: Any, kv_lens: Any, mask: Any, *,
     sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
-    """An encoder's keys: from one query a row, or from a sequence of them."""
+    """Cross attention: from one query per row, or from a sequence of queries."""
     single = q.dim() == 3
     if single:
         q, mask = q.unsqueeze(2), None if mask is None else mask.unsqueeze(-2)
@@ -137,7 +137,7 @@ def _cross(
     return output.transpose(1, 2) if layout == "BSHD" else output
 
 
-#: cuDNN's, where torch's C interface has it not.
+#: cuDNN attention, where torch's C ABI lacks it.
 _cudnn_prefill, _cudnn_decode = partial(_prefill, SDPBackend.CUDNN_ATTENTION), partial(_decode, SDPBackend.CUDNN_ATTENTION)
 #: Flash attention on the host, likewise.
 _host_prefill, _host_decode = partial(_prefill, SDPBackend.FLASH_ATTENTION), partial(_decode, SDPBackend.FLASH_ATTENTION)
@@ -148,7 +148,7 @@ def _flash_prefill_on_host(
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
-    """Without a mask it is called past torch's choice, which needs a context to be told what to choose."""
+    """Without a mask the C function is called directly: selecting the SDPA backend would need a context manager."""
     plain = mask is None and alibi_slopes is None and window_left < 0 and window_right < 0 and not (causal and causal_offset)
     return (_native.torch_host_prefill if plain and q.shape == k.shape else _host_prefill)(
         q, k, v, mask, alibi_slopes, causal=causal, causal_offset=causal_offset, window_left=window_left, window_right=window_right,
@@ -168,9 +168,9 @@ def _flash_decode_on_host(
 
 
 def _flash(q: Any, k: Any, v: Any, is_causal: bool, sm_scale: float) -> Any:
-    """Output and lse. By itself it aligns causality at the last key, as operations do; descriptors let nothing else through."""
+    """Output and lse. Flash attention aligns causal masks at the last key, as the operations do; descriptors admit nothing else."""
     if not _flash_is_enabled():
-        raise NotImplementedError("the caller's sdpa_kernel has FLASH_ATTENTION switched off")
+        raise NotImplementedError("FLASH_ATTENTION is disabled by the caller's torch.nn.attention.sdpa_kernel")
     _refuse_unpublished("torch._scaled_dot_product_flash_attention")
     return torch._scaled_dot_product_flash_attention(q, k, v, 0.0, is_causal, scale=sm_scale)[:2]
 
@@ -206,7 +206,7 @@ def _own_prefill(
     causal: bool, causal_offset: int, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
     layout: str,
 ) -> Any:  # fmt: skip
-    """Whatever torch chooses by itself, which takes less of the host than being told. Called where torch's C interface makes no views."""
+    """The backend that torch selects, which costs less on the host than selecting one. Called where torch's C ABI cannot create views."""
     if layout == "BHSD":
         return _sdpa(q, k, v, None, 0.0, causal, scale=sm_scale)
     return _sdpa(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), None, 0.0, causal, scale=sm_scale).transpose(1, 2)
@@ -249,7 +249,7 @@ def _norm_rms(x: Any, weight: Any, *, eps: float, weight_offset: float) -> Any:
         return _rms_norm(x, x.shape[-1:], None, eps)
     if weight_offset:
         weight = weight.float() + weight_offset
-    # The weight is as long as a row.
+    # The weight has the length of a row.
     if weight.dtype is x.dtype:
         return _rms_norm(x, weight.shape, weight, eps)
     return _rms_norm(x.float(), weight.shape, weight.float(), eps).to(x.dtype)
@@ -285,24 +285,24 @@ def _linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
     return _ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
-#: What oneDNN calls an activation, and which formula of it.
+#: oneDNN's names of activations, and the formula.
 _POINTWISE = {"none": ("none", ""), "relu": ("relu", ""), "silu": ("swish", ""), "gelu": ("gelu", "none"), "gelu_tanh": ("gelu", "tanh")}
 
 
 def _onednn_linear(x: Any, weight: Any, bias: Any, *, activation: str) -> Any:
-    """One primitive of oneDNN, its activation included."""
+    """One oneDNN primitive, including the activation."""
     _refuse_unpublished("torch.ops.mkldnn._linear_pointwise")
     if not torch.backends.mkldnn.is_available():
         raise NotImplementedError("torch was built without oneDNN")
     if not torch.backends.mkldnn.enabled:
-        raise NotImplementedError("the caller's torch.backends.mkldnn has oneDNN switched off")
+        raise NotImplementedError("oneDNN is disabled by the caller's torch.backends.mkldnn")
     if x.dtype in _ONEDNN_NEEDS and not _ONEDNN_NEEDS[x.dtype]():
-        raise NotImplementedError(f"oneDNN has no {x.dtype} on this processor")
+        raise NotImplementedError(f"oneDNN does not support {x.dtype} on this processor")
     kind, formula = _POINTWISE[activation]
     return torch.ops.mkldnn._linear_pointwise.default(x, weight, bias, kind, [], formula)
 
 
-#: Dtypes that oneDNN computes on some processors alone.
+#: Dtypes that oneDNN supports on some processors only.
 _ONEDNN_NEEDS: dict[Any, Callable[[], bool]] = {
     torch.bfloat16: lambda: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
     torch.float16: lambda: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
@@ -313,8 +313,9 @@ def _weight_only(
     x: Any, weight: Any, scale: Any, zero_point: Any, bias: Any, *,
     format: str, granularity: str, block_size: int, weight_layout: str, stored: int, activation: str,
 ) -> Any:  # fmt: skip
-    """int8 in rows, of whole vectors: torch's reads past the end of others. Its int4 wants a form of its own, and whoever kept one beside the
-    caller's weight could not tell when the weight changes: writing through `weight.data` counts as no new version."""
+    """int8 weights in rows of whole vectors: torch's kernel reads past the end of others. Its int4 kernel
+    needs a packed copy of the weight, and a cached copy would go stale unnoticed: writing through
+    `weight.data` does not increment the version counter."""
     _refuse_unpublished("torch._weight_int8pack_mm")
     rows = torch._weight_int8pack_mm(x.reshape(-1, x.shape[-1]), weight, scale.to(x.dtype))
     output = _ACTIVATIONS[activation](rows if bias is None else rows + bias)
@@ -360,12 +361,12 @@ def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layo
     # One angle for all heads of a token.
     cos, sin = (table.unsqueeze(1 if heads_first else 2).float() for table in (cos, sin))
     rotary = 2 * cos.shape[-1]
-    turned, rest = x[..., :rotary].float(), x[..., rotary:]
+    rotated, rest = x[..., :rotary].float(), x[..., rotary:]
     if interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
         result = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
     else:
-        first, second = turned.chunk(2, -1)
+        first, second = rotated.chunk(2, -1)
         result = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return torch.cat((result.to(x.dtype), rest), -1)
 
@@ -379,8 +380,9 @@ def _merge(v: Any, s: Any) -> Any:
 
 
 def _takes_arrays(function: Callable[..., Any], written: tuple[int, ...] = ()) -> Callable[..., Any]:
-    """The same function for callers with numpy arrays or buffers: views of them go in and come out. An array that torch cannot
-    view, because a stride of it is negative, goes in as a copy, which is copied back where the argument is one of `written`."""
+    """The same function for callers with numpy arrays or buffers: their memory is viewed as tensors. An array
+    with a negative stride cannot be viewed by torch and is copied; it is copied back if the argument is one
+    of `written`."""
 
     def call(*arguments: Any, **keywords: Any) -> Any:
         if isinstance(arguments[0], torch.Tensor):
@@ -391,14 +393,14 @@ def _takes_arrays(function: Callable[..., Any], written: tuple[int, ...] = ()) -
         for at in written:
             if not _is_viewable(arrays[at]):
                 arrays[at][...] = _array(views[at])
-        back = _array if hasattr(arguments[0], "dtype") else _buffer
-        return tuple(map(back, result)) if isinstance(result, tuple) else back(result)
+        convert = _array if hasattr(arguments[0], "dtype") else _buffer
+        return tuple(map(convert, result)) if isinstance(result, tuple) else convert(result)
 
     return call
 
 
 def _as_array(value: Any) -> Any:
-    """A buffer of Python's own as an array; arrays and what is missing as they are."""
+    """Converts a Python buffer to an array; arrays and `None` are returned unchanged."""
     if value is None or hasattr(value, "dtype"):
         return value
     import numpy
@@ -410,7 +412,7 @@ def _is_viewable(array: Any) -> bool:
     return all(step >= 0 for step in array.strides)
 
 
-# Dtypes that torch has and numpy itself has not: each side looks at the other's as bits.
+# Dtypes that torch has and numpy lacks: exchanged as their bits.
 _BITS = {
     "bfloat16": (torch.bfloat16, torch.uint16),
     "float8_e4m3fn": (torch.float8_e4m3fn, torch.uint8),
@@ -420,7 +422,7 @@ _NAMES = {dtype: (name, bits) for name, (dtype, bits) in _BITS.items()}
 
 
 def _view(value: Any) -> Any:
-    """An array as a tensor: the same memory, or a copy of it where torch takes no such strides."""
+    """An array as a tensor: the same memory, or a copy if torch does not support its strides."""
     if value is None:
         return None
     if not hasattr(value, "strides"):
@@ -437,13 +439,13 @@ def _borrowed(array: Any) -> Any:
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
-        raise NotImplementedError(f"torch cannot view it as a tensor: {error}") from None
+        raise NotImplementedError(f"torch cannot view the array as a tensor: {error}") from None
 
 
 def _array(tensor: torch.Tensor) -> Any:
     if known := _NAMES.get(tensor.dtype):
         name, bits = known
-        # The caller's own arrays have such a dtype, so numpy knows its name.
+        # The caller's own arrays have this dtype, so numpy has it registered by name.
         return tensor.view(bits).numpy().view(name)
     return tensor.numpy()
 
@@ -476,7 +478,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "attention.state.merge": _merge,
 }
 
-#: Kernels by id; those of the host and those of a GPU are the same functions, but for attention by one of torch's inner backends.
+#: Kernels by id; host and GPU use the same functions, except for attention with one of torch's SDPA backends.
 KERNELS: dict[str, Callable[..., Any]] = {f"torch.{name}": _takes_arrays(function) for name, function in _PLAIN.items()}
 KERNELS["torch.norm.rms.add"] = _takes_arrays(_norm_rms_add, written=(1,))
 for _name in ("flash", "math"):
@@ -484,9 +486,9 @@ for _name in ("flash", "math"):
         KERNELS[f"torch.sdpa.{_name}.cross.{_length}"] = _takes_arrays(partial(_cross, _INNER[_name]))
 KERNELS["torch.onednn.mlp.linear"] = _takes_arrays(_onednn_linear)
 KERNELS["torch.mlp.linear.weight_only"] = _takes_arrays(_weight_only)
-# No array of numpy's is on a GPU.
+# numpy arrays are never on a GPU.
 KERNELS.update({f"torch.cuda.{name}": function for name, function in _PLAIN.items()})
-# These, and those of attention below, call what has the same name here where torch's C interface does not answer.
+# These, and the attention kernels below, call the function of the same name here if torch's C ABI fails.
 KERNELS["torch.cuda.norm.rms"] = _native.torch_rms_norm
 for _family in ("standard", "gqa"):
     KERNELS[f"torch.cuda.sdpa.own.{_family}.prefill"] = _native.torch_own_grouped_prefill if _family == "gqa" else _native.torch_own_prefill

@@ -1,4 +1,4 @@
-"""xFormers' memory-efficient attention: its own choice among what it was built with."""
+"""xFormers' memory-efficient attention: it selects among the kernels that it was built with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Diffusers: attention of a UNet or a DiT by our operations.
+"""Diffusers: attention of a UNet or a DiT by LayerZero's operations.
 
-Diffusers has two ways to compute attention, and a model uses one of them. Older models have processors that call torch's
-``scaled_dot_product_attention``: `attach(pipeline.unet)` puts ours in their place, `detach` gives back what was there. Newer
-ones ask a table of backends by name: `register()` once, then ``pipeline.transformer.set_attention_backend("layerzero")``.
+Diffusers has two ways to compute attention, and a model uses one of them. Older models have attention
+processors that call torch's ``scaled_dot_product_attention``: `attach(pipeline.unet)` replaces them, `detach`
+restores them. Newer models look up a backend by name: call `register()` once, then
+``pipeline.transformer.set_attention_backend("layerzero")``.
 
 There is no backward: use it under ``torch.no_grad()``.
 """
@@ -30,7 +31,7 @@ def attend(
     scale: float | None = None,
     layout: Any = "BHSD",
 ) -> torch.Tensor:
-    """Attention as Diffusers means it: the first query stands at the first key."""
+    """Attention with the alignment of Diffusers: the first query is at the position of the first key."""
     output: torch.Tensor = lz.attention(
         query,
         key,
@@ -45,11 +46,11 @@ def attend(
 
 
 def _refuse(keywords: dict[str, Any]) -> None:
-    """Raises for a keyword that somebody gave a value, because it may change the result."""
+    """Raises for keywords with a value, because they may change the result."""
     for name, value in keywords.items():
         if value is not None and value is not False:
             raise NotImplementedError(
-                f"layerzero does not know the keyword `{name}` of an attention, which may change its result; "
+                f"layerzero does not support the attention keyword `{name}`, which may change the result; "
                 "leave it out, or use another attention backend or processor"
             )
 
@@ -65,24 +66,24 @@ def _backend(
     enable_gqa: bool = False,
     **keywords: Any,
 ) -> torch.Tensor:
-    """What the table of backends calls: lengths before heads, keys of grouped queries not repeated."""
+    """The function in the table of backends: sequence before heads, keys of grouped queries not repeated."""
     if dropout_p:
         raise NotImplementedError("layerzero attention has no dropout; call model.eval()")
     _refuse(keywords)
     if attn_mask is not None and is_causal:
-        raise ValueError("attn_mask and is_causal cannot both be given; put causality into the mask")
+        raise ValueError("attn_mask and is_causal cannot both be given; include causality in the mask")
     mask = attn_mask
     if mask is not None and mask.ndim == 2 and mask.shape == (query.shape[0], key.shape[1]):
-        # Which keys each batch row has.
+        # A padding mask: the valid keys of each batch row.
         mask = mask[:, None, None]
     return attend(query, key, value, mask, causal=is_causal, scale=scale, layout="BSHD")
 
 
 def register() -> None:
-    """Makes ``model.set_attention_backend("layerzero")`` known."""
+    """Registers the backend for ``model.set_attention_backend("layerzero")``."""
     names = attention_dispatch.AttentionBackendName
     if NAME not in {one.value for one in names}:
-        # The table takes members of an enumeration alone, and has no function that would add one.
+        # The table accepts only members of an enumeration, which has no function to add one.
         member = str.__new__(names, NAME)
         member._name_, member._value_ = NAME.upper(), NAME
         names._member_map_[member._name_] = member
@@ -90,7 +91,7 @@ def register() -> None:
         names._member_names_.append(member._name_)
     registry = attention_dispatch._AttentionBackendRegistry
     registry.register(names(NAME))(_backend)
-    # Diffusers drops the arguments that a backend does not name. All that any backend knows are to reach ours, which refuses them.
+    # Diffusers drops the arguments that a backend does not name. The arguments of all backends are listed, so that ours can refuse them.
     registry._supported_arg_names[names(NAME)] = set().union(*registry._supported_arg_names.values())
 
 
@@ -110,7 +111,7 @@ class AttnProcessor:
         residual = hidden_states
         if attn.spatial_norm is not None:
             hidden_states = attn.spatial_norm(hidden_states, temb)
-        # An image's places become one sequence.
+        # The pixels of an image become one sequence.
         image = hidden_states.shape if hidden_states.ndim == 4 else None
         if image is not None:
             hidden_states = hidden_states.flatten(2).transpose(1, 2)
@@ -135,7 +136,7 @@ class AttnProcessor:
         if attn.norm_k is not None:
             key = attn.norm_k(key)
         output = attend(query, key, value, mask, layout="BSHD").flatten(2).to(query.dtype)
-        # The projection and its dropout.
+        # The output projection and its dropout.
         for layer in attn.to_out:
             output = layer(output)
         if image is not None:
@@ -146,9 +147,10 @@ class AttnProcessor:
 
 
 def attach(model: Any) -> dict[str, Any]:
-    """Gives every attention of a model that torch's plain function computed to us; what is returned undoes it by `detach`.
+    """Replaces every plain attention processor of a model; pass the returned processors to `detach` to
+    restore them.
 
-    Attentions with other processors (added keys, adapters of images) are left as they are.
+    Other processors (added keys, image adapters) are left unchanged.
     """
     before: dict[str, Any] = dict(getattr(model, "attn_processors", {}))
     kind = type(model).__name__
@@ -158,13 +160,13 @@ def attach(model: Any) -> dict[str, Any]:
     if not any(isinstance(one, AttnProcessor) for one in ours.values()):
         found = ", ".join(sorted({type(one).__name__ for one in before.values()}))
         raise ValueError(
-            f"no attention of {kind} is plain, its processors are {found}; "
-            f'register(), then model.set_attention_backend("{NAME}") may serve it'
+            f"{kind} has no plain attention processor, only {found}; "
+            f'call register() and model.set_attention_backend("{NAME}") instead, if the model supports it'
         )
     model.set_attn_processor(ours)
     return before
 
 
 def detach(model: Any, before: dict[str, Any]) -> None:
-    """Gives a model its own processors back."""
+    """Restores a model's own processors."""
     model.set_attn_processor(dict(before))

@@ -1,10 +1,10 @@
-"""Transformers' fast tokenizers with LayerZero underneath: the same objects and the same answers, encoded by the fastest kernel
-that is proven equal.
+"""Fast tokenizers of Transformers with LayerZero underneath: the same objects and the same results, encoded
+by the fastest kernel that was verified against the definition.
 
-`wrap` turns one tokenizer, `install` every one, also those that are made later; ``LAYERZERO_TOKENIZERS=1`` with ``import
-layerzero`` does the same. What a call asks for beyond plain texts (pairs, words, overflow, masks of special tokens) goes the
-library's own way. Results are held against the library's own, the more rarely the longer they agree; a tokenizer that ever
-differs is left alone from then on.
+`wrap` changes one tokenizer, `install` all of them, including those created later; ``LAYERZERO_TOKENIZERS=1``
+with ``import layerzero`` does the same. Calls with more than plain texts (pairs, words, overflow, masks of
+special tokens) use the library's own code. Results are compared with the library's at a rate that falls with
+the number of calls; a tokenizer whose results differ uses the library's code from then on.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _T = TypeVar("_T", bound=PreTrainedTokenizerFast)
 _encode_plus: Callable[..., BatchEncoding] = PreTrainedTokenizerFast._encode_plus
 _decode: Callable[..., str] = PreTrainedTokenizerFast._decode
 
-# Arguments of a call that plain texts do without.
-_OWN_WAY = (
+# Arguments that plain texts do not need; a call with one of them uses the library's own code.
+_UNSUPPORTED = (
     "text_pair",
     "is_split_into_words",
     "return_overflowing_tokens",
@@ -35,9 +35,9 @@ _OWN_WAY = (
     "return_offsets_mapping",
     "stride",
 )
-# Arguments that are understood here; a call with any other one goes the library's own way.
-_UNDERSTOOD = {
-    *_OWN_WAY,
+# All known arguments; a call with any other one uses the library's own code.
+_KNOWN_ARGUMENTS = {
+    *_UNSUPPORTED,
     "add_special_tokens",
     "max_length",
     "pad_to_multiple_of",
@@ -51,7 +51,7 @@ _UNDERSTOOD = {
     "truncation_strategy",
     "verbose",
 }
-# Settings of models, which can be changed in place.
+# Attributes of models, which can be changed in place.
 _MODEL_SETTINGS = (
     "dropout",
     "unk_token",
@@ -64,12 +64,12 @@ _MODEL_SETTINGS = (
     "alpha",
     "nbest_size",
 )
-# Of the tokens of a model, so many are compared at each call, and what the model makes of their text.
+# Number of sampled tokens whose text and encoding are part of the fingerprint.
 _SAMPLED_IDS = 32
 
 
 class _State:
-    """What is known of one tokenizer: its definition, as long as it does not change, and how often it was tried."""
+    """The state of one tokenizer: its definition, until it changes, and the number of calls."""
 
     def __init__(self) -> None:
         self.key: Any = None
@@ -80,17 +80,17 @@ class _State:
         self.lock = threading.Lock()
 
 
-class _Later(Sequence[Any]):
-    """The library's own encodings, made when somebody asks for one."""
+class _LazyEncodings(Sequence[Any]):
+    """The library's own encodings, computed on first access."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make = make
-        self._made: Any = None
+        self._encodings: Any = None
 
     def _all(self) -> Any:
-        if self._made is None:
-            self._made = self._make()
-        return self._made
+        if self._encodings is None:
+            self._encodings = self._make()
+        return self._encodings
 
     def __getitem__(self, index: Any) -> Any:
         return self._all()[index]
@@ -110,7 +110,7 @@ def _state(fast: Any) -> _State:
     key = _fingerprint(inner)
     if state.key != key:
         with state.lock:
-            # Truncation and padding are arguments of a call here; the backend keeps those of the last one.
+            # Truncation and padding are arguments of a call here; the backend keeps those of the last call.
             definition = json.loads(inner.to_str()) | {"truncation": None, "padding": None}
             state.plain_types = '"type_id":1' not in json.dumps(_single(definition), separators=(",", ":"))
             state.differs = False
@@ -120,17 +120,18 @@ def _state(fast: Any) -> _State:
 
 
 def _read(definition: dict[str, Any]) -> _native.Tokenizer | None:
-    """The definition as a tokenizer; `None` for one that LayerZero refuses, such as one with dropout."""
+    """The definition as a tokenizer; `None` if LayerZero does not support it, such as one with dropout."""
     try:
         return _native.Tokenizer.from_json(json.dumps(definition))
     except ValueError as error:
-        _LOG.warning("this tokenizer is left to its library: %s", error)
+        _LOG.warning("this tokenizer uses its library's own code: %s", error)
         return None
 
 
 def _fingerprint(inner: Any) -> tuple[Any, ...]:
-    """What changes when the tokens of a backend tokenizer change: every part but the model's tables as a whole, which are large.
-    Of those, a sample of the vocabulary, and the pieces of each sampled token, which all of its merges take part in."""
+    """A fingerprint that changes when the tokens of a backend tokenizer change: all parts except the model's
+    tables, which are large. Of those, a sample of the vocabulary, and the encoding of each sampled token,
+    which depends on its merges."""
     model, size = inner.model, inner.get_vocab_size()
     parts = (inner.normalizer, inner.pre_tokenizer, inner.post_processor, inner.decoder)
     sample = tuple(map(inner.id_to_token, range(0, size, max(size // _SAMPLED_IDS, 1))))
@@ -153,32 +154,32 @@ def _pieces(model: Any, texts: tuple[str | None, ...]) -> tuple[int, ...] | None
     try:
         return tuple(token.id for text in texts if text for token in model.tokenize(text))
     except Exception:
-        # A model without a token for what is unknown fails on it, and so it will again.
+        # A model without an unknown token fails on unknown text, and will do so again.
         return None
 
 
 def _single(definition: dict[str, Any]) -> Any:
-    """What the post-processor does to one text."""
+    """The post-processor's template for a single text."""
     processor = definition.get("post_processor") or {}
     parts = processor.get("processors", [processor])
     return [part.get("single") for part in parts]
 
 
-def _tries(call: int) -> bool:
-    """A tenth of the first hundred calls, a hundredth of the next thousand, a thousandth of the rest."""
+def _is_validated(call: int) -> bool:
+    """Whether a call is compared with the library: 10 % of the first 100 calls, 1 % of the next 1000, 0.1 % of the rest."""
     return call % (10 if call < 100 else 100 if call < 1100 else 1000) == 0
 
 
 def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> BatchEncoding:
-    """Encodes by LayerZero what it can, and the rest as ever."""
+    """Encodes with LayerZero if it supports the call, otherwise with the library's own code."""
 
     def own() -> BatchEncoding:
         return _encode_plus(self, text, text_pair, **given)
 
     batched = isinstance(text, (list, tuple))
     texts = list(text) if batched else [text]
-    odd = text_pair is not None or any(given.get(name) for name in _OWN_WAY) or not _UNDERSTOOD.issuperset(given)
-    if odd or not texts or not all(isinstance(one, str) for one in texts):
+    unsupported = text_pair is not None or any(given.get(name) for name in _UNSUPPORTED) or not _KNOWN_ARGUMENTS.issuperset(given)
+    if unsupported or not texts or not all(isinstance(one, str) for one in texts):
         return own()
     split = given.get("split_special_tokens")
     split = self.split_special_tokens if split is None else split
@@ -193,12 +194,12 @@ def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> Ba
     if result is None:
         return own()
     call, state.calls = state.calls, state.calls + 1
-    if _tries(call):
-        plainly = {**given, "return_tensors": None, "padding_strategy": PaddingStrategy.DO_NOT_PAD}
-        wanted = _encode_plus(self, text, text_pair, **plainly)["input_ids"]
-        if wanted != (rows if batched else rows[0]):
+    if _is_validated(call):
+        plain = {**given, "return_tensors": None, "padding_strategy": PaddingStrategy.DO_NOT_PAD}
+        expected = _encode_plus(self, text, text_pair, **plain)["input_ids"]
+        if expected != (rows if batched else rows[0]):
             state.differs = True
-            _LOG.warning("%s encodes otherwise than its definition says; it is left alone", type(self).__name__)
+            _LOG.warning("%s encodes differently than its definition; it uses its library's own code from now on", type(self).__name__)
             return own()
     return result
 
@@ -206,7 +207,7 @@ def encode_plus(self: Any, text: Any, text_pair: Any = None, **given: Any) -> Ba
 def _assemble(
     self: Any, rows: list[list[int]], batched: bool, types: bool, own: Callable[[], Any], given: dict[str, Any]
 ) -> BatchEncoding | None:
-    """Rows padded as asked for; `None` where something is too long and would have to be cut."""
+    """Pads the rows as requested; `None` if a row is too long and would have to be truncated."""
     truncation = str(getattr(given.get("truncation_strategy"), "value", "do_not_truncate"))
     longest = given.get("max_length")
     if truncation != "do_not_truncate" and longest is not None and any(len(row) > longest for row in rows):
@@ -242,20 +243,20 @@ def _assemble(
     for row in data["input_ids"]:
         self._eventual_warn_about_too_long_sequence(row, longest, given.get("verbose", True))
     tensors = given.get("return_tensors")
-    later: Any = _Later(lambda: own().encodings)
+    encodings: Any = _LazyEncodings(lambda: own().encodings)
     if not batched and tensors is None:
         data = {name: value[0] if isinstance(value[0], list) else value for name, value in data.items()}
-    return BatchEncoding(data, later, tensor_type=tensors)
+    return BatchEncoding(data, encodings, tensor_type=tensors)
 
 
 def decode(self: Any, token_ids: Any, skip_special_tokens: bool = False, *arguments: Any, **given: Any) -> str:
-    """Decodes by LayerZero, unless spaces are to be cleaned up as well."""
-    understood = len(arguments) <= 1 and given.keys() <= {"clean_up_tokenization_spaces"}
+    """Decodes with LayerZero, unless spaces must be cleaned up."""
+    supported = len(arguments) <= 1 and given.keys() <= {"clean_up_tokenization_spaces"}
     clean = arguments[0] if arguments else given.get("clean_up_tokenization_spaces")
     clean = self.clean_up_tokenization_spaces if clean is None else clean
     ids = [token_ids] if isinstance(token_ids, int) else token_ids
     plain = isinstance(ids, list) and all(isinstance(one, int) and 0 <= one < 1 << 31 for one in ids)
-    state = _state(self) if plain and understood and not clean else None
+    state = _state(self) if plain and supported and not clean else None
     if state is None or state.differs or state.tokenizer is None:
         return _decode(self, token_ids, skip_special_tokens, *arguments, **given)
     text: str = detokenize([ids], state.tokenizer, skip_special_tokens=skip_special_tokens)[0]
@@ -263,10 +264,10 @@ def decode(self: Any, token_ids: Any, skip_special_tokens: bool = False, *argume
 
 
 def wrap(tokenizer: _T) -> _T:
-    """Has one fast tokenizer use LayerZero; it stays an instance of its class."""
+    """Makes one fast tokenizer use LayerZero; it stays an instance of its class."""
     own = type(tokenizer)
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
-        raise TypeError(f"{own.__name__} is no fast tokenizer of Transformers")
+        raise TypeError(f"{own.__name__} is not a fast tokenizer of Transformers")
     if getattr(own, "_encode_plus", None) is not encode_plus:
         members = {"_encode_plus": encode_plus, "_decode": decode, "__module__": own.__module__}
         tokenizer.__class__ = type(own.__name__, (own,), members)
@@ -274,12 +275,12 @@ def wrap(tokenizer: _T) -> _T:
 
 
 def install() -> None:
-    """Has every fast tokenizer of this process use LayerZero."""
+    """Makes every fast tokenizer of this process use LayerZero."""
     PreTrainedTokenizerFast._encode_plus = encode_plus
     PreTrainedTokenizerFast._decode = decode
 
 
 def uninstall() -> None:
-    """Takes `install` back."""
+    """Undoes `install`."""
     PreTrainedTokenizerFast._encode_plus = _encode_plus
     PreTrainedTokenizerFast._decode = _decode

@@ -1,7 +1,8 @@
-//! What DLPack does not say about a torch tensor: whether its values are still to be negated, and whether autograd records it.
+//! Properties of a torch tensor that DLPack does not export: the negative bit, and whether it requires grad.
 //!
-//! Both are public attributes of `torch.Tensor`. An attribute lookup costs as much as the answer, so the C functions behind the
-//! attributes are taken once from the type's slots (`PyType_GetSlot`, which Python's stable interface offers for this).
+//! Both are public attributes of `torch.Tensor`. An attribute lookup costs as much as the call, so the C
+//! functions behind the attributes are read once from the type's slots (`PyType_GetSlot` of Python's stable
+//! ABI).
 
 use std::ffi::{CStr, c_int, c_void};
 use std::ptr;
@@ -14,11 +15,11 @@ use pyo3::{Borrowed, intern};
 
 use super::super::{Problem, types};
 
-/// The functions behind `Tensor.is_neg` and `Tensor.requires_grad`; none where torch implements them in Python.
+/// The C functions of `Tensor.is_neg` and `Tensor.requires_grad`; none where torch implements them in Python.
 pub struct Flags {
     is_neg: Option<ffi::PyCFunction>,
     requires_grad: Option<(ffi::getter, *mut c_void)>,
-    /// `torch.is_grad_enabled`, for a torch without the stable C interface.
+    /// `torch.is_grad_enabled`, for a torch without the stable C ABI.
     is_grad_enabled: Py<PyAny>,
 }
 
@@ -32,12 +33,13 @@ impl Flags {
         })
     }
 
-    /// Refuses a view whose values are still to be negated: its memory holds other values than it stands for.
+    /// Refuses a view with the negative bit set: its memory holds values of the opposite sign.
     #[inline]
     pub fn refuse_negated(&self, tensor: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
         let py = tensor.py();
         let is_negated = match self.is_neg {
-            // SAFETY: a function of `torch.Tensor` that takes no arguments; a new reference comes back, or an exception.
+            // SAFETY: a method of `torch.Tensor` without arguments; the result is a new reference, or null
+            // with an exception.
             Some(is_neg) if is_plain(tensor) => unsafe {
                 answer(py, is_neg(tensor.as_ptr(), ptr::null_mut()))?
             },
@@ -46,13 +48,14 @@ impl Flags {
         if is_negated { Err(negated_view()) } else { Ok(()) }
     }
 
-    /// Refuses a tensor that requires grad: there is no backward, and a result that silently loses its gradient would be wrong.
-    /// For callers in whose thread gradients are enabled.
+    /// Refuses a tensor that requires grad: there is no backward, and silently dropping the gradient would be
+    /// wrong. Called only while autograd is enabled in this thread.
     #[inline]
     pub fn refuse_grad(&self, tensor: Borrowed<'_, '_, PyAny>) -> Result<(), Problem> {
         let py = tensor.py();
         let requires_grad = match self.requires_grad {
-            // SAFETY: the getter of `torch.Tensor` with its own closure; a new reference comes back, or an exception.
+            // SAFETY: the getter of `torch.Tensor` with its own closure; the result is a new reference, or
+            // null with an exception.
             Some((getter, closure)) if is_plain(tensor) => unsafe {
                 answer(py, getter(tensor.as_ptr(), closure))?
             },
@@ -61,20 +64,20 @@ impl Flags {
         if requires_grad { Err(requires_gradient()) } else { Ok(()) }
     }
 
-    /// Whether gradients are enabled in this thread, as Python is told.
+    /// Whether autograd is enabled in this thread, by calling Python.
     pub fn is_grad_enabled(&self, py: Python<'_>) -> PyResult<bool> {
         self.is_grad_enabled.bind(py).call0()?.is_truthy()
     }
 }
 
-/// Whether an object's attributes are those of `torch.Tensor`; a subclass may have its own.
+/// Whether an object has the attributes of `torch.Tensor`; a subclass may override them.
 #[inline]
 fn is_plain(tensor: Borrowed<'_, '_, PyAny>) -> bool {
     let ty = types::of(tensor);
     types::TENSOR.is(ty) || types::PARAMETER.is(ty)
 }
 
-/// The truth value of what a C function returned.
+/// The truth value that a C function returned.
 ///
 /// # Safety
 /// The pointer is a new reference, or null with an exception set.
@@ -90,7 +93,7 @@ unsafe fn answer(py: Python<'_>, object: *mut ffi::PyObject) -> PyResult<bool> {
     }
 }
 
-/// The class in which attribute lookup finds a name first.
+/// The class in the MRO that defines a name.
 fn owner<'py>(ty: &Bound<'py, PyType>, name: &str) -> PyResult<Option<Bound<'py, PyType>>> {
     for class in ty.mro() {
         if class.getattr("__dict__")?.contains(name)? {
@@ -100,7 +103,8 @@ fn owner<'py>(ty: &Bound<'py, PyType>, name: &str) -> PyResult<Option<Bound<'py,
     Ok(None)
 }
 
-/// A table in a slot of the class that defines a name; nothing if no class does. A class written in Python has no such table.
+/// A table in a slot of the class that defines a name; null if no class does. A class written in Python has
+/// no such table.
 fn slot<T>(ty: &Bound<'_, PyType>, name: &str, slot: c_int) -> PyResult<*const T> {
     let Some(owner) = owner(ty, name)? else { return Ok(ptr::null()) };
     // SAFETY: the type is alive, and the slot is one that types have.
@@ -112,7 +116,8 @@ fn slot<T>(ty: &Bound<'_, PyType>, name: &str, slot: c_int) -> PyResult<*const T
 /// The C function of a method without arguments.
 fn method(ty: &Bound<'_, PyType>, name: &str) -> PyResult<Option<ffi::PyCFunction>> {
     let mut entry = slot::<ffi::PyMethodDef>(ty, name, ffi::Py_tp_methods)?;
-    // SAFETY: the table ends with an entry without a name and lives as long as its type; the flag says the function's type.
+    // SAFETY: the table ends with an entry without a name and lives as long as its type; the flag determines
+    // the function's type.
     unsafe {
         while !entry.is_null() && !(*entry).ml_name.is_null() {
             if CStr::from_ptr((*entry).ml_name).to_bytes() == name.as_bytes() {
@@ -124,7 +129,7 @@ fn method(ty: &Bound<'_, PyType>, name: &str) -> PyResult<Option<ffi::PyCFunctio
     Ok(None)
 }
 
-/// The C function behind a property, and the closure that it is called with.
+/// The C getter of a property, and its closure.
 fn getter(ty: &Bound<'_, PyType>, name: &str) -> PyResult<Option<(ffi::getter, *mut c_void)>> {
     let mut entry = slot::<ffi::PyGetSetDef>(ty, name, ffi::Py_tp_getset)?;
     // SAFETY: as above.
@@ -139,11 +144,11 @@ fn getter(ty: &Bound<'_, PyType>, name: &str) -> PyResult<Option<(ffi::getter, *
     Ok(None)
 }
 
-/// What is said of such a view.
+/// The error for a view with the negative bit set.
 #[cold]
 pub fn negated_view() -> Problem {
     Reason::new(ReasonCode::ArgumentKind)
-        .message("it is a view whose values are still to be negated; call resolve_neg() on it first")
+        .message("it is a view with the negative bit set; call resolve_neg() on it first")
         .into()
 }
 

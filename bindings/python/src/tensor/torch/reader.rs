@@ -1,10 +1,10 @@
-//! Tensors read through handles of torch's stable C interface, in the versions of torch where that also says whether values are
-//! still to be negated.
+//! Reading tensors through handles of torch's stable C ABI, for torch versions where the negative bit can be
+//! read the same way.
 //!
-//! The published function for that, `Tensor.is_neg`, releases the interpreter lock: it costs more than all of the rest, and lets
-//! other threads in at every tensor of every call. torch's own library has the same function without Python around it,
-//! `at::native::is_neg`, which its headers declare but do not promise; so it is used only in the versions listed here, and
-//! `docs/private-interfaces.md` says so.
+//! The published function, `Tensor.is_neg`, releases the GIL: it costs more than the rest of reading a
+//! tensor, and lets other threads run at every tensor of every call. torch's library exports the same
+//! function without the Python wrapper, `at::native::is_neg`; its headers declare it without a stability
+//! guarantee. So it is used only in the versions listed here; see `docs/private-interfaces.md`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -17,16 +17,16 @@ use pyo3::prelude::*;
 
 use super::stable::{Handle, Stable, library};
 
-/// Versions of torch whose headers declare the function, and with which it was tested.
+/// Versions of torch whose headers declare the function, and that were tested.
 const VERSIONS: [&str; 1] = ["2.15."];
-/// torch's numbers of dtypes are smaller.
+/// Upper limit of torch's dtype numbers.
 const DTYPES: usize = 64;
 
 type Number = unsafe extern "C" fn(Handle, *mut i64) -> c_int;
 type SmallNumber = unsafe extern "C" fn(Handle, *mut i32) -> c_int;
 type Numbers = unsafe extern "C" fn(Handle, *mut *const i64) -> c_int;
 
-/// What is asked of a handle.
+/// The functions that read a handle.
 pub struct Reader {
     layout: SmallNumber,
     strided: i32,
@@ -39,26 +39,26 @@ pub struct Reader {
     sizes: Numbers,
     strides: Numbers,
     data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> c_int,
-    /// Our dtypes by torch's numbers.
+    /// LayerZero's dtype for each torch dtype number.
     dtypes: [Option<DType>; DTYPES],
     cpu: i32,
     cuda: i32,
-    /// What torch means by `cuda`.
+    /// The platform that torch calls `cuda`.
     gpu: Platform,
 }
 
-/// How reading a tensor ended.
+/// The outcome of reading a tensor.
 pub enum Outcome {
     /// It is described.
     Described,
-    /// It is a view whose values are still to be negated.
+    /// It is a view with the negative bit set.
     Negated,
-    /// Not a strided tensor of the host or of a GPU; the exchange functions say what is wrong with it.
+    /// Not a strided tensor of the host or of a GPU; the DLPack exchange API reports what is wrong with it.
     Unusual,
 }
 
 impl Reader {
-    /// Looks the functions up, in a torch that is listed.
+    /// Looks up the functions, in a listed version of torch.
     pub fn find(torch: &Bound<'_, PyAny>, stable: &Stable) -> Option<Reader> {
         let version: String = torch.getattr("__version__").ok()?.str().ok()?.extract().ok()?;
         if !VERSIONS.iter().any(|known| version.starts_with(known)) {
@@ -67,13 +67,14 @@ impl Reader {
         let library = library(torch)?;
         let mut dtypes = [None; DTYPES];
         for dtype in DType::ALL {
-            if let Some(place) = stable.number(dtype).and_then(|number| dtypes.get_mut(number)) {
-                *place = Some(dtype);
+            if let Some(entry) = stable.number(dtype).and_then(|number| dtypes.get_mut(number)) {
+                *entry = Some(dtype);
             }
         }
         let (cpu, cuda) = stable.devices();
         let is_rocm = !torch.getattr("version").ok()?.getattr("hip").ok()?.is_none();
-        // SAFETY: the names and types are those of torch's headers; a C++ name says the types of its parameters.
+        // SAFETY: the names and types are those of torch's headers; a mangled C++ name includes the parameter
+        // types.
         unsafe {
             let strided: unsafe extern "C" fn() -> i32 = *library.get(b"aoti_torch_layout_strided").ok()?;
             Some(Reader {
@@ -107,8 +108,9 @@ impl Reader {
         let handle = handle.get();
         let (mut layout, mut dtype, mut device, mut index, mut rank) = (-1, -1, -1, 0, -1);
         let (mut sizes, mut strides, mut data) = (ptr::null(), ptr::null(), ptr::null_mut());
-        // SAFETY: the handle shares the object's tensor, which the caller holds; both rows have as many numbers as there are
-        // dimensions. Nested tensors have strided layout and no sizes, which their function says by an error.
+        // SAFETY: the handle shares the object's tensor, which the caller holds; sizes and strides have one
+        // entry per dimension. Nested tensors have a strided layout but no sizes; the function for sizes
+        // returns an error then.
         unsafe {
             if (self.layout)(handle, &raw mut layout) != 0 || layout != self.strided {
                 return Outcome::Unusual;
@@ -116,7 +118,7 @@ impl Reader {
             if (self.is_neg)(handle) {
                 return Outcome::Negated;
             }
-            let said = (self.dtype)(handle, &raw mut dtype) == 0
+            let succeeded = (self.dtype)(handle, &raw mut dtype) == 0
                 && (self.device)(handle, &raw mut device) == 0
                 && (self.rank)(handle, &raw mut rank) == 0
                 && (self.sizes)(handle, &raw mut sizes) == 0
@@ -124,7 +126,7 @@ impl Reader {
                 && (self.data)(handle, &raw mut data) == 0;
             let known =
                 usize::try_from(dtype).ok().and_then(|number| self.dtypes.get(number).copied().flatten());
-            let (true, Some(dtype), 0..=MAX) = (said, known, rank) else { return Outcome::Unusual };
+            let (true, Some(dtype), 0..=MAX) = (succeeded, known, rank) else { return Outcome::Unusual };
             let place = if device == self.cpu {
                 Place::HOST
             } else if device == self.cuda && (self.index)(handle, &raw mut index) == 0 {

@@ -1,4 +1,5 @@
-//! Functions of torch's stable C interface, found by name in the library that the process has loaded already.
+//! Functions of torch's stable C ABI (AOTI), looked up by name in the library that the process has already
+//! loaded.
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
@@ -10,39 +11,39 @@ use pyo3::Borrowed;
 use pyo3::ffi;
 use pyo3::prelude::*;
 
-/// A tensor, as torch's C interface names one.
+/// An AOTI tensor handle.
 pub type Handle = *mut c_void;
 type Number = unsafe extern "C" fn() -> i32;
-/// Gives a handle back.
+/// Releases a handle.
 pub type Delete = unsafe extern "C" fn(Handle) -> c_int;
 
-/// The functions; all of them or none, but for the last ones.
+/// The functions; all required, except `objects`.
 pub struct Stable {
     empty_strided: unsafe extern "C" fn(i64, *const i64, *const i64, i32, i32, i32, *mut Handle) -> c_int,
     data: unsafe extern "C" fn(Handle, *mut *mut c_void) -> c_int,
     delete: Delete,
     grad_enabled: unsafe extern "C" fn() -> bool,
-    /// torch's numbers of our dtypes; -1 where it has none.
+    /// torch's numbers of LayerZero's dtypes; -1 where torch has none.
     dtypes: [i32; DType::ALL.len() + 1],
     cpu: i32,
     cuda: i32,
     objects: Option<Objects>,
 }
 
-/// Between tensors and their Python objects, from torch 2.14 on.
+/// Conversion between handles and Python objects, from torch 2.14 on.
 #[derive(Clone, Copy)]
 struct Objects {
     to: unsafe extern "C" fn(Handle, *mut c_void, *mut *mut c_void) -> c_int,
     from: unsafe extern "C" fn(*mut c_void, *mut Handle) -> c_int,
 }
 
-/// A reference to a tensor that is ours to give back.
+/// An owned reference to a tensor.
 pub struct TensorHandle {
     handle: Handle,
     delete: Delete,
 }
 
-// SAFETY: torch counts references atomically, and a reference may be given back on any thread.
+// SAFETY: torch counts references atomically, and a reference may be released on any thread.
 unsafe impl Send for TensorHandle {}
 
 impl TensorHandle {
@@ -52,15 +53,15 @@ impl TensorHandle {
         self.handle
     }
 
-    /// No reference yet; a function of the interface writes one to its `place`.
+    /// No reference yet; a function of the ABI writes one through `slot`.
     #[inline]
     pub const fn empty(delete: Delete) -> TensorHandle {
         TensorHandle { handle: ptr::null_mut(), delete }
     }
 
-    /// Where a function of the interface writes a new reference.
+    /// Output parameter for a new reference.
     #[inline]
-    pub fn place(&mut self) -> *mut Handle {
+    pub fn slot(&mut self) -> *mut Handle {
         &raw mut self.handle
     }
 }
@@ -69,14 +70,14 @@ impl Drop for TensorHandle {
     #[inline]
     fn drop(&mut self) {
         if !self.handle.is_null() {
-            // SAFETY: a reference of our own, given back once.
+            // SAFETY: an owned reference, released once.
             unsafe { (self.delete)(self.handle) };
         }
     }
 }
 
 impl Stable {
-    /// Looks them up.
+    /// Looks up the functions.
     pub fn find(torch: &Bound<'_, PyAny>) -> Option<Stable> {
         let library = library(torch)?;
         // SAFETY: the names and types are those of torch's stable header; the library stays loaded.
@@ -105,17 +106,17 @@ impl Stable {
         }
     }
 
-    /// torch's number of a dtype, if it has it.
+    /// torch's number of a dtype, if it has one.
     pub fn number(&self, dtype: DType) -> Option<usize> {
         usize::try_from(*self.dtypes.get(dtype as usize)?).ok()
     }
 
-    /// torch's numbers of the host and of GPUs.
+    /// torch's numbers of the CPU and CUDA device types.
     pub fn devices(&self) -> (i32, i32) {
         (self.cpu, self.cuda)
     }
 
-    /// Whether this thread records gradients.
+    /// Whether autograd is enabled in this thread.
     #[inline]
     pub fn grad_enabled(&self) -> bool {
         // SAFETY: reads a thread-local flag.
@@ -126,8 +127,9 @@ impl Stable {
     #[inline]
     pub fn handle(&self, object: Borrowed<'_, '_, PyAny>) -> Option<TensorHandle> {
         let mut handle = TensorHandle::empty(self.delete);
-        // SAFETY: the object is alive; a new reference comes back, or an error with or without an exception.
-        if unsafe { (self.objects?.from)(object.as_ptr().cast(), handle.place()) } != 0 {
+        // SAFETY: the object is alive; the result is a new reference, or an error with or without an
+        // exception.
+        if unsafe { (self.objects?.from)(object.as_ptr().cast(), handle.slot()) } != 0 {
             drop(PyErr::take(object.py()));
             return None;
         }
@@ -138,7 +140,8 @@ impl Stable {
     #[inline]
     pub fn object<'py>(&self, py: Python<'py>, handle: &TensorHandle) -> Option<Bound<'py, PyAny>> {
         let mut object = ptr::null_mut();
-        // SAFETY: the handle is alive; a new reference comes back, or an error with or without an exception.
+        // SAFETY: the handle is alive; the result is a new reference, or an error with or without an
+        // exception.
         unsafe {
             if (self.objects?.to)(handle.handle, ptr::null_mut(), &raw mut object) != 0 {
                 drop(PyErr::take(py));
@@ -148,7 +151,8 @@ impl Stable {
         }
     }
 
-    /// A new tensor and its memory; nothing if torch does not make one, and then `torch.empty` says why.
+    /// Allocates a torch tensor and returns it with its memory; nothing if torch refuses, and then
+    /// `new_empty` raises the error.
     #[inline]
     pub fn empty<'py>(
         &self,
@@ -169,10 +173,10 @@ impl Stable {
         }
         let mut handle = TensorHandle::empty(self.delete);
         let mut data = ptr::null_mut();
-        // SAFETY: sizes and strides have as many entries as is said; a new reference comes back.
+        // SAFETY: sizes and strides have `rank` entries; the result is a new reference.
         unsafe {
             let (rank, sizes, strides) = (sizes.len() as i64, sizes.as_ptr(), strides.as_ptr());
-            if (self.empty_strided)(rank, sizes, strides, number, device, index, handle.place()) != 0 {
+            if (self.empty_strided)(rank, sizes, strides, number, device, index, handle.slot()) != 0 {
                 return None;
             }
             if (self.data)(handle.handle, &raw mut data) != 0 {
@@ -183,13 +187,13 @@ impl Stable {
     }
 }
 
-/// torch's own library, which is loaded already.
+/// torch's main library, which is already loaded.
 pub fn library(torch: &Bound<'_, PyAny>) -> Option<libloading::os::unix::Library> {
-    library_beside(torch, "torch_cpu")
+    sibling_library(torch, "torch_cpu")
 }
 
-/// Another one of torch's, if it is loaded.
-pub fn library_beside(torch: &Bound<'_, PyAny>, name: &str) -> Option<libloading::os::unix::Library> {
+/// Another library of torch, if it is loaded.
+pub fn sibling_library(torch: &Bound<'_, PyAny>, name: &str) -> Option<libloading::os::unix::Library> {
     let folder: String = torch.getattr("__path__").ok()?.get_item(0).ok()?.extract().ok()?;
     let ending = if cfg!(target_os = "macos") { "dylib" } else { "so" };
     loaded(&std::path::Path::new(&folder).join("lib").join(format!("lib{name}.{ending}")))
@@ -200,6 +204,6 @@ fn loaded(file: &std::path::Path) -> Option<libloading::os::unix::Library> {
     use libloading::os::unix::{Library, RTLD_LAZY, RTLD_LOCAL};
     /// Finds a library that is loaded and never loads one.
     const RTLD_NOLOAD: c_int = if cfg!(target_os = "macos") { 0x10 } else { 0x4 };
-    // SAFETY: nothing is loaded, so no initialiser runs.
+    // SAFETY: nothing is loaded, so no initializer runs.
     unsafe { Library::open(Some(file), RTLD_NOLOAD | RTLD_LAZY | RTLD_LOCAL).ok() }
 }

@@ -1,4 +1,4 @@
-"""A backend with numpy alone, as somebody would write one, whose kernel misbehaves when `eps` says so."""
+"""An example backend that uses only numpy, whose kernel misbehaves for certain values of `eps`."""
 
 import mmap
 import os
@@ -10,7 +10,7 @@ import numpy as np
 
 import layerzero as lz
 
-#: What `eps` means: numbers that no model uses.
+#: Special values of `eps`, which no model uses.
 SLEEP, NAP, BUS, EXIT, KILL, TRUNCATE, SCRIBBLE = 101.0, 102.0, 103.0, 104.0, 105.0, 106.0, 107.0
 
 if os.environ.get("ISOLATED_NUMPY_HANGS") and "LAYERZERO_WORKER_CONTROL" in os.environ:
@@ -18,7 +18,7 @@ if os.environ.get("ISOLATED_NUMPY_HANGS") and "LAYERZERO_WORKER_CONTROL" in os.e
 
 
 def memory_files():
-    """The descriptors of the memory that the host sees as well."""
+    """The file descriptors of the memory shared with the host."""
     return [int(os.environ[f"LAYERZERO_WORKER_{name}"]) for name in ("CONTROL", "ARENA")]
 
 

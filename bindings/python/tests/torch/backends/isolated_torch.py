@@ -1,4 +1,4 @@
-"""A backend with torch, as somebody would write one, whose kernel misbehaves when `eps` says so."""
+"""An example backend that uses torch, whose kernel misbehaves for certain values of `eps`."""
 
 import time
 
@@ -6,14 +6,14 @@ import torch
 
 import layerzero as lz
 
-#: What `eps` means: numbers that no model uses.
+#: Special values of `eps`, which no model uses.
 WORK_LONG, HANG, EAT_MEMORY, CRASH, RAISE = 101.0, 102.0, 103.0, 104.0, 105.0
 
 
 @lz.register_kernel(operation="norm.rms", id="isolated.norm.rms", backend="isolated", dtypes=["float32"], priority=99)
 def rms(x, weight, *, eps, weight_offset):
     if eps == WORK_LONG:
-        # Real work, in the middle of which the process can be killed.
+        # Real work, during which the process can be killed.
         for _ in range(100_000):
             torch.matmul(torch.ones(256, 256), torch.ones(256, 256))
     if eps == HANG:
@@ -27,6 +27,6 @@ def rms(x, weight, *, eps, weight_offset):
 
         ctypes.string_at(8)
     if eps == RAISE:
-        raise RuntimeError("it was told to fail")
+        raise RuntimeError("it fails on request")
     normed = torch.nn.functional.rms_norm(x, x.shape[-1:], eps=eps)
     return normed if weight is None else normed * (weight + weight_offset)

@@ -1,4 +1,4 @@
-"""FlashInfer's kernels. They compile on first use, so that `layerzero.backends.flashinfer._compile` is asked beforehand."""
+"""FlashInfer's kernels. They are JIT compiled; `layerzero.backends.flashinfer._compile` compiles them ahead of calls."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""FlashInfer's attention: one request, batches without padding, paged caches, latents, block-sparse patterns.
+"""FlashInfer's attention: single requests, ragged batches, paged caches, MLA, block-sparse patterns.
 
-Its lse has base 2, which is converted; its causality is aligned at the last key, as ours is. Rows that see no key come out as 0
-with an lse of about -50000, which becomes -∞. FlashAttention 3's kernels are wrong for queries that stand before the first
-key, and are not used for them.
+Its lse has base 2 and is converted; causal masks are aligned at the last key, as in the operations. Rows
+without a visible key give 0 with an lse of about -50000, which is converted to -∞. The FlashAttention 3
+kernels are wrong for queries before the first key and are not used for them.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from layerzero.backends.flashinfer import _direct
 from layerzero.backends.flashinfer._plans import Planned, Recipe, planned, scratch
 
 _LN2 = log(2.0)
-#: Compiled modules' functions, by what they were compiled for.
+#: Functions of compiled modules, by their compile-time parameters.
 _SINGLE: dict[tuple[Any, ...], Any] = {}
 
 
-_divided = _native.divided
+_reshape_leading = _native.reshape_leading
 _empty_like = torch.empty_like
-_DENSE = torch.contiguous_format
+_CONTIGUOUS = torch.contiguous_format
 
 
-def _run(made: Planned, q: Any, value_dim: int, return_lse: bool, run: Any, *tensors: Any) -> Any:
-    """Output and natural lse of a planned wrapper. `run` calls it with places for them; `tensors` are what it is given besides."""
-    output = _empty_like(q, memory_format=_DENSE) if value_dim == q.shape[-1] else q.new_empty((*q.shape[:-1], value_dim))
+def _run(entry: Planned, q: Any, value_dim: int, return_lse: bool, run: Any, *tensors: Any) -> Any:
+    """Output and natural lse of a planned wrapper. `run` calls it with output tensors; `tensors` are its other arguments."""
+    output = _empty_like(q, memory_format=_CONTIGUOUS) if value_dim == q.shape[-1] else q.new_empty((*q.shape[:-1], value_dim))
     if not return_lse:
-        lse, direct, tensors = None, made.direct, (*tensors, output)
+        lse, direct, tensors = None, entry.direct, (*tensors, output)
     else:
         lse = torch.empty(q.shape[:-1], dtype=torch.float32, device=q.device)
-        direct, tensors = made.direct_with_lse, (*tensors, output, lse)
+        direct, tensors = entry.direct_with_lse, (*tensors, output, lse)
     if direct is not None:
         _direct.run(direct, tensors)
     else:
-        direct = _direct.listen(made.wrapper, lambda: run(output, lse), tensors)
+        direct = _direct.record(entry.wrapper, lambda: run(output, lse), tensors)
         if return_lse:
-            made.direct_with_lse = direct
+            entry.direct_with_lse = direct
         else:
-            made.direct = direct
+            entry.direct = direct
     if lse is None:
         return output
-    return output, _natural(lse, made.empty)
+    return output, _convert_lse(lse, entry.empty)
 
 
-def _natural(lse: Any, empty: Any) -> Any:
+def _convert_lse(lse: Any, empty: Any) -> Any:
     lse.mul_(_LN2)
     if empty is not None:
         lse.masked_fill_(empty[:, None], float("-inf"))
@@ -62,13 +62,13 @@ def single_prefill(
     causal: bool = False, causal_offset: int = 0, window_left: int = -1, window_right: int = -1, soft_cap: float = 0.0,
     sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
-    """One request over contiguous keys; it needs no plan. Heads that lie before places are looked at in the other order: told of
-    that layout, FlashAttention 3's kernel ended the process by SIGFPE on a card."""
+    """One request over contiguous keys; it needs no plan. BHSD tensors are passed as transposed views: with
+    that layout passed as such, the FlashAttention 3 kernel ended the process with SIGFPE on a GPU."""
     whole = q
     if layout == "BHSD":
         q, k, v = q[0].transpose(0, 1), k[0].transpose(0, 1), v[0].transpose(0, 1)
     else:
-        q, k, v = _divided(q, q.shape[1]), _divided(k, k.shape[1]), _divided(v, v.shape[1])
+        q, k, v = _reshape_leading(q, q.shape[1]), _reshape_leading(k, k.shape[1]), _reshape_leading(v, v.shape[1])
     tokens, heads, head_dim = q.shape
     value_dim = v.shape[2]
     key = (backend, q.dtype, head_dim, value_dim, window_left >= 0, soft_cap > 0)
@@ -78,15 +78,16 @@ def single_prefill(
             backend, q.dtype, k.dtype, q.dtype, head_dim, value_dim, 0, window_left >= 0, soft_cap > 0, False
         ).run
         _SINGLE[key] = run
-    # The library takes rows of results for dense, whatever those of queries are.
+    # The library assumes contiguous output rows, whatever the strides of the queries.
     if value_dim == head_dim and layout == "BSHD" and whole.is_contiguous():
         output = _empty_like(whole)
-        rows = _divided(output, tokens)
+        rows = _reshape_leading(output, tokens)
     else:
         rows = q.new_empty((tokens, heads, value_dim))
         output = (rows.transpose(0, 1) if layout == "BHSD" else rows)[None]
     lse = torch.empty((tokens, heads), dtype=torch.float32, device=q.device) if return_lse else None
-    # Its own scratch memory would be shared by all streams. 0 and 1 are the library's numbers for no mask and for causality.
+    # The library's own workspace would be shared by all streams. 0 and 1 are the library's codes for no mask
+    # and causal.
     run(
         q, k, v, scratch(q), rows, lse, 1 if causal else 0, 0, window_left, None, None, soft_cap, sm_scale,
         None, None, None, 1.0, 1e4,
@@ -106,24 +107,24 @@ def dense_prefill(
     causal: bool = False, causal_offset: int = 0, window_left: int = -1, window_right: int = -1, soft_cap: float = 0.0,
     sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
-    """A batch of equally long requests; its plan depends on nothing but shapes."""
-    facts = ("dense", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
-    made = planned(facts, q, (), _dense_recipe, k)
+    """A batch of requests of equal length; its plan depends on shapes only."""
+    call_key = ("dense", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
+    entry = planned(call_key, q, (), _dense_recipe, k)
     batch, seq_q, heads, _ = q.shape
     rows = batch * k.shape[1]
-    q, k, v = _divided(q, batch * seq_q), _divided(k, rows), _divided(v, rows)
+    q, k, v = _reshape_leading(q, batch * seq_q), _reshape_leading(k, rows), _reshape_leading(v, rows)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
 
-    result = _run(made, q, v.shape[2], return_lse, run, q, k, v)
+    result = _run(entry, q, v.shape[2], return_lse, run, q, k, v)
     if return_lse:
         return result[0].view(batch, seq_q, heads, -1), result[1].view(batch, seq_q, heads)
     return result.view(batch, seq_q, heads, -1)
 
 
-def _dense_recipe(facts: tuple[Any, ...], k: Any) -> Recipe:
-    _, backend, queries, keys, values, dtype, causal, window_left, soft_cap, sm_scale = facts
+def _dense_recipe(call_key: tuple[Any, ...], k: Any) -> Recipe:
+    _, backend, queries, keys, values, dtype, causal, window_left, soft_cap, sm_scale = call_key
     batch, seq_q, heads, head_dim = queries
 
     def plan(wrapper: Any) -> None:
@@ -132,46 +133,46 @@ def _dense_recipe(facts: tuple[Any, ...], k: Any) -> Recipe:
             window_left=window_left, logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
 
-    return Recipe(facts, lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan)
+    return Recipe(call_key, lambda memory: flashinfer.BatchPrefillWithRaggedKVCacheWrapper(memory, "NHD", backend=backend), plan)
 
 
-def _late(queries: Any, lengths: Any, causal: bool, backend: str) -> None:
-    """Declines queries that stand before the first key where the kernels are wrong for them."""
+def _decline_early_queries(queries: Any, lengths: Any, causal: bool, backend: str) -> None:
+    """Declines queries before the first key if the kernels are wrong for them."""
     if causal and backend == "fa3" and bool((queries > lengths).any()):
-        raise NotImplementedError("a request has more queries than keys, which FlashAttention 3's kernels get wrong with causality")
+        raise NotImplementedError("a causal request has more queries than keys, which the FlashAttention 3 kernels compute incorrectly")
 
 
 def _rows_without_keys(queries: Any, lengths: Any, causal: bool, device: Any) -> Any:
-    """Which queries see nothing: those of requests without keys, and with causality those that stand before the first key."""
-    blind = torch.where(lengths == 0, queries, (queries - lengths).clamp(min=0) if causal else torch.zeros_like(queries))
-    if not bool(blind.any()):
+    """Queries without a visible key: those of requests without keys, and causal ones before the first key."""
+    hidden = torch.where(lengths == 0, queries, (queries - lengths).clamp(min=0) if causal else torch.zeros_like(queries))
+    if not bool(hidden.any()):
         return None
     starts = torch.repeat_interleave(queries.cumsum(0) - queries, queries)
-    place = torch.arange(int(queries.sum())) - starts
-    return (place < torch.repeat_interleave(blind, queries)).to(device)
+    position = torch.arange(int(queries.sum())) - starts
+    return (position < torch.repeat_interleave(hidden, queries)).to(device)
 
 
 def ragged_prefill(
     backend: str, q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, *,
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """Requests of different lengths, one after the other."""
-    facts = ("ragged", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
-    made = planned(facts, q, (qo_indptr, kv_indptr), _ragged_recipe, k, qo_indptr, kv_indptr)
+    """Requests of different lengths, concatenated without padding."""
+    call_key = ("ragged", backend, q.shape, k.shape, v.shape, q.dtype, causal, window_left, soft_cap, sm_scale)
+    entry = planned(call_key, q, (qo_indptr, kv_indptr), _ragged_recipe, k, qo_indptr, kv_indptr)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q, k, v, out=output, lse=lse, return_lse=return_lse)
 
-    return _run(made, q, v.shape[2], return_lse, run, q, k, v)
+    return _run(entry, q, v.shape[2], return_lse, run, q, k, v)
 
 
-def _ragged_recipe(facts: tuple[Any, ...], k: Any, qo_indptr: Any, kv_indptr: Any) -> Recipe:
-    kind, backend, (_, heads, head_dim), keys, values, dtype, causal, window_left, soft_cap, sm_scale = facts
+def _ragged_recipe(call_key: tuple[Any, ...], k: Any, qo_indptr: Any, kv_indptr: Any) -> Recipe:
+    kind, backend, (_, heads, head_dim), keys, values, dtype, causal, window_left, soft_cap, sm_scale = call_key
     key = (kind, backend, heads, keys[1], head_dim, values[2], dtype, causal, window_left, soft_cap, sm_scale)
 
     def plan(wrapper: Any) -> Any:
         queries, lengths = qo_indptr.cpu(), kv_indptr.cpu()
-        _late(queries.diff(), lengths.diff(), causal, backend)
+        _decline_early_queries(queries.diff(), lengths.diff(), causal, backend)
         wrapper.plan(
             queries, lengths, heads, keys[1], head_dim, values[2], causal=causal, window_left=window_left,
             logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
@@ -192,23 +193,23 @@ def paged_prefill(
     return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
     """Requests of different lengths over pages."""
-    facts = ("paged", backend, q.shape, k_cache.shape, q.dtype, causal, window_left, soft_cap, sm_scale, layout)
+    call_key = ("paged", backend, q.shape, k_cache.shape, q.dtype, causal, window_left, soft_cap, sm_scale, layout)
     tables = (qo_indptr, kv_indptr, kv_indices, kv_last_page_len)
-    made = planned(facts, q, tables, _paged_recipe, k_cache, tables)
+    entry = planned(call_key, q, tables, _paged_recipe, k_cache, tables)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
 
-    return _run(made, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
+    return _run(entry, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
 
 
 def _page(cache: Any, layout: str) -> tuple[int, int]:
-    """Places of a page, and heads."""
+    """Page size and number of heads."""
     return (cache[1], cache[2]) if layout == "NHD" else (cache[2], cache[1])
 
 
-def _paged_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
-    kind, backend, (_, heads, head_dim), cache, dtype, causal, window_left, soft_cap, sm_scale, layout = facts
+def _paged_recipe(call_key: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, backend, (_, heads, head_dim), cache, dtype, causal, window_left, soft_cap, sm_scale, layout = call_key
     page_size, kv_heads = _page(cache, layout)
     key = (kind, backend, heads, kv_heads, head_dim, page_size, dtype, causal, window_left, soft_cap, sm_scale, layout)
     qo_indptr, kv_indptr, kv_indices, kv_last_page_len = tables
@@ -216,7 +217,7 @@ def _paged_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Re
     def plan(wrapper: Any) -> Any:
         queries, pages, last = qo_indptr.cpu(), kv_indptr.cpu(), kv_last_page_len.cpu()
         lengths = _lengths(pages, last, page_size)
-        _late(queries.diff(), lengths, causal, backend)
+        _decline_early_queries(queries.diff(), lengths, causal, backend)
         wrapper.plan(
             queries, pages, kv_indices, last, heads, kv_heads, head_dim, page_size, causal=causal, window_left=window_left,
             logits_soft_cap=soft_cap, sm_scale=sm_scale, q_data_type=dtype, kv_data_type=k.dtype,
@@ -230,19 +231,19 @@ def paged_decode(
     tensor_cores: bool, q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any,
     alibi_slopes: Any = None, *, window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
-    """One query a request over pages."""
-    facts = ("decode", tensor_cores, q.shape, k_cache.shape, q.dtype, window_left, soft_cap, sm_scale, layout)
+    """One query per request over pages."""
+    call_key = ("decode", tensor_cores, q.shape, k_cache.shape, q.dtype, window_left, soft_cap, sm_scale, layout)
     tables = (kv_indptr, kv_indices, kv_last_page_len)
-    made = planned(facts, q, tables, _decode_recipe, k_cache, tables)
+    entry = planned(call_key, q, tables, _decode_recipe, k_cache, tables)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q, (k_cache, v_cache), out=output, lse=lse, return_lse=return_lse)
 
-    return _run(made, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
+    return _run(entry, q, v_cache.shape[3], return_lse, run, q, k_cache, v_cache)
 
 
-def _decode_recipe(facts: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
-    kind, tensor_cores, (_, heads, head_dim), cache, dtype, window_left, soft_cap, sm_scale, layout = facts
+def _decode_recipe(call_key: tuple[Any, ...], k: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, tensor_cores, (_, heads, head_dim), cache, dtype, window_left, soft_cap, sm_scale, layout = call_key
     page_size, kv_heads = _page(cache, layout)
     key = (kind, tensor_cores, heads, kv_heads, head_dim, page_size, dtype, window_left, soft_cap, sm_scale, layout)
     kv_indptr, kv_indices, kv_last_page_len = tables
@@ -263,18 +264,18 @@ def dense_decode(
     tensor_cores: bool, q: Any, k: Any, v: Any, kv_lens: Any, alibi_slopes: Any = None, *,
     window_left: int = -1, soft_cap: float = 0.0, sm_scale: float, return_lse: bool = False, layout: str,
 ) -> Any:  # fmt: skip
-    """One query a row over contiguous keys, which are looked at as pages: their table is our own, made from shapes and lengths."""
-    facts = ("rows", tensor_cores, q.shape, k.shape, q.dtype, window_left, soft_cap, sm_scale, kv_lens is None)
-    made = planned(facts, q, () if kv_lens is None else (kv_lens,), _rows_recipe, k, kv_lens)
+    """One query per row over contiguous keys, viewed as pages: the page table is built here from shapes and lengths."""
+    call_key = ("rows", tensor_cores, q.shape, k.shape, q.dtype, window_left, soft_cap, sm_scale, kv_lens is None)
+    entry = planned(call_key, q, () if kv_lens is None else (kv_lens,), _rows_recipe, k, kv_lens)
     batch, seq_k = k.shape[:2]
     page_size = _largest_page(seq_k)
     pages = batch * seq_k // page_size
-    k, v = _divided(k, pages, page_size), _divided(v, pages, page_size)
+    k, v = _reshape_leading(k, pages, page_size), _reshape_leading(v, pages, page_size)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q, (k, v), out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q, (k, v), out=output, lse=lse, return_lse=return_lse)
 
-    return _run(made, q, v.shape[3], return_lse, run, q, k, v)
+    return _run(entry, q, v.shape[3], return_lse, run, q, k, v)
 
 
 def _largest_page(length: int) -> int:
@@ -282,8 +283,8 @@ def _largest_page(length: int) -> int:
     return min(length & -length, 16) or 16
 
 
-def _rows_recipe(facts: tuple[Any, ...], k: Any, kv_lens: Any) -> Recipe:
-    _, tensor_cores, (batch, heads, _), (_, seq_k, kv_heads, head_dim), dtype, window_left, soft_cap, sm_scale, _ = facts
+def _rows_recipe(call_key: tuple[Any, ...], k: Any, kv_lens: Any) -> Recipe:
+    _, tensor_cores, (batch, heads, _), (_, seq_k, kv_heads, head_dim), dtype, window_left, soft_cap, sm_scale, _ = call_key
     page_size = _largest_page(seq_k)
 
     def plan(wrapper: Any) -> Any:
@@ -300,29 +301,29 @@ def _rows_recipe(facts: tuple[Any, ...], k: Any, kv_lens: Any) -> Recipe:
         )  # fmt: skip
         return (lengths == 0).to(k.device) if bool((lengths == 0).any()) else None
 
-    return Recipe(facts, lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=tensor_cores), plan)
+    return Recipe(call_key, lambda memory: flashinfer.BatchDecodeWithPagedKVCacheWrapper(memory, "NHD", use_tensor_cores=tensor_cores), plan)
 
 
 def paged_latent(
     backend: str, q_nope: Any, q_pe: Any, ckv_cache: Any, kpe_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any,
     *, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """One query a request over pages of latents."""
-    facts = ("latent", backend, q_nope.shape, q_pe.shape, ckv_cache.shape, q_nope.dtype, sm_scale)
+    """One query per request over pages of latents (MLA)."""
+    call_key = ("latent", backend, q_nope.shape, q_pe.shape, ckv_cache.shape, q_nope.dtype, sm_scale)
     tables = (kv_indptr, kv_indices, kv_last_page_len)
-    made = planned(facts, q_nope, tables, _latent_pages_recipe, ckv_cache, tables)
+    entry = planned(call_key, q_nope, tables, _latent_pages_recipe, ckv_cache, tables)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q_nope, q_pe, ckv_cache, kpe_cache, out=output, lse=lse, return_lse=return_lse)
 
-    result = _run(made, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv_cache, kpe_cache)
-    if made.empty is not None:
-        (result[0] if return_lse else result).masked_fill_(made.empty[:, None, None], 0)
+    result = _run(entry, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv_cache, kpe_cache)
+    if entry.empty is not None:
+        (result[0] if return_lse else result).masked_fill_(entry.empty[:, None, None], 0)
     return result
 
 
-def _latent_pages_recipe(facts: tuple[Any, ...], ckv: Any, tables: tuple[Any, ...]) -> Recipe:
-    kind, backend, (_, heads, dim_ckv), (_, _, dim_kpe), (_, page_size, _), dtype, sm_scale = facts
+def _latent_pages_recipe(call_key: tuple[Any, ...], ckv: Any, tables: tuple[Any, ...]) -> Recipe:
+    kind, backend, (_, heads, dim_ckv), (_, _, dim_kpe), (_, page_size, _), dtype, sm_scale = call_key
     kv_indptr, kv_indices, kv_last_page_len = tables
 
     def plan(wrapper: Any) -> Any:
@@ -342,18 +343,18 @@ def latent(
     backend: str, q_nope: Any, q_pe: Any, ckv: Any, kpe: Any, *,
     sm_scale: float, return_lse: bool, causal: bool = False, causal_offset: int = 0,
 ) -> Any:  # fmt: skip
-    """Queries of one request over contiguous latents: pages of one token each, whose table is our own."""
-    facts = ("latents", backend, q_nope.shape, q_pe.shape, ckv.shape, q_nope.dtype, sm_scale, causal)
-    made = planned(facts, q_nope, (), _latents_recipe, ckv)
+    """Queries of one request over contiguous latents (MLA): pages of one token each, with a page table built here."""
+    call_key = ("latents", backend, q_nope.shape, q_pe.shape, ckv.shape, q_nope.dtype, sm_scale, causal)
+    entry = planned(call_key, q_nope, (), _latents_recipe, ckv)
 
     def run(output: Any, lse: Any) -> None:
-        made.wrapper.run(q_nope, q_pe, ckv, kpe, out=output, lse=lse, return_lse=return_lse)
+        entry.wrapper.run(q_nope, q_pe, ckv, kpe, out=output, lse=lse, return_lse=return_lse)
 
-    return _run(made, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv, kpe)
+    return _run(entry, q_nope, q_nope.shape[2], return_lse, run, q_nope, q_pe, ckv, kpe)
 
 
-def _latents_recipe(facts: tuple[Any, ...], ckv: Any) -> Recipe:
-    _, backend, (tokens, heads, dim_ckv), (_, _, dim_kpe), (kv_len, _, _), dtype, sm_scale, causal = facts
+def _latents_recipe(call_key: tuple[Any, ...], ckv: Any) -> Recipe:
+    _, backend, (tokens, heads, dim_ckv), (_, _, dim_kpe), (kv_len, _, _), dtype, sm_scale, causal = call_key
 
     def plan(wrapper: Any) -> None:
         wrapper.plan(
@@ -362,65 +363,65 @@ def _latents_recipe(facts: tuple[Any, ...], ckv: Any) -> Recipe:
             heads, dim_ckv, dim_kpe, 1, causal, sm_scale, dtype, ckv.dtype,
         )  # fmt: skip
 
-    return Recipe(facts, lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan)
+    return Recipe(call_key, lambda memory: BatchMLAPagedAttentionWrapper(memory, backend=backend), plan)
 
 
 def block_sparse(
     backend: str, q: Any, k: Any, v: Any, indptr: Any, indices: Any, *,
     block_rows: int, block_cols: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """Blocks of keys for blocks of queries."""
-    facts = ("sparse", backend, q.shape, k.shape, block_rows, block_cols, q.dtype, soft_cap, sm_scale)
-    made = planned(facts, q, (indptr, indices), _sparse_recipe, k, indptr, indices)
-    result = made.wrapper.run(q, k, v, return_lse=return_lse)
-    return (result[0], _natural(result[1], made.empty)) if return_lse else result
+    """Block-sparse attention: blocks of keys for blocks of queries."""
+    call_key = ("sparse", backend, q.shape, k.shape, block_rows, block_cols, q.dtype, soft_cap, sm_scale)
+    entry = planned(call_key, q, (indptr, indices), _sparse_recipe, k, indptr, indices)
+    result = entry.wrapper.run(q, k, v, return_lse=return_lse)
+    return (result[0], _convert_lse(result[1], entry.empty)) if return_lse else result
 
 
-def _sparse_recipe(facts: tuple[Any, ...], k: Any, indptr: Any, indices: Any) -> Recipe:
-    _, backend, (m, heads, head_dim), (n, kv_heads, _), block_rows, block_cols, dtype, soft_cap, sm_scale = facts
+def _sparse_recipe(call_key: tuple[Any, ...], k: Any, indptr: Any, indices: Any) -> Recipe:
+    _, backend, (m, heads, head_dim), (n, kv_heads, _), block_rows, block_cols, dtype, soft_cap, sm_scale = call_key
 
     def plan(wrapper: Any) -> Any:
         wrapper.plan(
             indptr, indices, m, n, block_rows, block_cols, heads, kv_heads, head_dim, logits_soft_cap=soft_cap, sm_scale=sm_scale,
             q_data_type=dtype, kv_data_type=k.dtype, o_data_type=dtype,
         )  # fmt: skip
-        blind = indptr.diff() == 0
-        return blind.repeat_interleave(block_rows)[:m] if bool(blind.any()) else None
+        hidden = indptr.diff() == 0
+        return hidden.repeat_interleave(block_rows)[:m] if bool(hidden.any()) else None
 
-    return Recipe(facts, lambda memory: flashinfer.BlockSparseAttentionWrapper(memory, backend=backend), plan)
+    return Recipe(call_key, lambda memory: flashinfer.BlockSparseAttentionWrapper(memory, backend=backend), plan)
 
 
 def variable_block_sparse(
     backend: str, q: Any, k: Any, v: Any, block_mask: Any, block_row_sizes: Any, block_col_sizes: Any, *,
     soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """Blocks of different sizes, other ones for each head of the keys."""
-    facts = ("variable", backend, q.shape, k.shape, q.dtype, soft_cap, sm_scale, block_mask.shape)
+    """Blocks of different sizes, separate for each key head."""
+    call_key = ("variable", backend, q.shape, k.shape, q.dtype, soft_cap, sm_scale, block_mask.shape)
     watched = (block_mask, block_row_sizes, block_col_sizes)
-    made = planned(facts, q, watched, _variable_recipe, k, watched)
-    result = made.wrapper.run(q, k, v, return_lse=return_lse)
+    entry = planned(call_key, q, watched, _variable_recipe, k, watched)
+    result = entry.wrapper.run(q, k, v, return_lse=return_lse)
     if not return_lse:
         return result
     output, lse = result
     lse.mul_(_LN2)
-    if made.empty is not None:
-        lse.masked_fill_(made.empty, float("-inf"))
+    if entry.empty is not None:
+        lse.masked_fill_(entry.empty, float("-inf"))
     return output, lse
 
 
-def _variable_recipe(facts: tuple[Any, ...], k: Any, watched: tuple[Any, ...]) -> Recipe:
-    _, backend, (heads, m, head_dim), (kv_heads, _, _), dtype, soft_cap, sm_scale, _ = facts
+def _variable_recipe(call_key: tuple[Any, ...], k: Any, watched: tuple[Any, ...]) -> Recipe:
+    _, backend, (heads, m, head_dim), (kv_heads, _, _), dtype, soft_cap, sm_scale, _ = call_key
     block_mask, block_row_sizes, block_col_sizes = watched
 
     def plan(wrapper: Any) -> Any:
         lengths = (block_mask * block_col_sizes[:, None, :]).sum(-1)
         if not bool(lengths.any()):
-            raise NotImplementedError("FlashInfer cannot plan a pattern in which no query sees a key")
+            raise NotImplementedError("FlashInfer cannot plan a block mask in which no query sees a key")
         wrapper.plan(
             block_mask, block_row_sizes, block_col_sizes, heads, kv_heads, head_dim, logits_soft_cap=soft_cap, sm_scale=sm_scale,
             q_data_type=dtype, kv_data_type=k.dtype,
         )  # fmt: skip
-        blind = torch.repeat_interleave((lengths == 0).flatten(), block_row_sizes.flatten()).view(kv_heads, m)
-        return blind.repeat_interleave(heads // kv_heads, 0) if bool(blind.any()) else None
+        hidden = torch.repeat_interleave((lengths == 0).flatten(), block_row_sizes.flatten()).view(kv_heads, m)
+        return hidden.repeat_interleave(heads // kv_heads, 0) if bool(hidden.any()) else None
 
-    return Recipe(facts, lambda memory: flashinfer.VariableBlockSparseAttentionWrapper(memory, backend=backend), plan)
+    return Recipe(call_key, lambda memory: flashinfer.VariableBlockSparseAttentionWrapper(memory, backend=backend), plan)

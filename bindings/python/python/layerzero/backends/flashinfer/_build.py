@@ -1,4 +1,4 @@
-"""Compiles one module of FlashInfer's into the library's cache, in the process that this is called in."""
+"""Compiles one FlashInfer module into the library's cache, in the current process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import json
 from typing import Any
 
 
-def spec_of(wanted: str) -> Any:
-    """The library's own description of a module that `_compile.module_of` named."""
+def spec_of(module: str) -> Any:
+    """The library's JIT spec of a module that `_compile.module_of` named."""
     import torch
     from flashinfer.jit import cascade, norm, rope, sampling
     from flashinfer.jit.attention import modules
 
-    kind, *arguments = json.loads(wanted)
+    kind, *arguments = json.loads(module)
     index = torch.int32
     if kind == "norm":
         return norm.gen_norm_module()
@@ -37,9 +37,9 @@ def spec_of(wanted: str) -> Any:
     return modules.gen_batch_prefill_module(backend, dtype, dtype, dtype, index, qk, vo, 0, window, cap, False)
 
 
-def build(wanted: str) -> None:
-    """Compiles it, unless it is there, and prints its name."""
-    spec = spec_of(wanted)
+def build(module: str) -> None:
+    """Compiles the module, unless it is compiled already, and prints its name."""
+    spec = spec_of(module)
     if not spec.is_aot:
         spec.build(verbose=False)
     print(spec.name)

@@ -1,7 +1,7 @@
-"""Which module of FlashInfer's a kernel needs for a call, and having it compiled in a process of its own.
+"""Determines the FlashInfer module that a kernel needs for a call, and compiles it in a separate process.
 
-Nothing here imports the library into a process that has not; what was compiled lies in the library's own cache, where the next
-process finds it.
+The library is not imported into this process; compiled modules are in the library's own cache, where later
+processes find them.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any
 
 _DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 _LOCK = threading.Lock()
-#: Modules that are there or being made; the second who wants one waits for the first.
-_MADE: dict[str, threading.Event] = {}
+#: Modules that are compiled or being compiled; a second request waits for the first.
+_COMPILED: dict[str, threading.Event] = {}
 _RUNNING: set[Any] = set()
 
 
 def module_of(kernel: str, call: Mapping[str, str]) -> list[Any]:
-    """The module as the name of its generator and the arguments of that."""
+    """The module, as the name of its generator and the generator's arguments."""
     for word in ("norm", "posenc.rope", "sampling", "attention.state.merge"):
         if kernel.startswith(f"flashinfer.{word}"):
             return [{"norm": "norm", "posenc.rope": "rope", "sampling": "sampling", "attention.state.merge": "cascade"}[word]]
@@ -39,35 +39,35 @@ def module_of(kernel: str, call: Mapping[str, str]) -> list[Any]:
         return ["single", backend, *shape, *flags]
     if ".sparse.block" in kernel:
         group = int(call["heads"]) // max(int(call["kv_heads"]), 1)
-        # So few rows a block are not worth tensor cores to the library.
+        # The library does not use tensor cores for so few rows per block.
         if int(call["block_rows"]) * group < 4:
             return ["decode", *shape, *flags]
     return ["prefill", backend, *shape, *flags]
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
-    """Has the module of a kernel compiled, unless it is there, and gives its name."""
-    wanted = json.dumps(module_of(kernel, call))
+    """Compiles the module of a kernel, unless it is compiled already, and returns its name."""
+    module = json.dumps(module_of(kernel, call))
     if "flashinfer" in sys.modules:
         from layerzero.backends.flashinfer._build import spec_of
 
-        spec = spec_of(wanted)
+        spec = spec_of(module)
         if spec.is_compiled:
             return [spec.name]
     if os.environ.get("FLASHINFER_DISABLE_JIT"):
-        raise RuntimeError(f"{wanted} is not compiled, and FLASHINFER_DISABLE_JIT is set")
+        raise RuntimeError(f"the FlashInfer module {module} is not compiled, and FLASHINFER_DISABLE_JIT is set")
     with _LOCK:
-        made = _MADE.get(wanted)
-        mine = made is None
-        if made is None:
-            made = _MADE[wanted] = threading.Event()
-    if not mine:
-        made.wait()
-        if wanted not in _MADE:
-            raise RuntimeError(f"the compilation of {wanted} failed")
-        return [wanted]
+        done = _COMPILED.get(module)
+        is_first = done is None
+        if done is None:
+            done = _COMPILED[module] = threading.Event()
+    if not is_first:
+        done.wait()
+        if module not in _COMPILED:
+            raise RuntimeError(f"compiling the FlashInfer module {module} failed in another thread")
+        return [module]
     try:
-        code = f"from layerzero.backends.flashinfer._build import build; build({wanted!r})"
+        code = f"from layerzero.backends.flashinfer._build import build; build({module!r})"
         child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         _RUNNING.add(child)
         try:
@@ -76,17 +76,17 @@ def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
             _RUNNING.discard(child)
         if child.returncode != 0:
             lines = errors.decode("utf-8", "replace").strip().splitlines()
-            raise RuntimeError(f"compiling {wanted} failed: {' '.join(lines[-3:])[-500:]}")
+            raise RuntimeError(f"compiling the FlashInfer module {module} failed: {' '.join(lines[-3:])[-500:]}")
         return [output.decode().strip().splitlines()[-1]]
     except BaseException:
         with _LOCK:
-            del _MADE[wanted]
+            del _COMPILED[module]
         raise
     finally:
-        made.set()
+        done.set()
 
 
 def stop() -> None:
-    """Ends compilations that run, for a process that ends itself."""
+    """Terminates running compilations at process exit."""
     for child in list(_RUNNING):
         child.terminate()

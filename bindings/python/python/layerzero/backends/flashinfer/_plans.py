@@ -1,13 +1,13 @@
-"""FlashInfer's plans: what its batched kernels work out on the host before they run, and when that may be used again.
+"""FlashInfer's plans: what its batched kernels precompute on the host, and when a plan may be reused.
 
-A plan is made from the *values* of page tables and the like. It is used again only while the very same tensors come back and none of
-them was written since (torch counts writes; a tensor of inference mode is not counted, so that its plan is made anew), or for
-tables that we made ourselves from nothing but shapes. Plans belong to a thread and a stream: scratch memory of one must not be
-used by two. A plan handle (`lz.ops.….plan`) has its own plan and scratch memory, and uses them until it is gone: its caller says
-when values change.
+A plan is made from the *values* of page tables and similar tensors. It is reused only while the same tensors
+are passed and none of them was written since (torch counts writes; inference-mode tensors have no counter, so
+their plan is always made anew), or for tables built here from shapes only. Plans belong to a thread and a
+stream: a workspace must not be used by two at once. A plan handle (`lz.ops.….plan`) has its own plan and
+workspace, and uses them as long as it lives: its caller is responsible for changed values.
 
-Nearly every call finds the plan of the call before. It is looked for by what can be read off the arguments at once; what a plan is
-made from, and by, is worked out only when that finds nothing.
+Nearly every call reuses the plan of the previous call. The lookup key is read directly from the arguments;
+everything else that a plan needs is computed only on a miss.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from layerzero import _native
 if TYPE_CHECKING:
     from layerzero.backends.flashinfer._direct import Direct
 
-#: Scratch for partial results, as the library recommends.
+#: Workspace for partial results, as the library recommends.
 SCRATCH_BYTES = 128 << 20
-#: Plans of a thread that are kept; each has 8 MiB on the device and 8 MiB on the host.
-MOST = 16
-#: Calls whose plan is found at once.
-MOST_RECENT = 256
+#: Maximum number of plans per thread; each takes 8 MiB on the device and 8 MiB on the host.
+MAX_PLANS = 16
+#: Maximum number of entries of the lookup by call.
+MAX_RECENT = 256
 
 _raw_stream = _native.current_stream
 
 
 class Recipe(NamedTuple):
-    """What a plan depends on besides values, how a wrapper is made over scratch memory, and how it is planned: that tells which rows
-    see no key."""
+    """The key of a plan except for values, a function that creates a wrapper over a workspace, and a function
+    that plans it and returns the mask of rows without a visible key."""
 
     key: tuple[Any, ...]
     make: Callable[[Any], Any]
@@ -45,70 +45,70 @@ class Recipe(NamedTuple):
 
 
 class Planned:
-    """A wrapper of the library with what it was planned for."""
+    """A wrapper of the library with its plan."""
 
     __slots__ = ("direct", "direct_with_lse", "empty", "index", "stream", "versions", "watched", "wrapper")
 
     def __init__(self, wrapper: Any, index: int, stream: int, watched: tuple[Any, ...], versions: list[int] | None, empty: Any) -> None:
         self.wrapper = wrapper
         self.index, self.stream = index, stream
-        # Held, so that no other tensor can take the place of one.
+        # Held, so that no other tensor can have the same id.
         self.watched = watched
-        # Nothing once the plan does not stand any more.
+        # `None` once the plan is invalid.
         self.versions = versions
-        # Rows of the result that see no key, as a mask on the device; nothing if there are none.
+        # Mask of output rows without a visible key, on the device; `None` if there are none.
         self.empty = empty
-        # How to run without the wrapper, once it was listened to.
+        # Recorded calls that bypass the wrapper.
         self.direct: Direct | None = None
         self.direct_with_lse: Direct | None = None
 
     def end(self) -> None:
-        """Its wrapper is planned anew, or given up."""
+        """Invalidates the plan: its wrapper is planned again, or discarded."""
         self.versions = None
         self.watched = ()
 
 
-class _OfThread(threading.local):
+class _ThreadState(threading.local):
     def __init__(self) -> None:
         self.plans: OrderedDict[tuple[Any, ...], Planned] = OrderedDict()
-        # By the id of the first tensor that a plan watches, or by its facts if it watches none.
+        # By the id of the first tensor that a plan watches, or by the call key if it watches none.
         self.recent: dict[Any, tuple[tuple[Any, ...], Planned]] = {}
         self.scratch: dict[tuple[int, int], Any] = {}
-        # Whose plans are made or used just now, if it is a handle's.
+        # The plan handle that is being made or used, if there is one.
         self.handle: _Handle | None = None
 
 
-class _Made(BaseException):
-    """A handle has its plan: the kernel that is underway has nothing more to do."""
+class _PlanReady(BaseException):
+    """A plan handle has its plan: the running kernel stops here."""
 
 
 class _Handle:
-    """The plans of one handle."""
+    """The plans of one plan handle."""
 
-    __slots__ = ("is_made", "plans")
+    __slots__ = ("is_planned", "plans")
 
     def __init__(self) -> None:
-        self.is_made = False
+        self.is_planned = False
         self.plans: dict[tuple[Any, ...], Planned] = {}
 
-    def planned(self, facts: tuple[Any, ...], like: Any, recipe: Callable[..., Recipe], arguments: tuple[Any, ...]) -> Planned:
-        found = self.plans.get(facts)
+    def planned(self, call_key: tuple[Any, ...], like: Any, recipe: Callable[..., Recipe], arguments: tuple[Any, ...]) -> Planned:
+        found = self.plans.get(call_key)
         if found is not None:
             return found
-        if self.is_made:
-            raise RuntimeError("the call needs another plan than the handle has; make a new one")
-        made = recipe(facts, *arguments)
-        wrapper = made.make(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=like.device))
+        if self.is_planned:
+            raise RuntimeError("the call does not match the plan of this handle; make a new plan with lz.ops.<operation>.plan(...)")
+        steps = recipe(call_key, *arguments)
+        wrapper = steps.make(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=like.device))
         index = like.get_device()
-        self.plans[facts] = Planned(wrapper, index, _raw_stream(index), (), None, made.plan(wrapper))
-        raise _Made
+        self.plans[call_key] = Planned(wrapper, index, _raw_stream(index), (), None, steps.plan(wrapper))
+        raise _PlanReady
 
 
-_THREAD = _OfThread()
+_THREAD = _ThreadState()
 
 
 def with_plan(kernel: Any) -> Any:
-    """Lets handles plan a kernel: its `plan` takes what the kernel takes and gives what runs in its place."""
+    """Gives a kernel a `plan` function: it takes the kernel's arguments and returns a function that runs in its place."""
 
     def plan(*inputs: Any, **params: Any) -> Callable[..., Any]:
         handle = _Handle()
@@ -122,8 +122,8 @@ def with_plan(kernel: Any) -> Any:
 
         try:
             run(*inputs, **params)
-        except _Made:
-            handle.is_made = True
+        except _PlanReady:
+            handle.is_planned = True
         return run
 
     kernel.plan = plan
@@ -131,27 +131,27 @@ def with_plan(kernel: Any) -> Any:
 
 
 def scratch(like: Any) -> Any:
-    """The scratch memory of this thread for the stream that is current on a tensor's device."""
+    """The workspace of this thread for the current stream of a tensor's device."""
     index = like.get_device()
     key = (index, _raw_stream(index))
     found = _THREAD.scratch.get(key)
     if found is None:
         if torch.cuda.is_current_stream_capturing():
-            # A graph's memory is the graph's: kept here, it would outlive it.
+            # During capture memory comes from the graph's pool: cached here, it would outlive the graph.
             return torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=like.device)
-        found = _THREAD.scratch[key] = _of_no_pool(like.device)
+        found = _THREAD.scratch[key] = _outside_graph_pool(like.device)
     return found
 
 
-def _of_no_pool(device: Any) -> Any:
-    """Memory that is kept. Whoever prepares a capture has what a thread allocates come from the graph's own memory, so that another
-    thread asks for it."""
-    made: list[Any] = []
+def _outside_graph_pool(device: Any) -> Any:
+    """Allocates long-lived memory. While a capture is prepared, allocations of this thread come from the
+    graph's pool, so another thread allocates it."""
+    memory: list[Any] = []
     context = torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
 
     def allocate() -> None:
         with context:
-            made.append(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device))
+            memory.append(torch.empty(SCRATCH_BYTES, dtype=torch.uint8, device=device))
 
     def try_to() -> None:
         with suppress(Exception):
@@ -160,10 +160,10 @@ def _of_no_pool(device: Any) -> Any:
     thread = threading.Thread(target=try_to)
     thread.start()
     thread.join()
-    if not made:
-        # It says in this thread why there is none.
+    if not memory:
+        # Allocates again to raise the error in this thread.
         allocate()
-    return made[0]
+    return memory[0]
 
 
 def _versions(watched: tuple[Any, ...]) -> list[int] | None:
@@ -176,29 +176,30 @@ def _versions(watched: tuple[Any, ...]) -> list[int] | None:
 
 
 def planned(
-    facts: tuple[Any, ...], like: Any, watched: tuple[Any, ...], recipe: Callable[..., Recipe], *arguments: Any
+    call_key: tuple[Any, ...], like: Any, watched: tuple[Any, ...], recipe: Callable[..., Recipe], *arguments: Any
 ) -> Planned:
-    """The plan for `facts` (the kernel and everything it depends on besides values) and the values of `watched`, on the device of
-    `like`, where all of them are. `recipe`, called with the facts and `arguments`, says how to make it. A capture cannot plan: whoever
-    captures has called with the same tensors before.
+    """The plan for `call_key` (the kernel and everything it depends on except values) and the values of
+    `watched`, on the device of `like`, where all tensors are. `recipe` is called with the key and
+    `arguments`, and returns how to make the plan. Planning is not possible during capture: a call with the
+    same tensors must have been made before.
     """
     if _THREAD.handle is not None:
-        return _THREAD.handle.planned(facts, like, recipe, arguments)
-    near = id(watched[0]) if watched else facts
-    recent = _THREAD.recent.get(near)
+        return _THREAD.handle.planned(call_key, like, recipe, arguments)
+    lookup_key = id(watched[0]) if watched else call_key
+    recent = _THREAD.recent.get(lookup_key)
     if recent is not None:
         known, found = recent
-        # A plan that stands holds its tensors, so that an id that is found is that of the same tensor.
-        if found.versions is not None and known == facts and found.stream == _raw_stream(found.index):
+        # A valid plan holds its tensors, so an equal id means the same tensor.
+        if found.versions is not None and known == call_key and found.stream == _raw_stream(found.index):
             for one, other, version in zip(found.watched, watched, found.versions):  # noqa: B905
                 if one is not other or other._version != version:
                     break
             else:
                 return found
-    found = _planned(like, watched, *recipe(facts, *arguments))
-    if len(_THREAD.recent) >= MOST_RECENT:
+    found = _planned(like, watched, *recipe(call_key, *arguments))
+    if len(_THREAD.recent) >= MAX_RECENT:
         _THREAD.recent.clear()
-    _THREAD.recent[near] = (facts, found)
+    _THREAD.recent[lookup_key] = (call_key, found)
     return found
 
 
@@ -215,22 +216,22 @@ def _planned(
         if same and found.versions == _versions(watched):
             return found
     if torch.cuda.is_current_stream_capturing():
-        raise NotImplementedError("FlashInfer plans on the host, which a capture cannot; call once with the same tensors before it")
+        raise NotImplementedError("FlashInfer plans on the host, which is not possible during CUDA graph capture; make one call with the same tensors before capturing")
     wrapper = make(scratch(like)) if found is None else found.wrapper
     versions = _versions(watched)
     if found is not None:
-        # While it is planned anew the old plan is nobody's.
+        # The old plan is invalid while the wrapper is planned again.
         found.end()
         del plans[key]
-    made = Planned(wrapper, index, stream, watched, versions, plan(wrapper))
-    plans[key] = made
-    while len(plans) > MOST:
+    result = Planned(wrapper, index, stream, watched, versions, plan(wrapper))
+    plans[key] = result
+    while len(plans) > MAX_PLANS:
         plans.popitem(last=False)[1].end()
-    return made
+    return result
 
 
 def forget() -> None:
-    """Gives this thread's plans and scratch memory back."""
+    """Releases this thread's plans and workspaces."""
     _THREAD.plans.clear()
     _THREAD.recent.clear()
     _THREAD.scratch.clear()

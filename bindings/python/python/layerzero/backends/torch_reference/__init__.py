@@ -1,7 +1,8 @@
-"""Every operation as a plain composition of torch's functions: the reference on devices that the host's reference cannot reach.
+"""Every operation as a composition of torch functions: the reference on devices that the host reference
+cannot reach.
 
-`lz.disabled`, degradation and fallback use it where the tensors are. It takes every valid call of any strides, gives the same bits for
-the same call, and needs nothing but torch. Operations of text live on the host.
+`lz.disabled`, degraded health and fallback use it on the tensors' device. It takes every valid call with any
+strides, is deterministic, and needs only torch. Text operations run on the host.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Norms, activations, linear layers, positions, embeddings and caches: the expressions that one writes with torch."""
+"""Norms, activations, linear layers, position encodings, embeddings and KV-cache updates, written with torch functions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 def norm_rms(x: Any, weight: Any = None, *, eps: float, weight_offset: float) -> Any:
-    """In f32 where x and weight are not of one dtype."""
+    """In f32 if x and weight have different dtypes."""
     if weight is None:
         return torch.rms_norm(x, x.shape[-1:], None, eps)
     if weight_offset:
@@ -32,13 +32,13 @@ def norm_rms(x: Any, weight: Any = None, *, eps: float, weight_offset: float) ->
 
 
 def norm_rms_add(x: Any, residual: Any, weight: Any = None, *, eps: float, weight_offset: float) -> Any:
-    """The norm of the rounded sum, which stays in the residual."""
+    """The norm of the rounded sum, which is stored in the residual."""
     residual.add_(x)
     return norm_rms(residual, weight, eps=eps, weight_offset=weight_offset)
 
 
 def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, return_stats: bool) -> Any:
-    """In f32 where the dtypes differ or the statistics are wanted."""
+    """In f32 if the dtypes differ or the statistics are requested."""
     if not return_stats and all(one is None or one.dtype is x.dtype for one in (weight, bias)):
         return F.layer_norm(x, x.shape[-1:], weight, bias, eps)
     weight, bias = (None if one is None else one.float() for one in (weight, bias))
@@ -48,12 +48,12 @@ def norm_layer(x: Any, weight: Any = None, bias: Any = None, *, eps: float, retu
 
 
 def _finite_below(x: Any) -> Any:
-    """torch's activations are NaN at -inf, where the operations have their limit."""
+    """torch's activations give NaN at -inf, where the operations give the limit."""
     return x.clamp_min(torch.finfo(x.dtype).min)
 
 
 def gelu(x: Any, *, approximate: str) -> Any:
-    """Either formula."""
+    """GELU, exact or with the tanh approximation."""
     return F.gelu(_finite_below(x), approximate=approximate)
 
 
@@ -63,14 +63,14 @@ def gelu_mul(gate: Any, up: Any, *, approximate: str) -> Any:
 
 
 def silu(x: Any, *, alpha: float) -> Any:
-    """Of any steepness."""
+    """SiLU with any alpha."""
     if alpha == 1.0:
         return F.silu(_finite_below(x), inplace=True)
     if alpha == 0.0:
         return x * 0.5
-    # An infinity meets a sigmoid of 0 where the limit is 0.
-    share = torch.sigmoid(alpha * x.float())
-    return (x.float() * share).masked_fill(share == 0, 0).to(x.dtype)
+    # An infinity times a sigmoid of 0 would be NaN; the limit is 0.
+    gate = torch.sigmoid(alpha * x.float())
+    return (x.float() * gate).masked_fill(gate == 0, 0).to(x.dtype)
 
 
 def silu_mul(gate: Any, up: Any) -> Any:
@@ -84,25 +84,25 @@ def relu_squared(x: Any) -> Any:
 
 
 def linear(x: Any, weight: Any, bias: Any = None, *, activation: str) -> Any:
-    """A product, and an activation where one is wanted."""
+    """A matrix product with an optional activation."""
     return _ACTIVATIONS[activation](F.linear(x, weight, bias))
 
 
 def fused(x: Any, gate_weight: Any, up_weight: Any, down_weight: Any, *, activation: str) -> Any:
-    """A gated block."""
+    """A gated MLP."""
     gated = _ACTIVATIONS[activation](F.linear(x, gate_weight)) * F.linear(x, up_weight)
     return F.linear(gated, down_weight)
 
 
 def pack(weight: Any) -> Any:
-    """Panels of 16 rows, words of 4 bytes."""
+    """Packs into panels of 16 rows with words of 4 bytes."""
     rows, stored = weight.shape
     padded = F.pad(weight, (0, -stored % 4, 0, -rows % 16))
     return padded.view(padded.shape[0] // 16, 16, padded.shape[1] // 4, 4).transpose(1, 2).contiguous()
 
 
 def _in_rows(weight: Any, layout: str, rows: int, stored: int) -> Any:
-    """The weight as it was before it was packed."""
+    """Unpacks a weight."""
     if layout == "plain":
         return weight
     return weight.transpose(1, 2).flatten(2, 3).flatten(0, 1)[:rows, :stored]
@@ -112,14 +112,14 @@ def weight_only(
     x: Any, weight: Any, scale: Any, zero_point: Any = None, bias: Any = None, *,
     format: str, granularity: str, block_size: int, weight_layout: str, stored: int, activation: str,
 ) -> Any:  # fmt: skip
-    """The weight as floats, then a product in f32."""
+    """Dequantizes the weight, then multiplies in f32."""
     inner = x.shape[-1]
     values = _in_rows(weight, weight_layout, scale.shape[0], stored)
     if format == "int4":
         nibbles = torch.stack((values & 15, values >> 4), -1).flatten(-2)[..., :inner]
         values = (nibbles ^ 8).to(torch.int8) - 8
     if granularity == "block":
-        # One scale for each input, so that the last block may be shorter.
+        # One scale per input column, because the last block may be shorter.
         group = torch.arange(inner, device=x.device) // block_size
         scale = scale[:, group]
         zero_point = None if zero_point is None else zero_point[:, group]
@@ -136,7 +136,7 @@ def linear_int8(
     x: Any, weight: Any, x_scale: Any, weight_scale: Any, x_zero_point: Any = None, bias: Any = None, *,
     x_granularity: str, weight_layout: str, activation: str, output_dtype: str,
 ) -> Any:  # fmt: skip
-    """In f64, which holds every sum of such products exactly."""
+    """In f64, which represents every sum of such products exactly."""
     rows = x.double()
     if x_granularity == "row":
         x_scale = x_scale[..., None]
@@ -156,15 +156,15 @@ def embedding(table: Any, ids: Any) -> Any:
 
 
 def alibi(scores: Any, slopes: Any, *, causal_offset: int) -> Any:
-    """A bias by distance, in f32."""
+    """ALiBi bias, in f32."""
     queries, keys = scores.shape[-2:]
-    stands = torch.arange(causal_offset, causal_offset + queries, device=scores.device)
-    distance = torch.arange(keys, device=scores.device) - stands[:, None]
+    positions = torch.arange(causal_offset, causal_offset + queries, device=scores.device)
+    distance = torch.arange(keys, device=scores.device) - positions[:, None]
     return (scores + slopes[:, None, None] * distance).to(scores.dtype)
 
 
 def rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved: bool, layout: str) -> Any:
-    """Pairs of features turned in f32."""
+    """Rotates pairs of features in f32."""
     heads_first = layout == "BHSD"
     length = x.shape[2 if heads_first else 1]
     if positions is None:
@@ -174,12 +174,12 @@ def rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved: bool
     # One angle for all heads of a token.
     cos, sin = (table.unsqueeze(1 if heads_first else 2).float() for table in (cos, sin))
     rotary = 2 * cos.shape[-1]
-    turned, rest = x[..., :rotary].float(), x[..., rotary:]
+    rotated, rest = x[..., :rotary].float(), x[..., rotary:]
     if interleaved:
-        first, second = turned[..., 0::2], turned[..., 1::2]
+        first, second = rotated[..., 0::2], rotated[..., 1::2]
         result = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
     else:
-        first, second = turned.chunk(2, -1)
+        first, second = rotated.chunk(2, -1)
         result = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     return torch.cat((result.to(x.dtype), rest), -1)
 
@@ -187,41 +187,41 @@ def rope(x: Any, cos: Any, sin: Any, positions: Any = None, *, interleaved: bool
 _SATURATES_AT = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 
-def _last_writer(places: Any) -> Any:
-    """For each write the last one to the same place: torch does not say which of two writes wins, so both write the same."""
-    ordered, order = torch.sort(places, stable=True)
-    end = torch.searchsorted(ordered, places.contiguous(), right=True)
+def _last_writer(slots: Any) -> Any:
+    """The last write to the same slot, for each write: torch does not define which of two writes wins, so all write the same values."""
+    ordered, order = torch.sort(slots, stable=True)
+    end = torch.searchsorted(ordered, slots.contiguous(), right=True)
     return order[end - 1]
 
 
 def append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
-    """New tokens into pages. Tokens to be skipped write what slot 0 holds afterwards, so that nothing waits to know how many there are."""
+    """Writes new tokens into pages. Skipped tokens write the final content of slot 0, so that their number need not be known on the host."""
     if slots.shape[0] == 0 or k_cache.shape[0] == 0:
         return
     size = k_cache.shape[1 if layout == "NHD" else 2]
     skipped, first = slots < 0, slots == 0
     writer = torch.where(skipped, _last_of(first), _last_writer(slots))
     unchanged = (skipped & ~first.any())[:, None, None]
-    page, place = slots.clamp_min(0) // size, slots.clamp_min(0) % size
-    where = (page, place) if layout == "NHD" else (page, slice(None), place)
+    page, offset = slots.clamp_min(0) // size, slots.clamp_min(0) % size
+    index = (page, offset) if layout == "NHD" else (page, slice(None), offset)
     for cache, values in ((k_cache, k), (v_cache, v)):
         largest = _SATURATES_AT.get(cache.dtype)
         if largest is None:
             values = values.to(cache.dtype)
         else:
-            # Not every torch can write to places of an eight-bit float.
+            # Not every torch supports indexed writes of 8-bit floats.
             values = values.float().clamp(-largest, largest).to(cache.dtype).view(torch.uint8)
             cache = cache.view(torch.uint8)
-        cache[where] = torch.where(unchanged, cache[where], values[writer])
+        cache[index] = torch.where(unchanged, cache[index], values[writer])
 
 
 def _last_of(condition: Any) -> Any:
-    """Index of the last element that holds; 0 if none does."""
+    """Index of the last true element; 0 if there is none."""
     return torch.where(condition, torch.arange(condition.shape[0], device=condition.device), 0).amax(-1)
 
 
 def compact(k_cache: Any, v_cache: Any, source: Any, target: Any, *, layout: str) -> None:
-    """Every source page is read before any target page is written."""
+    """Copies pages; every source page is read before any target page is written."""
     if source.shape[0] == 0:
         return
     page = source.long()[_last_writer(target)]

@@ -1,4 +1,4 @@
-"""Small integers and floats with scales, bit for bit what the operations define: each step is rounded to f32."""
+"""Quantization bit for bit as the operations define it: each step is rounded to f32."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _LARGEST = {"int8": 127.0, "int4": 7.0, "fp8_e4m3": 448.0, "fp8_e5m2": 57344.0}
 _BOUNDS = {"int8": (-128, 127), "int4": (-8, 7)}
 _FLOATS = {"fp8_e4m3": torch.float8_e4m3fn, "fp8_e5m2": torch.float8_e5m2}
 _NIBBLES = ("int4", "mxfp4", "nvfp4")
-#: Between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6 of e2m1; a tie goes to the even mantissa, so that every second bound is the
-#: float before.
+#: Bounds between the magnitudes 0, 0.5, 1, 1.5, 2, 3, 4 and 6 of e2m1. Ties round to the even mantissa, so
+#: every second bound is the next smaller float.
 _E2M1 = (0.25, 0.75 - 2**-24, 1.25, 1.75 - 2**-23, 2.5, 3.5 - 2**-22, 5.0)
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
@@ -23,19 +23,19 @@ def _scale_shape(shape: Any, granularity: str, block: int) -> Any:
 
 
 def _in_groups(x: Any, granularity: str, block: int) -> Any:
-    """The elements in blocks where scales have blocks."""
+    """Splits the elements into blocks if scales are per block."""
     if granularity != "block":
         return x
     return torch.nn.functional.pad(x, (0, -x.shape[-1] % block)).unflatten(-1, (-1, block))
 
 
 def _over(scale: Any, granularity: str) -> Any:
-    """A scale as it meets its elements. One dimension at least, so that its dtype counts."""
+    """A scale that broadcasts to its elements. At least one dimension, so that its dtype takes part in type promotion."""
     return scale.reshape(1) if granularity == "tensor" else scale[..., None]
 
 
 def _of_exponent(exponent: Any) -> Any:
-    """Two to the power of it, exactly."""
+    """Two to the power of the exponent, exactly."""
     return ((exponent.long() + 1023) << 52).view(torch.float64).float()
 
 
@@ -47,9 +47,9 @@ def _as_float(scale: Any, format: str) -> Any:
 
 
 def _computed_scale(top: Any, format: str, global_scale: Any) -> Any:
-    """The scale of groups whose largest absolute values are given, as it is stored."""
+    """The stored scale of groups, from their largest absolute values."""
     if format == "mxfp4":
-        # Every f32 is a normal f64, whose exponent field is the floor of the logarithm.
+        # Every f32 is a normal f64, whose exponent field is the floor of the base-2 logarithm.
         floor = ((top.double().view(torch.int64) >> 52) & 0x7FF) - 1023
         stored = (floor - 2).clamp(-127, 127) + 127
         stored = torch.where(top == 0, 127, torch.where(top.isnan(), 255, stored))
@@ -59,16 +59,17 @@ def _computed_scale(top: Any, format: str, global_scale: Any) -> Any:
         if global_scale is not None:
             scale = scale * global_scale
         stored = scale.clamp(-448.0, 448.0).to(torch.float8_e4m3fn).view(torch.uint8)
-        # The codes of 2⁻⁹, the smallest positive number, and of 1.
+        # The codes of 2⁻⁹, the smallest positive value, and of 1.
         stored = torch.where((stored & 0x7F) == 0, 1, stored)
         return torch.where(top == 0, 0x38, stored).to(torch.uint8).view(torch.float8_e4m3fn)
-    # A division by a number of the host would become a product with its reciprocal, which rounds otherwise.
+    # A division by a Python number would become a multiplication with its reciprocal, which rounds
+    # differently.
     scale = top / torch.full((), _LARGEST[format], device=top.device)
     return torch.where(top == 0, 1.0, torch.where(scale == 0, 2.0**-149, scale))
 
 
 def _packed(codes: Any) -> Any:
-    """Four bits an element as bytes, low nibble first."""
+    """Packs 4-bit codes into bytes, low nibble first."""
     pairs = torch.nn.functional.pad(codes, (0, codes.shape[-1] % 2)).unflatten(-1, (-1, 2))
     return pairs[..., 0] | (pairs[..., 1] << 4)
 
@@ -96,20 +97,20 @@ def quantize(
     x: Any, scale: Any = None, zero_point: Any = None, global_scale: Any = None, *,
     format: str, granularity: str, block_size: int,
 ) -> Any:  # fmt: skip
-    """Rounded to nearest even and saturated."""
+    """Rounds to nearest even and saturates."""
     inner = x.shape[-1]
     block = min(block_size, max(inner, 1))
     values = _in_groups(x, granularity, block)
-    made = None
+    computed = None
     if scale is None:
         dims = {"tensor": tuple(range(values.dim())), "block": (-1,)}.get(granularity, (*range(values.dim() - 2), values.dim() - 1))
         shape = _scale_shape(x.shape, granularity, block)
         top = values.abs().amax(dims).float() if values.numel() else x.new_zeros(shape, dtype=torch.float32)
-        made = scale = _computed_scale(top, format, global_scale)
+        computed = scale = _computed_scale(top, format, global_scale)
     divisor = _as_float(scale, format)
     if global_scale is not None:
         divisor = divisor / global_scale
-    # In single precision, in one kernel.
+    # In float32, in one kernel.
     ratio = values / _over(divisor, granularity)
     if format in _BOUNDS:
         rounded = ratio.round_().nan_to_num(nan=0.0, posinf=torch.inf, neginf=-torch.inf)
@@ -128,14 +129,14 @@ def quantize(
     if format in _NIBBLES:
         quantized = _packed(quantized)
         quantized = quantized if format == "int4" else quantized.view(torch.float4_e2m1fn_x2)
-    return quantized if made is None else (quantized, made)
+    return quantized if computed is None else (quantized, computed)
 
 
 def dequantize(
     quantized: Any, scale: Any, zero_point: Any = None, global_scale: Any = None, *,
     format: str, granularity: str, block_size: int, inner: int, output_dtype: str,
 ) -> Any:  # fmt: skip
-    """Every stored value by its scale."""
+    """Multiplies every stored value by its scale."""
     if format in _NIBBLES:
         code = _unpacked(quantized, inner)
         values = _e2m1_value(code) if format != "int4" else ((code ^ 8).to(torch.int8) - 8)
@@ -143,7 +144,7 @@ def dequantize(
         values = quantized.float() if format in _FLOATS else quantized
     values = _in_groups(values, granularity, min(block_size, max(inner, 1)))
     if zero_point is not None:
-        # The difference is exact before it becomes a float.
+        # The difference is computed exactly, before the conversion to float.
         values = values.long() - _over(zero_point.long(), granularity)
     factor = _as_float(scale, format)
     if global_scale is not None:

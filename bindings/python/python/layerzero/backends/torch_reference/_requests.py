@@ -1,7 +1,8 @@
-"""Attention of requests of different lengths: one after the other without padding, or over pages.
+"""Attention of requests of different lengths: ragged (without padding), or paged.
 
-Lengths are on the device. They are read once a call, except while a CUDA graph is captured: there, queries of all requests meet keys
-of all requests and see their own. Decoding over pages always reads the longest length, so that it cannot be captured.
+Lengths are on the device. They are read once per call, except during CUDA graph capture: then all queries are
+computed against all keys, and a mask hides those of other requests. Paged decoding always reads the longest
+length, so it cannot be captured.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def _each(
     q: Any, requests: Any, qo_indptr: Any, slopes: Any, features: int, *,
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """Request after request; `requests` gives keys and values ``[L, G, D]`` of each."""
+    """One request after the other; `requests` yields keys and values ``[L, G, D]`` of each."""
     output = q.new_empty((*q.shape[:2], features))
     lse = q.new_empty(q.shape[:2], dtype=torch.float32)
     bounds = qo_indptr.tolist()
@@ -37,13 +38,13 @@ def _all(
     q: Any, k: Any, v: Any, starts: Any, lengths: Any, qo_indptr: Any, slopes: Any, *,
     causal: bool, window_left: int, window_right: int, soft_cap: float, sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """All requests at once: each sees its own keys, those from `starts`, as many as `lengths`."""
+    """All requests at once: each sees only its own keys, `lengths` of them from `starts`."""
     total, heads = q.shape[:2]
     rows = torch.arange(total, device=q.device)
     request = torch.searchsorted(qo_indptr[1:].contiguous(), rows.to(qo_indptr.dtype), right=True)
-    stands = rows - qo_indptr[request] + lengths[request] - qo_indptr.diff()[request]
+    position = rows - qo_indptr[request] + lengths[request] - qo_indptr.diff()[request]
     columns = torch.arange(k.shape[0], device=q.device) - starts[request][:, None]
-    distance = columns - stands[:, None]
+    distance = columns - position[:, None]
     visible = (columns >= 0) & (columns < lengths[request][:, None])
     if causal:
         visible &= distance <= 0
@@ -61,7 +62,7 @@ def _all(
 
 
 def ragged_prefill(q: Any, k: Any, v: Any, qo_indptr: Any, kv_indptr: Any, alibi_slopes: Any = None, **params: Any) -> Any:
-    """Requests one after the other."""
+    """Requests concatenated without padding."""
     if is_capturing(q):
         return _all(q, k, v, kv_indptr[:-1], kv_indptr.diff(), qo_indptr, alibi_slopes, **params)
     bounds = kv_indptr.tolist()
@@ -94,12 +95,12 @@ def paged_prefill(
 
 
 def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> Any:
-    """Pages of each request as a table ``[batch, most]``, and the lengths ``[batch, 1]``."""
+    """Page tables ``[batch, max_pages]`` and lengths ``[batch, 1]`` of the requests."""
     counts = indptr.diff()
-    most = int(counts.max()) if counts.shape[0] else 0
-    columns = torch.arange(most, device=indices.device)
+    max_pages = int(counts.max()) if counts.shape[0] else 0
+    columns = torch.arange(max_pages, device=indices.device)
     inside = columns < counts[:, None]
-    if most == 0:
+    if max_pages == 0:
         table = indices.new_zeros((last.shape[0], 0), dtype=torch.int64)
     else:
         table = indices[torch.where(inside, indptr[:-1, None] + columns, 0)].long()
@@ -107,7 +108,7 @@ def _table(indptr: Any, indices: Any, last: Any, page_size: int) -> Any:
 
 
 def _gather(cache: Any, table: Any, lengths: Any) -> Any:
-    """A cache ``[pages, places, …]`` by request; beyond its length whatever lies there, made 0."""
+    """Gathers a cache ``[pages, page_size, …]`` by request; elements past the length are set to 0."""
     found = cache[table].flatten(1, 2)
     inside = torch.arange(found.shape[1], device=found.device) < lengths
     return found.masked_fill_(~inside[(...,) + (None,) * (found.dim() - 2)], 0)
@@ -117,7 +118,7 @@ def paged_decode(
     q: Any, k_cache: Any, v_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, alibi_slopes: Any = None, *,
     window_left: int, soft_cap: float, sm_scale: float, return_lse: bool, layout: str,
 ) -> Any:  # fmt: skip
-    """One query a request."""
+    """One query per request."""
     if layout == "HND":
         k_cache, v_cache = k_cache.transpose(1, 2), v_cache.transpose(1, 2)
     table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, k_cache.shape[1])
@@ -129,7 +130,7 @@ def latent(
     q_nope: Any, q_pe: Any, ckv: Any, kpe: Any, *,
     sm_scale: float, return_lse: bool, causal: bool = False, causal_offset: int = 0,
 ) -> Any:  # fmt: skip
-    """Queries over contiguous latents, which all heads share."""
+    """Queries over contiguous latents, which all heads share (MLA)."""
     q = torch.cat((q_nope, q_pe), -1).transpose(0, 1)[None]
     k, v = torch.cat((ckv, kpe), -1).transpose(0, 1)[None], ckv.transpose(0, 1)[None]
     output, lse = attend_in_sequence(q, k, v, None, None, causal_offset, causal, -1, -1, sm_scale, 0.0)
@@ -141,7 +142,7 @@ def paged_latent(
     q_nope: Any, q_pe: Any, ckv_cache: Any, kpe_cache: Any, kv_indptr: Any, kv_indices: Any, kv_last_page_len: Any, *,
     sm_scale: float, return_lse: bool,
 ) -> Any:  # fmt: skip
-    """One query a request over pages of latents."""
+    """One query per request over pages of latents (MLA)."""
     table, lengths = _table(kv_indptr, kv_indices, kv_last_page_len, ckv_cache.shape[1])
     ckv, kpe = (_gather(cache, table, lengths) for cache in (ckv_cache, kpe_cache))
     q, k = torch.cat((q_nope, q_pe), -1), torch.cat((ckv, kpe), -1)

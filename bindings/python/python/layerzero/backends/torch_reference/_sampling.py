@@ -1,6 +1,6 @@
-"""Sampling with the operations' own random numbers: the tokens are those of the reference on the host.
+"""Sampling with the random numbers that the operations define: the tokens are those of the host reference.
 
-Running sums are taken by doubling distances instead of `cumsum`, whose result on a GPU may differ from run to run.
+Prefix sums are computed by doubling distances instead of `cumsum`, which is not deterministic on a GPU.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import torch
 
 _NONE = float("-inf")
 _LOW = 0xFFFFFFFF
-#: The constants by which the schemas keep the draws of operations apart.
+#: The constants by which the schemas separate the random streams of the operations.
 TOPK, TOPP, SPECULATIVE = 1, 2, 3
 
 
 def uniforms(stream: int, count: int, seed: int, offset: int, seed_tensor: Any, offset_tensor: Any, device: Any) -> Any:
-    """The two numbers in [0, 1) of each block of Philox4x32-10 that `count` rows or positions take.
+    """The two numbers in [0, 1) of each Philox4x32-10 block, for `count` rows or positions.
 
-    Seed and offset stay on the device where they are tensors, so that a captured graph draws anew when those change.
+    Seed and offset tensors stay on the device, so that a captured graph samples anew when they change.
     """
 
     def words(value: int, tensor: Any) -> Any:
@@ -40,7 +40,7 @@ def uniforms(stream: int, count: int, seed: int, offset: int, seed_tensor: Any, 
 
 
 def _product(a: Any, b: int) -> Any:
-    """Upper and lower half of the product of two numbers of 32 bits, in halves so that nothing overflows 64 signed bits."""
+    """Upper and lower half of the product of two 32-bit numbers, computed in 16-bit parts so that int64 does not overflow."""
     a0, a1 = a & 0xFFFF, a >> 16
     small, large = a0 * b, a1 * b
     lower = small + ((large & 0xFFFF) << 16)
@@ -48,12 +48,12 @@ def _product(a: Any, b: int) -> Any:
 
 
 def _fraction(first: Any, second: Any) -> Any:
-    """The upper 53 of 64 bits, without a sign in the way."""
+    """The upper 53 of 64 bits as a fraction."""
     return ((second << 21) | (first >> 11)).double() * 2.0**-53
 
 
 def _running_sums(values: Any) -> Any:
-    """Sums of all elements up to each along the last dimension, always added in the same order."""
+    """Inclusive prefix sums along the last dimension, always added in the same order."""
     distance = 1
     while distance < values.shape[-1]:
         values = torch.cat((values[..., :distance], values[..., distance:] + values[..., :-distance]), -1)
@@ -62,34 +62,35 @@ def _running_sums(values: Any) -> Any:
 
 
 def _first(condition: Any) -> Any:
-    """Index of the first element that holds, and whether there is one."""
+    """Index of the first true element, and whether there is one."""
     return condition.to(torch.int8).argmax(-1), condition.any(-1)
 
 
 def _choose(weights: Any, draws: Any) -> Any:
-    """The first token whose running sum of weights is beyond its draw times their total; -1 where no weight is positive."""
+    """The first token whose prefix sum of weights exceeds draw times total; -1 if no weight is positive."""
     sums = _running_sums(weights)
     positive = weights > 0
     token, found = _first((sums > (draws * sums[:, -1])[:, None]) & positive)
-    # Rounding may leave none: then the last one of positive weight.
+    # Rounding may leave no such token: then the last one of positive weight is used.
     index = torch.arange(weights.shape[1], device=weights.device)
     last = torch.where(positive, index, -1).amax(-1)
     return torch.where(found, token, last).to(torch.int32)
 
 
 def _candidates(logits: Any, temperature: float) -> Any:
-    """Rows of logits as numbers, their weights, and tokens by falling logit, lower index first among equals."""
-    # A sum with 0 makes -0 and 0 the same, and NaN is never chosen.
+    """Logits as f64, their weights, and tokens by descending logit, lower index first among equals."""
+    # Adding 0 makes -0 equal to 0; NaN is never sampled.
     rows = (logits.reshape(-1, logits.shape[-1]).double() + 0.0).nan_to_num(nan=_NONE, posinf=torch.inf, neginf=_NONE)
     top = rows.amax(-1, keepdim=True)
-    # A division by a number of the host would become a product with its reciprocal, which rounds otherwise.
+    # A division by a Python number would become a multiplication with its reciprocal, which rounds
+    # differently.
     heat = torch.full((), temperature, dtype=torch.float64, device=rows.device)
     weights = torch.where(top == torch.inf, (rows == top).double(), torch.exp((rows - top) / heat))
     return rows, weights.masked_fill(rows == _NONE, 0), torch.argsort(rows, dim=-1, descending=True, stable=True)
 
 
 def _draw(rows: Any, weights: Any, order: Any, count: Any, draws: Any, shape: Any) -> Any:
-    """One token a row among the first `count [rows, 1]` in order."""
+    """Samples one token per row among the first `count [rows, 1]` in order."""
     last = order.gather(1, count - 1)
     bound = rows.gather(1, last)
     index = torch.arange(rows.shape[1], device=rows.device)
@@ -101,7 +102,7 @@ def topk(
     logits: Any, k_tensor: Any = None, seed_tensor: Any = None, offset_tensor: Any = None, *,
     k: int, temperature: float, seed: int, offset: int,
 ) -> Any:  # fmt: skip
-    """Among the k most likely."""
+    """Top-k sampling."""
     shape, vocab = logits.shape[:-1], logits.shape[-1]
     if shape.numel() == 0:
         return logits.new_empty(shape, dtype=torch.int32)
@@ -118,16 +119,16 @@ def topp(
     logits: Any, p_tensor: Any = None, seed_tensor: Any = None, offset_tensor: Any = None, *,
     p: float, top_k: int, temperature: float, seed: int, offset: int,
 ) -> Any:  # fmt: skip
-    """Among the most likely that reach p together, of the top_k most likely."""
+    """Top-p sampling among the top_k most likely tokens."""
     shape = logits.shape[:-1]
     if shape.numel() == 0:
         return logits.new_empty(shape, dtype=torch.int32)
     rows, weights, order = _candidates(logits, temperature)
-    most = min(top_k, rows.shape[1]) if top_k else rows.shape[1]
-    sums = _running_sums(weights.gather(1, order[:, :most]))
-    wanted = p if p_tensor is None else p_tensor.reshape(-1, 1).double()
-    place, reached = _first(sums >= wanted * sums[:, -1:])
-    count = torch.where(reached, place + 1, most)[:, None]
+    limit = min(top_k, rows.shape[1]) if top_k else rows.shape[1]
+    sums = _running_sums(weights.gather(1, order[:, :limit]))
+    threshold = p if p_tensor is None else p_tensor.reshape(-1, 1).double()
+    index, reached = _first(sums >= threshold * sums[:, -1:])
+    count = torch.where(reached, index + 1, limit)[:, None]
     draws, _ = uniforms(TOPP, rows.shape[0], seed, offset, seed_tensor, offset_tensor, rows.device)
     return _draw(rows, weights, order, count, draws, shape)
 
@@ -136,7 +137,7 @@ def speculative(
     draft_probs: Any, draft_tokens: Any, target_probs: Any, seed_tensor: Any = None, offset_tensor: Any = None, *,
     seed: int, offset: int,
 ) -> Any:  # fmt: skip
-    """Drafts are accepted in order until one is refused, then one token is drawn."""
+    """Accepts drafts in order until one is rejected, then samples one token."""
     batch, length = draft_tokens.shape
     if batch == 0:
         return draft_tokens.new_empty((0, length + 1)), draft_tokens.new_empty((0,))
@@ -159,8 +160,8 @@ def speculative(
         use = (accepted < length) & (rest > 0).any(-1)
         weights = torch.where(use[:, None], rest, target)
     emitted = _choose(weights, emit[row, accepted])
-    place = torch.arange(length + 1, device=accepted.device)
+    position = torch.arange(length + 1, device=accepted.device)
     drafted = torch.nn.functional.pad(draft_tokens, (0, 1), value=-1)
-    tokens = torch.where(place < accepted[:, None], drafted, -1)
-    tokens = torch.where(place == accepted[:, None], emitted[:, None], tokens)
+    tokens = torch.where(position < accepted[:, None], drafted, -1)
+    tokens = torch.where(position == accepted[:, None], emitted[:, None], tokens)
     return tokens.to(torch.int32), accepted.to(torch.int32)

@@ -1,4 +1,4 @@
-"""Kernels of our own in Triton, for what the libraries leave to compositions of several kernels."""
+"""Triton kernels for operations that the libraries compute with several kernels."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import triton
 from layerzero import _native
 from layerzero.backends.triton import _kernels
 
-#: Releases of Triton whose launcher is called without the function around it: its arguments are Triton's own business, and others
-#: have them in another order. Elsewhere what was compiled runs as Triton's tutorials run it.
+#: Releases of Triton whose launcher is called directly: its arguments are private to Triton, and other
+#: releases have another order. With other releases compiled kernels run through Triton's public interface.
 _LAUNCHERS = ("3.6.",)
 _IS_DIRECT = _native.private_interfaces() and triton.__version__.startswith(_LAUNCHERS)
 
@@ -27,13 +27,13 @@ def _warps(block: int) -> int:
 
 _raw_stream = _native.current_stream
 _empty_like = torch.empty_like
-#: What was compiled, by all that it was compiled for (sizes, dtypes, device): what launches it, and what that is given before the pointers
-#: and behind the numbers. Tensors are aligned, which descriptors see to.
+#: Compiled kernels by their compile-time key (sizes, dtypes, device): the launcher, and its arguments before
+#: the pointers and after the numbers. Tensors are aligned, as the descriptors require.
 _READY: dict[tuple[Any, ...], tuple[Callable[..., Any], tuple[Any, ...], tuple[Any, ...]]] = {}
 
 
 class _Recipe(NamedTuple):
-    """A kernel, its constants in the order in which it has them, and how many warps run it."""
+    """A kernel, its constants in order, and the number of warps."""
 
     kernel: Any
     constants: tuple[Any, ...]
@@ -43,38 +43,39 @@ class _Recipe(NamedTuple):
 def _launch(
     key: tuple[Any, ...], rows: int, columns: int, tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: Callable[[], _Recipe]
 ) -> None:
-    """Runs a kernel on a grid. Triton looks at every argument on each launch, which takes longer than most kernels: what it found for a key,
-    which ends with the device, is launched directly from then on, and only then is `recipe` not asked."""
+    """Runs a kernel on a grid. Triton inspects every argument on each launch, which takes longer than most
+    kernels; so a compiled kernel is launched directly from the second call with a key on. The key ends with
+    the device. `recipe` is called on the first call only."""
     ready = _READY.get(key)
     if ready is None:
         _launch_first(key, (rows, columns), tensors, numbers, recipe())
         return
-    launch, before, behind = ready
-    launch(rows, columns, 1, _raw_stream(key[-1]), *before, *[tensor.data_ptr() for tensor in tensors], *numbers, *behind)
+    launch, before, after = ready
+    launch(rows, columns, 1, _raw_stream(key[-1]), *before, *[tensor.data_ptr() for tensor in tensors], *numbers, *after)
 
 
 def _launch_first(key: tuple[Any, ...], grid: tuple[int, int], tensors: tuple[Any, ...], numbers: tuple[Any, ...], recipe: _Recipe) -> None:
     kernel, constants, warps = recipe
     names = kernel.arg_names[len(tensors) + len(numbers) :]
-    made = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps)
+    compiled = kernel[grid](*tensors, *numbers, **dict(zip(names, constants, strict=True)), num_warps=warps)
     # Without a device kernels are interpreted, and nothing is compiled.
-    if getattr(made, "packed_metadata", None) is None:
+    if getattr(compiled, "packed_metadata", None) is None:
         return
     if not _IS_DIRECT:
-        _READY[key] = (_runner(made), (), constants)
+        _READY[key] = (_runner(compiled), (), constants)
         return
-    run, behind = made.run, (made.packed_metadata, None, None, None)
-    before: tuple[Any, ...] = (made.function, *behind)
+    run, after = compiled.run, (compiled.packed_metadata, None, None, None)
+    before: tuple[Any, ...] = (compiled.function, *after)
     parts = ("launch", "global_scratch_size", "profile_scratch_size", "launch_cooperative_grid", "launch_pdl")
     if all(hasattr(run, part) for part in parts) and not run.global_scratch_size and not run.profile_scratch_size:
-        # What is compiled, without the function around it that looks for memory which none of ours wants.
-        before = (made.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *behind)
+        # The C launcher, without the wrapper that allocates scratch memory, which these kernels do not need.
+        before = (compiled.function, run.launch_cooperative_grid, run.launch_pdl, None, None, *after)
         run = run.launch
     _READY[key] = (run, before, constants)
 
 
 def _runner(compiled: Any) -> Callable[..., None]:
-    """Runs what was compiled on a grid and a stream."""
+    """Runs a compiled kernel on a grid and a stream through the public interface."""
 
     def run(rows: int, columns: int, layers: int, stream: int, *arguments: Any) -> None:
         compiled[(rows, columns, layers)](*arguments, stream=stream)
@@ -105,18 +106,18 @@ def _norm_rms_add(x: Any, residual: Any, weight: Any, *, eps: float, weight_offs
     return _norm(x, residual, weight, eps, weight_offset, out)
 
 
-_STRETCH = 1024
+_BLOCK = 1024
 
 
 def _silu_recipe() -> _Recipe:
-    return _Recipe(_kernels.silu_mul, (_STRETCH,), 4)
+    return _Recipe(_kernels.silu_mul, (_BLOCK,), 4)
 
 
 def _silu_mul(gate: Any, up: Any, *, out: Any = None) -> Any:
     if out is None:
         out = _empty_like(gate)
     count = gate.numel()
-    _launch(("silu", count, gate.dtype, gate.get_device()), -(-count // _STRETCH), 1, (gate, up, out), (count,), _silu_recipe)
+    _launch(("silu", count, gate.dtype, gate.get_device()), -(-count // _BLOCK), 1, (gate, up, out), (count,), _silu_recipe)
     return out
 
 
@@ -125,7 +126,7 @@ def _gelu_mul(gate: Any, up: Any, *, approximate: str, out: Any = None) -> Any:
         out = _empty_like(gate)
     count, tanh = gate.numel(), approximate == "tanh"
     key = ("gelu", count, tanh, gate.dtype, gate.get_device())
-    _launch(key, -(-count // _STRETCH), 1, (gate, up, out), (count,), lambda: _Recipe(_kernels.gelu_mul, (tanh, _STRETCH), 4))
+    _launch(key, -(-count // _BLOCK), 1, (gate, up, out), (count,), lambda: _Recipe(_kernels.gelu_mul, (tanh, _BLOCK), 4))
     return out
 
 
@@ -134,12 +135,12 @@ def _rope(x: Any, cos: Any, sin: Any, positions: Any, *, interleaved: bool, layo
         out = _empty_like(x)
     half = cos.shape[-1]
     if layout == "BHSD":
-        (batch, heads, seq, head_dim), place, head = x.shape, 2, 1
+        (batch, heads, seq, head_dim), seq_dim, head = x.shape, 2, 1
     else:
-        (batch, seq, heads, head_dim), place, head = x.shape, 1, 2
-    strides, turned = x.stride(), out.stride()
+        (batch, seq, heads, head_dim), seq_dim, head = x.shape, 1, 2
+    strides, out_strides = x.stride(), out.stride()
     numbers = (
-        heads, seq, head_dim, half, strides[0], strides[place], strides[head], turned[0], turned[place], turned[head],
+        heads, seq, head_dim, half, strides[0], strides[seq_dim], strides[head], out_strides[0], out_strides[seq_dim], out_strides[head],
     )  # fmt: skip
     key = ("rope", *numbers, interleaved, x.dtype, cos.dtype, None if positions is None else positions.dtype, x.get_device())
 
@@ -167,9 +168,9 @@ _LARGEST = {torch.float8_e4m3fn: 448.0, torch.float8_e5m2: 57344.0}
 
 def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: str) -> None:
     tokens, heads, head_dim = k.shape
-    place, head = (1, 2) if layout == "NHD" else (2, 1)
+    slot_dim, head = (1, 2) if layout == "NHD" else (2, 1)
     strides = k_cache.stride()
-    numbers = (tokens, heads, head_dim, k_cache.shape[place], strides[0], strides[place], strides[head])
+    numbers = (tokens, heads, head_dim, k_cache.shape[slot_dim], strides[0], strides[slot_dim], strides[head])
 
     def recipe() -> _Recipe:
         largest = _LARGEST.get(k_cache.dtype)
@@ -178,11 +179,11 @@ def _append(k: Any, v: Any, k_cache: Any, v_cache: Any, slots: Any, *, layout: s
     _launch(("append", *numbers, k.dtype, k_cache.dtype, k.get_device()), tokens, 1, (k, v, k_cache, v_cache, slots), numbers, recipe)
 
 
-#: The formats of eight bits: how they are stored, and their largest value.
+#: The 8-bit formats: their dtype and largest value.
 _FORMATS = {"int8": (torch.int8, 127.0), "fp8_e4m3": (torch.float8_e4m3fn, 448.0), "fp8_e5m2": (torch.float8_e5m2, 57344.0)}
 #: Groups up to this size are read once.
 _IN_ONE = 16384
-#: How many programs look for the largest value of one group at most, and how much each reads at once.
+#: Maximum number of programs that reduce one group, and elements per read of each.
 _PARTS, _READ = 512, 8192
 
 
@@ -277,7 +278,7 @@ _DTYPES = {
 
 
 def _compile_format(operation: str, call: Mapping[str, str]) -> None:
-    """One run with the call's own sizes: which of the kernels run, and how they are compiled, follows from them."""
+    """Runs the call once with its own sizes: they determine which kernels run and how they are compiled."""
     outer, channels, stored = (int(call[name]) for name in ("outer", "channels", "inner" if operation == "quantize" else "stored"))
     params: dict[str, Any] = {name: call[name] for name in ("format", "granularity")}
     params["block_size"] = size = int(call["block_size"])
@@ -293,7 +294,7 @@ def _compile_format(operation: str, call: Mapping[str, str]) -> None:
 
 
 def compile(kernel: str, operation: str, call: Mapping[str, str]) -> list[str]:
-    """Runs a kernel once beside the caller's streams, small but with the sizes that code is made for."""
+    """Compiles a kernel by running it once on a separate stream, small but with the sizes that are compile-time constants."""
 
     def size(name: str) -> int:
         return int(call[name])

@@ -1,4 +1,4 @@
-"""The device code: one program a row, or a stretch of elements. Everything is computed in single precision and rounded once."""
+"""The device code: one program per row or block of elements. Everything is computed in float32 and rounded once."""
 
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 
@@ -10,7 +10,7 @@ import triton.language as tl
 
 @triton.jit
 def rms_norm(x, residual, weight, out, hidden, eps, offset, HAS_WEIGHT: tl.constexpr, ADDS: tl.constexpr, BLOCK: tl.constexpr):
-    """One row: its sum with the residual, rounded and kept, and that by its root mean square."""
+    """One row: adds the residual, rounds and stores the sum, and normalizes it by its root mean square."""
     start = tl.program_id(0).to(tl.int64) * hidden
     at = tl.arange(0, BLOCK)
     inside = at < hidden
@@ -29,7 +29,7 @@ def rms_norm(x, residual, weight, out, hidden, eps, offset, HAS_WEIGHT: tl.const
 
 @triton.jit
 def silu_mul(gate, up, out, count, BLOCK: tl.constexpr):
-    """Elements, one after the other."""
+    """A block of elements."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     first = tl.load(gate + at, mask=inside, other=0.0)
@@ -40,14 +40,14 @@ def silu_mul(gate, up, out, count, BLOCK: tl.constexpr):
 
 @triton.jit
 def gelu_mul(gate, up, out, count, TANH: tl.constexpr, BLOCK: tl.constexpr):
-    """Elements, one after the other; by the error function, or by the approximation with a hyperbolic tangent."""
+    """A block of elements; with the error function, or with the tanh approximation."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     inside = at < count
     first = tl.load(gate + at, mask=inside, other=0.0)
     x = first.to(tl.float32)
     if TANH:
         inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
-        # tanh by a sigmoid, which neither overflows nor cancels.
+        # tanh as a sigmoid, which neither overflows nor cancels.
         activated = x * (1.0 / (1.0 + tl.exp(-2.0 * inner)))
     else:
         activated = 0.5 * x * (1.0 + tl.erf(x * 0.7071067811865476))
@@ -58,17 +58,17 @@ def gelu_mul(gate, up, out, count, TANH: tl.constexpr, BLOCK: tl.constexpr):
 @triton.jit
 def rope(
     x, cos, sin, positions, out, heads, seq, head_dim, half,
-    by_batch, by_place, by_head, out_batch, out_place, out_head,
+    by_batch, by_seq, by_head, out_batch, out_seq, out_head,
     HAS_POSITIONS: tl.constexpr, INTERLEAVED: tl.constexpr, HALF: tl.constexpr, REST: tl.constexpr,
 ):  # fmt: skip
-    """One head of one token: its pairs are turned, what is behind them is copied."""
+    """One head of one token: rotates its pairs and copies the rest."""
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    batch, place = token // seq, token % seq
-    position = place
+    batch, index = token // seq, token % seq
+    position = index
     if HAS_POSITIONS:
         position = tl.load(positions + token).to(tl.int64)
-    source = x + batch * by_batch + place * by_place + head * by_head
-    target = out + batch * out_batch + place * out_place + head * out_head
+    source = x + batch * by_batch + index * by_seq + head * by_head
+    target = out + batch * out_batch + index * out_seq + head * out_head
     at = tl.arange(0, HALF)
     inside = at < half
     c = tl.load(cos + position * half + at, mask=inside, other=0.0).to(tl.float32)
@@ -83,13 +83,13 @@ def rope(
     tl.store(target + first, (af * c - bf * s).to(a.dtype), mask=inside)
     tl.store(target + second, (bf * c + af * s).to(a.dtype), mask=inside)
     if REST > 0:
-        behind = 2 * half + tl.arange(0, REST)
-        tl.store(target + behind, tl.load(source + behind, mask=behind < head_dim), mask=behind < head_dim)
+        rest = 2 * half + tl.arange(0, REST)
+        tl.store(target + rest, tl.load(source + rest, mask=rest < head_dim), mask=rest < head_dim)
 
 
 @triton.jit
 def merge(v, s, out, lse, states, heads, head_dim, BLOCK: tl.constexpr):
-    """One head of one row: states by their weights, those without keys left out whatever they hold."""
+    """One head of one row: merges states by their weights; states without keys are ignored whatever their values."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     at = tl.arange(0, BLOCK)
     inside = at < head_dim
@@ -107,7 +107,7 @@ def merge(v, s, out, lse, states, heads, head_dim, BLOCK: tl.constexpr):
             total += weight
             values = tl.load(v + ((row * states + state) * heads + head) * head_dim + at, mask=inside, other=0.0)
             summed += weight * values.to(tl.float32)
-    # Nothing took part: the sum is 0 and so is the result.
+    # No state has keys: the sum is 0, and so is the result.
     divisor = tl.where(total == 0.0, 1.0, total)
     tl.store(out + (row * heads + head) * head_dim + at, (summed / divisor).to(out.dtype.element_ty), mask=inside)
     found = tl.where(total == 0.0, -float("inf"), best + tl.log(divisor))
@@ -116,10 +116,10 @@ def merge(v, s, out, lse, states, heads, head_dim, BLOCK: tl.constexpr):
 
 @triton.jit
 def append(
-    k, v, k_cache, v_cache, slots, tokens, heads, head_dim, page_size, by_page, by_place, by_head, SATURATES: tl.constexpr,
+    k, v, k_cache, v_cache, slots, tokens, heads, head_dim, page_size, by_page, by_slot, by_head, SATURATES: tl.constexpr,
     LARGEST: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """One token: its keys and values go where its slot says, or nowhere."""
+    """One token: writes its keys and values to its slot, or skips it."""
     token = tl.program_id(0).to(tl.int64)
     slot = tl.load(slots + token).to(tl.int64)
     # Tokens run in any order, and the last one of those with the same slot must win.
@@ -129,11 +129,11 @@ def append(
         later = tl.load(slots + others, mask=others < tokens, other=-1)
         overwritten += tl.sum((later == slot).to(tl.int32), 0)
     if (slot >= 0) & (overwritten == 0):
-        page, place = slot // page_size, slot % page_size
+        page, offset = slot // page_size, slot % page_size
         for start in range(0, heads * head_dim, BLOCK):
             at = start + tl.arange(0, BLOCK)
             inside = at < heads * head_dim
-            target = page * by_page + place * by_place + (at // head_dim) * by_head + at % head_dim
+            target = page * by_page + offset * by_slot + (at // head_dim) * by_head + at % head_dim
             keys = tl.load(k + token * heads * head_dim + at, mask=inside, other=0.0)
             values = tl.load(v + token * heads * head_dim + at, mask=inside, other=0.0)
             if SATURATES:
@@ -146,7 +146,7 @@ def append(
 
 @triton.jit
 def _scale_of(bits, LARGEST: tl.constexpr):
-    """The scale of groups by the bits of their largest magnitudes: 1 where that is 0, never 0 otherwise, NaN where it is NaN."""
+    """The scale of groups from the bits of their largest magnitudes: 1 if that is 0, never 0 otherwise, NaN if it is NaN."""
     top = bits.to(tl.float32, bitcast=True)
     scale = tl.div_rn(top, tl.full(top.shape, LARGEST, tl.float32))
     smallest = tl.full(top.shape, 1, tl.int32).to(tl.float32, bitcast=True)
@@ -155,14 +155,15 @@ def _scale_of(bits, LARGEST: tl.constexpr):
 
 @triton.jit
 def _code_of(ratio, zero, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr, kind: tl.constexpr):
-    """Quotients in a format of eight bits, rounded to nearest even and saturated. A NaN is 0 among whole numbers."""
+    """Quotients in an 8-bit format, rounded to nearest even and saturated. NaN becomes 0 in integer formats."""
     is_nan = ratio != ratio
     if kind == tl.int8:
         ratio = tl.where(is_nan, 0.0, ratio)
         if HAS_ZERO:
-            # The sum with a zero point is exact: far beyond its range nothing changes any more, and doubles hold all that is within.
+            # The sum with a zero point is exact: values far out of range saturate anyway, and f64 represents
+            # all others.
             wide = tl.minimum(tl.maximum(ratio, -1e12), 1e12).to(tl.float64)
-            # What is left of a number after 1.5 * 2^52 was added is rounded to a whole one.
+            # Adding and subtracting 1.5 * 2^52 rounds to an integer.
             whole = (wide + 6755399441055744.0) - 6755399441055744.0 + zero.to(tl.float64)
             return tl.minimum(tl.maximum(whole, -128.0), 127.0).to(tl.int8)
         near = tl.minimum(tl.maximum(ratio, -128.0), 127.0)
@@ -173,8 +174,8 @@ def _code_of(ratio, zero, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr, kind: t
 
 @triton.jit
 def largest(x, parts, count, outer, channels, inner, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """One part of the rows of one group: the bits of the largest magnitude. Of magnitudes the order of bits is that of values, and NaN is
-    above all."""
+    """One part of the rows of one group: the bits of the largest magnitude. The bits of magnitudes have the
+    order of the values, and NaN is above all."""
     program = tl.program_id(0)
     group, part = program // PARTS, program % PARTS
     at = tl.arange(0, BLOCK)
@@ -182,9 +183,9 @@ def largest(x, parts, count, outer, channels, inner, PARTS: tl.constexpr, BLOCK:
     for row in range(part, outer, PARTS):
         start = (tl.cast(row, tl.int64) * channels + group) * inner
         for column in range(0, inner, BLOCK):
-            places = column + at
-            inside = (places < inner) & (start + places < count)
-            values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+            columns = column + at
+            inside = (columns < inner) & (start + columns < count)
+            values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
             most = tl.maximum(most, values.to(tl.int32, bitcast=True) & 0x7FFFFFFF)
     tl.store(parts + group * PARTS + part, tl.max(most, 0))
 
@@ -194,7 +195,7 @@ def quantize(
     x, parts, scale, zero, out, channels, inner, chunks, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr,
     PARTS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A stretch of one row by the scale of its group, which is given, or follows from the parts of the group and is kept."""
+    """A block of one row, scaled by the scale of its group, which is given, or is computed from the group's parts and stored."""
     program = tl.program_id(0)
     row, chunk = program // chunks, program % chunks
     group = row % channels
@@ -204,13 +205,13 @@ def quantize(
         by = _scale_of(tl.max(tl.load(parts + group * PARTS + tl.arange(0, PARTS)), 0), LARGEST)
         if (row < channels) & (chunk == 0):
             tl.store(scale + group, by)
-    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < inner
+    columns = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < inner
     start = tl.cast(row, tl.int64) * inner
-    values = tl.load(x + start + places, mask=inside, other=0.0).to(tl.float32)
+    values = tl.load(x + start + columns, mask=inside, other=0.0).to(tl.float32)
     ratio = tl.div_rn(values, tl.zeros((BLOCK,), tl.float32) + by)
     from_zero = tl.load(zero + group) if HAS_ZERO else 0
-    tl.store(out + start + places, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
+    tl.store(out + start + columns, _code_of(ratio, from_zero, HAS_ZERO, LARGEST, out.dtype.element_ty), mask=inside)
 
 
 @triton.jit
@@ -218,7 +219,7 @@ def quantize_blocks(
     x, scale, zero, out, groups, blocks, inner, size, HAS_SCALE: tl.constexpr, HAS_ZERO: tl.constexpr, LARGEST: tl.constexpr,
     GROUPS: tl.constexpr, SIZE: tl.constexpr,
 ):  # fmt: skip
-    """Some groups, each a run of neighbours in one row, read once: their scales, given or made here, and what they become by them."""
+    """Some groups, each contiguous in one row, read once: their scales, given or computed here, and the quantized values."""
     group = tl.cast(tl.program_id(0), tl.int64) * GROUPS + tl.arange(0, GROUPS)
     is_group = group < groups
     row, block = group // blocks, group % blocks
@@ -242,22 +243,22 @@ def dequantize(
     quantized, scale, zero, out, channels, inner, chunks, size, blocks, PER_BLOCK: tl.constexpr, HAS_ZERO: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """A stretch of one row; with a scale for each block of it, or one for the row's channel."""
+    """A block of one row, with a scale per block or one for the row's channel."""
     program = tl.program_id(0)
     row, chunk = tl.cast(program // chunks, tl.int64), program % chunks
-    places = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    inside = places < inner
+    columns = tl.cast(chunk, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    inside = columns < inner
     start = row * inner
     if PER_BLOCK:
-        group = row * blocks + places // size
+        group = row * blocks + columns // size
         by = tl.load(scale + group, mask=inside, other=0.0)
     else:
         group = row % channels
         by = tl.load(scale + group)
-    values = tl.load(quantized + start + places, mask=inside, other=0.0)
+    values = tl.load(quantized + start + columns, mask=inside, other=0.0)
     if HAS_ZERO:
         from_zero = tl.load(zero + group, mask=inside, other=0) if PER_BLOCK else tl.load(zero + group)
         result = ((values.to(tl.float64) - from_zero.to(tl.float64)) * by.to(tl.float64)).to(tl.float32)
     else:
         result = values.to(tl.float32) * by
-    tl.store(out + start + places, result.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + start + columns, result.to(out.dtype.element_ty), mask=inside)

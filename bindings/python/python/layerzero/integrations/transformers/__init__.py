@@ -1,11 +1,11 @@
-"""Transformers: ``attn_implementation="layerzero"``, and RMSNorm and RoPE by our operations.
+"""Transformers: ``attn_implementation="layerzero"``, and RMSNorm and RoPE by LayerZero's operations.
 
 `register()` once; then ``AutoModel.from_pretrained(..., attn_implementation="layerzero")``, or
 ``model.set_attn_implementation("layerzero")``. There is no backward: use it under ``torch.no_grad()``.
 
-A model gives the results that it gives without the integration. Models that compute attention themselves keep their own
-attention, with a warning; what a call asks for and our operations cannot state is refused. ``lz check-transformers`` compares
-every architecture of the installed Transformers.
+A model gives the same results as without the integration. Models that compute attention themselves keep their
+own attention, with a warning; arguments that the operations cannot express are refused. ``lz
+check-transformers`` compares every architecture of the installed Transformers.
 """
 
 from ._attention import attention_forward

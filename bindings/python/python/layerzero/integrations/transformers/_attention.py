@@ -13,8 +13,8 @@ import layerzero as lz
 from ._probe import close, eager_function
 from ._sources import takes_sdpa_masks
 
-# What models and callers pass along for other purposes: the mask has the windows, and lengths of packed sequences are those of
-# flash attention. Everything else may change the result and is refused.
+# Keywords without an effect on this function: the mask already contains windows, and lengths of packed
+# sequences are for flash attention. Any other keyword may change the result and is refused.
 _WITHOUT_EFFECT = frozenset(
     {
         "sliding_window", "position_ids", "cache_position", "use_cache", "output_attentions", "output_hidden_states",
@@ -40,15 +40,16 @@ def attention_forward(
     s_aux: torch.Tensor | None = None,
     **keywords: Any,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Attention as models of Transformers call it: heads before lengths, keys not repeated for grouped queries.
+    """Attention as models of Transformers call it: heads before sequence, keys not repeated for grouped
+    queries.
 
-    `s_aux` has one logit for each head that takes part in the softmax and has no value (an attention sink).
+    `s_aux` are attention sinks: one logit per head that takes part in the softmax and has no value.
     """
     if dropout:
         raise NotImplementedError("layerzero attention has no dropout; call model.eval()")
     for name, given in keywords.items():
         if name not in _WITHOUT_EFFECT and given is not None and given is not False:
-            raise _refusal(module, f"does not know the keyword `{name}` of an attention, which may change its result")
+            raise _refusal(module, f"does not support the attention keyword `{name}`, which may change the result")
     special = {"softcap": softcap, "position_bias": position_bias, "s_aux": s_aux}
     special = {name: given for name, given in special.items() if given is not None}
     config = getattr(module, "config", None)
@@ -56,8 +57,8 @@ def attention_forward(
         causal = bool(getattr(module, "is_causal", True) if is_causal is None else is_causal)
         if query.dtype not in _DTYPES:
             if softcap is not None or s_aux is not None:
-                raise _refusal(module, f"computes no attention in {query.dtype}")
-            _warn(module, f"computes no attention in {query.dtype}; sdpa computes it")
+                raise _refusal(module, f"has no attention for {query.dtype}")
+            _warn(module, f"has no attention for {query.dtype}; sdpa computes it")
             computed: tuple[torch.Tensor, None] = sdpa_attention_forward(
                 module, query, key, value, attention_mask, scaling=scaling, is_causal=causal, position_bias=position_bias
             )
@@ -65,11 +66,11 @@ def attention_forward(
         if keywords.get("output_attentions"):
             _warn(module, 'returns no attention weights; attn_implementation="eager" does')
         return _attend(query, key, value, attention_mask, causal, scaling, **special), None
-    # Other models have a formula of their own, which ours is compared with once, and masks that are never left out.
+    # Other models have their own formula, which is compared with ours once, and always pass a mask.
     if keywords.get("output_attentions") or not _agrees(module, query, key, value, scaling, special):
         eager = eager_function(module)
         if eager is None:
-            raise _refusal(module, "cannot tell what the attention of this model computes")
+            raise _refusal(module, "cannot determine what the attention of this model computes")
         own: tuple[torch.Tensor, torch.Tensor | None] = eager(
             module, query, key, value, attention_mask, scaling=scaling, dropout=0.0, **special, **keywords
         )
@@ -88,9 +89,9 @@ def _attend(
     position_bias: torch.Tensor | None = None,
     s_aux: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """Attention by our operations. Windows, padding and caches are in the mask; `causal` counts only without one."""
+    """Attention by LayerZero's operations. Windows, padding and caches are in the mask; `causal` applies only without a mask."""
     queries = query.shape[2]
-    # A decode step without a mask sees everything, a prefill what is before it.
+    # Without a mask a decode step sees all keys, a causal prefill those before it.
     causal = causal and mask is None and queries > 1
     if position_bias is not None:
         if mask is None:
@@ -106,12 +107,12 @@ def _attend(
     if decodes:
         output = lz.attention(query[:, :, 0], key, value, **options)
     else:
-        # As torch counts: the first query stands at the first key.
+        # torch's alignment: the first query is at the position of the first key.
         options.update(causal=causal, causal_offset=0 if causal else None)
         output = lz.attention(query, key, value, mask, **options)
     if s_aux is not None:
         output, lse = output
-        # The sink takes its share of each row's sum: exp(lse) / (exp(lse) + exp(sink)).
+        # The sink takes part in each row's sum: exp(lse) / (exp(lse) + exp(sink)).
         sink = s_aux.float() if decodes else s_aux.float()[:, None]
         output = (output * torch.sigmoid(lse - sink)[..., None]).to(query.dtype)
     return output[:, None] if decodes else output.transpose(1, 2).contiguous()
@@ -125,7 +126,7 @@ def _agrees(
     scaling: float | None,
     special: dict[str, Any],
 ) -> bool:
-    """Whether our attention is what the model's own formula computes, found out once for each module, dtype and keywords."""
+    """Whether LayerZero's attention equals the model's own formula, checked once per module, dtype and keywords."""
     # An attribute, because torch.compile reads it as a constant.
     name = f"_layerzero_agrees_{query.dtype}_{'_'.join(special)}"
     known: bool | None = module.__dict__.get(name)
@@ -160,7 +161,7 @@ def _compare(
         expected = eager(module, q, k, v, mask, scaling=scaling, dropout=0.0, **special)[0]
         agrees = close(_attend(q, k, v, mask, False, scaling, **special), expected)
     if not agrees:
-        _warn(module, "computes another attention than this model's own formula, which is used instead")
+        _warn(module, "computes attention differently from this model's own formula, which is used instead")
     return agrees
 
 

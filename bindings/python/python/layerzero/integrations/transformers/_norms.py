@@ -1,4 +1,4 @@
-"""RMS norms of a model by `norm.rms`."""
+"""RMS norms of a model, computed by `norm.rms`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _EPSILONS = ("variance_epsilon", "eps", "epsilon", "norm_eps", "rms_norm_eps", "
 
 
 def swap_norms(model: torch.nn.Module) -> Swaps:
-    """Has every RMS norm of a model computed by `norm.rms`.
+    """Replaces every RMS norm of a model with `norm.rms`.
 
-    A module counts as an RMS norm if its own forward computes what `norm.rms` computes, on random inputs and weights, with the
-    weight or the weight plus one as the factor. Calls with more than one argument, or with another dtype than those that were
-    compared, go to the module's own forward.
+    A module is an RMS norm if its own forward gives the results of `norm.rms` on random inputs and weights,
+    with the weight or the weight plus one as the factor. Calls with more than one argument, or with a dtype
+    that was not compared, go to the module's own forward.
     """
     swaps = Swaps()
     for name, module in model.named_modules():
         kind = type(module)
-        # The other norms of torch are known to be none.
+        # torch's other norms are known not to be RMS norms.
         others = kind.__module__.startswith("torch.") and not isinstance(module, torch.nn.RMSNorm)
         if others or "norm" not in kind.__name__.lower():
             continue
@@ -58,14 +58,14 @@ _Form = tuple[str, float, frozenset[tuple[torch.dtype, torch.dtype | None]]]
 
 
 def _form(module: torch.nn.Module) -> tuple[_Form | None, str]:
-    """The name of the epsilon, what is added to the weight and the dtypes for which a module is an RMS norm, or why it is none."""
+    """The name of the epsilon, the offset of the weight and the dtypes for which a module is an RMS norm, or why it is not one."""
     if "forward" in vars(module):
-        return None, "has a forward that somebody else replaced"
+        return None, "has a forward that was replaced by other code"
     epsilon = next((name for name in _EPSILONS if isinstance(getattr(module, name, None), float)), None)
     parameters = dict(module.named_parameters())
     weight = parameters.get("weight")
     if epsilon is None or set(parameters) - {"weight"} or any(True for _ in module.buffers()):
-        return None, "has not the parameters of an RMS norm: an epsilon and at most a weight"
+        return None, "does not have the parameters of an RMS norm: an epsilon and at most a weight"
     if weight is not None and (weight.ndim != 1 or weight.is_meta):
         return None, "has a weight with more than one dimension" if weight.ndim != 1 else "has no weights yet (meta device)"
     for offset in (0.0, 1.0) if weight is not None else (0.0,):
@@ -76,7 +76,7 @@ def _form(module: torch.nn.Module) -> tuple[_Form | None, str]:
         )
         if dtypes:
             return (epsilon, offset, dtypes), ""
-    return None, "computes something else than norm.rms"
+    return None, "computes something other than norm.rms"
 
 
 @torch.no_grad()
@@ -85,17 +85,17 @@ def _is_rms(
 ) -> bool:
     generator = torch.Generator().manual_seed(2)
     features = 16 if weight is None else weight.shape[0]
-    # Small rows show where the epsilon is added, large ones what overflows.
+    # Small rows reveal where the epsilon is added, large ones what overflows.
     scales = torch.tensor([1e-3, 1.0, 30.0])[:, None]
     device = weight.device if weight is not None else torch.device("cpu")
     x = (torch.randn(2, 3, features, generator=generator) * scales).to(device=device, dtype=dtype)
     changed: dict[str, Any] = {}
     if weight is not None:
-        # Not the module's own weight: where that is 0 or 1 throughout, different formulas give the same.
+        # Not the module's own weight: if that is all 0 or all 1, different formulas give the same results.
         changed["weight"] = torch.randn(features, generator=generator).to(device=device, dtype=weight.dtype)
     try:
         expected = torch.func.functional_call(module, changed, (x,))
         return close(lz.ops.norm_rms(x, changed.get("weight"), eps=epsilon, weight_offset=offset), expected)
     except Exception:
-        # A module that cannot be called with one tensor is no norm of ours.
+        # A module that cannot be called with one tensor is not an RMS norm.
         return False

@@ -1,4 +1,4 @@
-"""Comparing what a model computes itself with what our operations compute, on random inputs."""
+"""Compares what a model computes itself with LayerZero's operations, on random inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TOLERANCE = {torch.float32: 1e-4, torch.float16: 1e-2, torch.bfloat16: 5e-2}
 
 
 def close(actual: Any, expected: Any) -> bool:
-    """Whether two results are the same but for rounding: their kinds, shapes, dtypes and values."""
+    """Whether two results are equal up to rounding: their types, shapes, dtypes and values."""
     if isinstance(expected, (tuple, list)):
         return (
             isinstance(actual, (tuple, list))
@@ -28,7 +28,7 @@ def close(actual: Any, expected: Any) -> bool:
 
 
 def eager_function(module: torch.nn.Module) -> Callable[..., Any] | None:
-    """The plain formula that an attention module hands to the table of attention functions as its default."""
+    """The eager formula that an attention module passes to the table of attention functions as its default."""
     for function in _methods(type(module)):
         for name in function.__code__.co_names:
             if name.endswith("eager_attention_forward") and callable(found := function.__globals__.get(name)):

@@ -1,8 +1,8 @@
-"""Makes ``attn_implementation="layerzero"`` known to Transformers.
+"""Registers ``attn_implementation="layerzero"`` with Transformers.
 
-A model that does not use the table of attention functions keeps its own attention: its configuration gets the name of that, so
-its masks have the form that it expects. A model that uses the table gets masks in the form of ``sdpa`` where its authors
-support that, and of ``eager`` elsewhere.
+A model that does not use the table of attention functions keeps its own attention: its configuration gets
+that implementation's name, so that its masks have the expected form. A model that uses the table gets masks
+in the form of ``sdpa`` if its authors support that, else of ``eager``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAME = "layerzero"
 
 
 def mask(*arguments: Any, config: PreTrainedConfig | None = None, **keywords: Any) -> torch.Tensor | None:
-    """The mask of a model in the form that the model expects."""
+    """Makes a mask in the form that the model expects."""
     make = sdpa_mask if config is not None and takes_sdpa_masks(type(config)) else eager_mask
     result: torch.Tensor | None = make(*arguments, config=config, **keywords)
     return result
@@ -31,25 +31,25 @@ _own_choice = PreTrainedModel.get_correct_attn_implementation
 
 
 def _choice(self: PreTrainedModel, requested_attention: str | None, is_init_check: bool = False) -> str:
-    """The implementation that a model gets; ours only where the model can use it."""
+    """The attention implementation of a model; LayerZero's only if the model can use it."""
     if requested_attention == NAME and (reason := own_attention(type(self))) is not None:
         own: str = _own_choice(self, None, is_init_check)
         warnings.warn(
-            f"{type(self).__name__} {reason}: it keeps its own ({own}), and layerzero computes none of it",
+            f"{type(self).__name__} {reason}: it keeps its own ({own}), and layerzero is not used for its attention",
             stacklevel=2,
         )
         return own
     if requested_attention == NAME:
-        # Found out here so that torch.compile needs not trace it.
+        # Computed and cached here, so that torch.compile need not trace it.
         takes_sdpa_masks(type(self.config))
     result: str = _own_choice(self, requested_attention, is_init_check)
     return result
 
 
 def register() -> None:
-    """Makes ``attn_implementation="layerzero"`` known, with the function that makes its masks."""
+    """Registers ``attn_implementation="layerzero"`` and the function that makes its masks."""
     AttentionInterface.register(NAME, attention_forward)
-    # Without a function for masks Transformers would pass none, and padding would be attended to.
+    # Without a mask function Transformers would pass no mask, and padding would be attended to.
     AttentionMaskInterface.register(NAME, mask)
-    # Transformers asks no function that could be registered whether a model supports an implementation.
+    # Transformers has no hook to decide whether a model supports an implementation.
     PreTrainedModel.get_correct_attn_implementation = _choice

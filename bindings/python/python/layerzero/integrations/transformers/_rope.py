@@ -1,4 +1,4 @@
-"""Rotary position embeddings of a model by `posenc.rope`."""
+"""Rotary position embeddings of a model, computed by `posenc.rope`."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _FUNCTION = "apply_rotary_pos_emb"
 
 @dataclass(frozen=True)
 class _Form:
-    """How a function pairs features, and how its tables repeat the one angle of each pair."""
+    """How a function pairs features, and how its tables repeat the angle of each pair."""
 
     interleaved: bool
     table: str
 
     def angles(self, table: torch.Tensor) -> torch.Tensor:
-        """One entry for each pair, from a table as the model makes it."""
+        """One entry per pair, from the model's table."""
         if self.table == "halves":
             return table[..., : table.shape[-1] // 2]
         return table[..., ::2] if self.table == "neighbors" else table
 
     def tables(self, table: torch.Tensor) -> torch.Tensor:
-        """The opposite of `angles`."""
+        """The inverse of `angles`."""
         if self.table == "halves":
             return torch.cat((table, table), -1)
         return table.repeat_interleave(2, -1) if self.table == "neighbors" else table
@@ -63,11 +63,11 @@ _FORMS = (
 
 
 def swap_rope(model: torch.nn.Module) -> Swaps:
-    """Has the models of the source files that a model is made of rotate by `posenc.rope`.
+    """Replaces the rotary embedding in the source files of a model with `posenc.rope`.
 
-    Transformers keeps the function in the source file of each model, so it changes for all models of that file. A function is
-    replaced only where it computes what `posenc.rope` computes, and at each new kind of call it is compared with the model's own
-    tensors first.
+    Transformers has the function in the source file of each model, so it changes for all models of that file.
+    A function is replaced only if it computes what `posenc.rope` computes, and at each new kind of call it is
+    first compared on the model's own tensors.
     """
     swaps = Swaps()
     for name in sorted({kind.__module__ for module in model.modules() for kind in type(module).__mro__}):
@@ -79,7 +79,7 @@ def swap_rope(model: torch.nn.Module) -> Swaps:
             continue
         form = next((one for one in _FORMS if _computes(own, one)), None)
         if form is None:
-            swaps.left[name] = "its function rotates otherwise than posenc.rope does"
+            swaps.left[name] = "its function rotates differently from posenc.rope"
             continue
         setattr(sys.modules[name], _FUNCTION, _replacement(own, form, name))
         swaps.swapped.append(name)
@@ -87,7 +87,7 @@ def swap_rope(model: torch.nn.Module) -> Swaps:
 
 
 def _computes(own: Callable[..., Any], form: _Form) -> bool:
-    """Whether a function gives what a form gives, for heads before and after the lengths."""
+    """Whether a function gives the results of a form, for heads before and after the sequence."""
     generator = torch.Generator().manual_seed(4)
     half = torch.randn(2, 5, 8, generator=generator)
     cos, sin = form.tables(half.cos()), form.tables(half.sin())
@@ -112,7 +112,7 @@ def _replacement(own: Callable[..., Any], form: _Form, name: str) -> Callable[..
     def compare(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> bool:
         same = close(form.apply(q, k, cos, sin, unsqueeze_dim), own(q, k, cos, sin, unsqueeze_dim=unsqueeze_dim))
         if not same:
-            warnings.warn(f"{name} rotates otherwise than layerzero with tables as it makes them; its own is used", stacklevel=3)
+            warnings.warn(f"{name} rotates differently from layerzero with its own tables; its own function is used", stacklevel=3)
         return same
 
     @functools.wraps(own)
@@ -132,7 +132,7 @@ def _replacement(own: Callable[..., Any], form: _Form, name: str) -> Callable[..
 
 
 def _kind(q: Any, k: Any, cos: Any, sin: Any, unsqueeze_dim: int) -> tuple[Any, ...] | None:
-    """What calls have in common that one comparison stands for; none where our operation cannot take the tensors."""
+    """The properties of a call that one comparison covers; `None` if the operation cannot take the tensors."""
     if not all(isinstance(one, torch.Tensor) for one in (q, k, cos, sin)) or unsqueeze_dim not in (1, 2):
         return None
     if q.ndim != 4 or k.ndim != 4 or cos.ndim != 3 or sin.shape != cos.shape or cos.shape[0] not in (1, q.shape[0]):

@@ -1,4 +1,4 @@
-"""Which models take their attention from Transformers' table of attention functions, and which masks they expect.
+"""Determines which models use Transformers' table of attention functions, and which masks they expect.
 
 Both are read from the source files of the models, as Transformers itself does (``_can_set_attn_implementation``).
 """
@@ -42,9 +42,9 @@ def _has_attention(module: str) -> bool:
 
 @functools.cache
 def _branches(module: str, supports_sdpa: bool) -> bool:
-    """Whether a source file chooses its code by the name of the attention implementation.
+    """Whether a source file selects code by the name of the attention implementation.
 
-    Other names than ``eager`` take the same branch as ``sdpa`` where the code compares with ``eager`` alone.
+    If the code compares only with ``eager``, other names take the same branch as ``sdpa``.
     """
     expected = "sdpa" if supports_sdpa else "eager"
     source = _source(module)
@@ -59,21 +59,21 @@ def _branches(module: str, supports_sdpa: bool) -> bool:
 
 
 def own_attention(kind: type[PreTrainedModel]) -> str | None:
-    """Why models of a class must compute attention themselves; ``None`` where they can use ours."""
+    """Why models of a class must compute attention themselves; ``None`` if they can use LayerZero."""
     module = kind.__module__
     if not _uses_table(module):
         return "computes attention without the table of attention functions" if _has_attention(module) else None
     if _branches(module, bool(kind._supports_sdpa)):
-        return "chooses its code by the names of the attention implementations that it knows"
+        return "selects its code by the names of the attention implementations that it supports"
     return None
 
 
-# A dictionary and not a cached function, which torch.compile would trace anew.
+# A dictionary instead of a cached function, which torch.compile would trace again.
 _takes_sdpa_masks: dict[type[PreTrainedConfig], bool] = {}
 
 
 def takes_sdpa_masks(config: type[PreTrainedConfig]) -> bool:
-    """Whether the models of a configuration take the masks of ``sdpa``: boolean, or none where causality says it all."""
+    """Whether the models of a configuration take the masks of ``sdpa``: boolean, or none if the attention is only causal."""
     known = _takes_sdpa_masks.get(config)
     if known is None:
         known = _takes_sdpa_masks[config] = _all_take_sdpa_masks(config)

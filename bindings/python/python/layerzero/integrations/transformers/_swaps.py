@@ -1,4 +1,4 @@
-"""What a swap did to a model."""
+"""The result of replacing modules of a model."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Swaps:
-    """What is computed by our operations now, and what was left as it was, with the reasons. ``len`` counts the former."""
+    """What LayerZero's operations compute now, and what was left unchanged, with the reasons. ``len`` counts the former."""
 
     swapped: list[str] = field(default_factory=list)
     left: dict[str, str] = field(default_factory=dict)

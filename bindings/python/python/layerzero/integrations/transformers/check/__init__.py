@@ -1,8 +1,9 @@
-"""``lz check-transformers``: whether every architecture of the installed Transformers gives the same with the integration.
+"""``lz check-transformers``: compares every architecture of the installed Transformers with and without the
+integration.
 
-Each architecture is built with a tiny configuration and random weights and run with its plain formula, with ``sdpa`` and with
-``layerzero``, and with swapped norms and rotary embeddings: texts without padding and with padding on either side, a cache that
-is filled step by step, sliding windows, images, bfloat16.
+Each architecture is built with a tiny configuration and random weights and run with its eager formula, with
+``sdpa``, with ``layerzero``, and with replaced norms and rotary embeddings: texts without padding and with
+padding on either side, a cache that is filled step by step, sliding windows, images, bfloat16.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Result", "check", "model_types", "run"]
 
 
 def run(only: Sequence[str] = (), progress: Callable[[Result], None] | None = None) -> Report:
-    """Checks the named architectures, or all; ``to_dict()["equal"]`` says whether none is different."""
+    """Checks the named architectures, or all; ``to_dict()["equal"]`` is true if none differs."""
     unknown = sorted(set(only) - set(model_types()))
     if unknown:
         raise ValueError(f"Transformers {transformers.__version__} has no architecture {', '.join(unknown)}")
@@ -44,7 +45,7 @@ def run(only: Sequence[str] = (), progress: Callable[[Result], None] | None = No
     counts = Counter((one.part, one.outcome) for one in found)
     tables = (
         table(f"Transformers {transformers.__version__}", ("architecture", "part", "outcome", "detail"), rows),
-        table("in all", ("part", "outcome", "architectures"), [(*key, count) for key, count in sorted(counts.items())]),
+        table("summary", ("part", "outcome", "architectures"), [(*key, count) for key, count in sorted(counts.items())]),
     )
     data = {
         "transformers": transformers.__version__,

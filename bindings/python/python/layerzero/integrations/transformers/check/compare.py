@@ -19,14 +19,15 @@ from . import configs
 from .models import Outputs, Subject, build, reference, run, run_half, short
 
 FLOOR = 2e-5
-# Where Transformers' own implementations differ from each other by more than this, that difference says nothing.
+# If Transformers' own implementations differ from each other by more than this, the difference is not used as
+# a tolerance.
 CEILING = 1e-3
 PARTS = ("attention", "norms", "rope")
 
 
 @dataclass
 class Result:
-    """What came out for one architecture and one part of the integration."""
+    """The outcome for one architecture and one part of the integration."""
 
     architecture: str
     part: str
@@ -35,7 +36,7 @@ class Result:
 
 
 def check(architecture: str, parts: Sequence[str] = PARTS) -> list[Result]:
-    """Attention, norms and rotary embeddings of one architecture."""
+    """Checks attention, norms and rotary embeddings of one architecture."""
     with torch.no_grad():
         try:
             subject = reference(architecture)
@@ -48,7 +49,7 @@ def check(architecture: str, parts: Sequence[str] = PARTS) -> list[Result]:
 
 
 def distance(actual: Any, expected: Any) -> float:
-    """The largest difference, relative to the largest element where that is above 1."""
+    """The largest difference, relative to the largest element if that is above 1."""
     worst = 0.0
     if len(actual) != len(expected):
         return float("inf")
@@ -69,23 +70,23 @@ def distance(actual: Any, expected: Any) -> float:
 
 @contextmanager
 def _watched() -> Iterator[tuple[list[int], list[str]]]:
-    """Counts calls of our operations, and collects the warnings of the integration."""
+    """Counts attention calls, and collects the warnings of the integration."""
     calls: list[int] = []
-    said: list[str] = []
-    kept = lz.attention
+    messages: list[str] = []
+    original = lz.attention
 
     def counted(*arguments: Any, **keywords: Any) -> Any:
         calls.append(1)
-        return kept(*arguments, **keywords)
+        return original(*arguments, **keywords)
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         lz.attention = counted
         try:
-            yield calls, said
+            yield calls, messages
         finally:
-            lz.attention = kept
-            said += dict.fromkeys(str(one.message) for one in caught if "layerzero" in str(one.message))
+            lz.attention = original
+            messages += dict.fromkeys(str(one.message) for one in caught if "layerzero" in str(one.message))
 
 
 def attention(subject: Subject) -> tuple[str, str]:
@@ -99,7 +100,7 @@ def attention(subject: Subject) -> tuple[str, str]:
     except Exception:
         # Not every model supports it.
         pass
-    with _watched() as (calls, said):
+    with _watched() as (calls, messages):
         try:
             ours = build(kind, config, integration.NAME, model)
             found = run(subject, ours)
@@ -111,19 +112,19 @@ def attention(subject: Subject) -> tuple[str, str]:
             continue
         if isinstance(outputs, Exception):
             return _failure(outputs, case)
-        wanted = [expected[case]]
+        references = [expected[case]]
         allowed = FLOOR
         if case in sdpa and not isinstance(sdpa[case], Exception):
-            wanted.append(sdpa[case])
+            references.append(sdpa[case])
             difference = distance(sdpa[case], expected[case])
             allowed = max(FLOOR, 4 * difference if difference < CEILING else 0)
-        worst = min(distance(outputs, one) for one in wanted)
+        worst = min(distance(outputs, one) for one in references)
         if not worst <= allowed:
-            return "different", f"{case}: {worst:.1e}, {allowed:.1e} is allowed"
+            return "different", f"{case}: difference {worst:.1e}, allowed {allowed:.1e}"
     if halves:
         return "different", halves
-    if said:
-        return "own path", said[0]
+    if messages:
+        return "own path", messages[0]
     return "equal", f"{len(calls)} calls" if calls else "no attention through the interface"
 
 
@@ -133,7 +134,7 @@ def _failure(error: Exception, case: str = "") -> tuple[str, str]:
 
 
 def _half(subject: Subject, own: list[tuple[Any, Outputs]], other: Any) -> str:
-    """What differs with bfloat16, which is held to the distance of a model's own implementations from float32."""
+    """The difference with bfloat16, whose tolerance is the difference of the model's own implementations from float32."""
     found = run_half(subject, copy.deepcopy(other).to(torch.bfloat16))
     messages = []
     for model, exact in own:
@@ -152,7 +153,7 @@ def _half(subject: Subject, own: list[tuple[Any, Outputs]], other: Any) -> str:
 def _relative(actual: Any, expected: Any) -> float:
     """The median of the relative differences of rows, the largest of all tensors.
 
-    Not the largest row: where a router chooses between experts, rounding may choose another for some tokens.
+    Not the largest row: with a mixture of experts, rounding may route some tokens to another expert.
     """
     worst = 0.0
     for (one, _), (other, _) in zip(actual, expected, strict=True):
@@ -167,7 +168,7 @@ def norms(subject: Subject) -> tuple[str, str]:
 
 
 def rope(subject: Subject) -> tuple[str, str]:
-    kept = {
+    originals = {
         name: module.apply_rotary_pos_emb
         for name, module in list(sys.modules.items())
         if name.startswith("transformers.models.") and "apply_rotary_pos_emb" in vars(module)
@@ -175,7 +176,7 @@ def rope(subject: Subject) -> tuple[str, str]:
     try:
         return _swapped(subject, integration.swap_rope)
     finally:
-        for name, function in kept.items():
+        for name, function in originals.items():
             setattr(sys.modules[name], "apply_rotary_pos_emb", function)
 
 
@@ -183,7 +184,7 @@ def _swapped(subject: Subject, swap: Callable[[Any], Any]) -> tuple[str, str]:
     other = copy.deepcopy(subject.model)
     half = copy.deepcopy(subject.model).to(torch.bfloat16)
     exact, own = subject.expected["plain"], run_half(subject, half)
-    with _watched() as (_, said):
+    with _watched() as (_, messages):
         try:
             report = swap(other)
             found = run(subject, other)

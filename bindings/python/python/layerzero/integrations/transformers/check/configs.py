@@ -15,7 +15,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 HIDDEN = 64
 VOCABULARY = 160
-# Tokens of texts are drawn below this; special tokens of an architecture are moved above it.
+# Text tokens are below this; special tokens of an architecture are moved above it.
 FIRST_SPECIAL = 100
 
 _SIZES: dict[str, int] = {
@@ -101,7 +101,7 @@ _SIZES: dict[str, int] = {
 }  # fmt: skip
 _TOKEN = re.compile(r"(token_id|token_index)$")
 _FIRST_TOKENS = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-# Fields without a default value that some architectures need.
+# Fields without a default value that some architectures require.
 _FILLED = ("head_dim", "num_key_value_heads", "n_routed_experts", "n_shared_experts", "num_experts_per_tok", "vocab_size", "num_local_experts")
 _SWITCHES: dict[str, Any] = {"use_sliding_window": True, "_attn_implementation": None}
 
@@ -110,8 +110,8 @@ def _rope(**more: Any) -> dict[str, Any]:
     return {"rope_type": "default", "rope_theta": 10000.0, **more}
 
 
-# What an architecture needs beyond the table of names; a dotted name reaches into a sub-configuration, and `...` stands for the
-# default.
+# Values that an architecture needs in addition to the table of names; a dotted name sets a field of a
+# sub-configuration, and `...` keeps the default.
 SPECIAL: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("qwen2_vl_text", "qwen2_5_vl_text", "glm4v_text", "glm_ocr_text", "glm_image_text"),
@@ -173,7 +173,7 @@ SPECIAL: dict[str, dict[str, Any]] = {
 
 
 class NotBuilt(Exception):
-    """An architecture that has no tiny configuration here."""
+    """An architecture without a tiny configuration."""
 
 
 def model_types() -> list[str]:
@@ -181,14 +181,14 @@ def model_types() -> list[str]:
 
 
 def model_class(model_type: str) -> Any:
-    """The class that represents an architecture: with a language head where there is one."""
+    """The class that represents an architecture: with a language-model head if there is one."""
     import transformers
 
     for name in ("MULTIMODAL_LM", "IMAGE_TEXT_TO_TEXT", "SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ", "CAUSAL_LM", "", *_others()):
         names = getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES" if name else "MODEL_MAPPING_NAMES").get(model_type)
         if names:
             return getattr(transformers, names if isinstance(names, str) else names[0])
-    raise NotBuilt("no automatic class names a model for it")
+    raise NotBuilt("no auto class has a model for it")
 
 
 def _others() -> list[str]:
@@ -197,7 +197,7 @@ def _others() -> list[str]:
 
 
 def tiny_config(model_type: str, fill: bool = False) -> PreTrainedConfig:
-    """A configuration of a few thousand weights."""
+    """A configuration with a few thousand weights."""
     special = SPECIAL.get(model_type, {})
     default = CONFIG_MAPPING[model_type](**special.get("default", {}))
     special = {name: value for name, value in special.items() if name != "default"}
@@ -234,7 +234,7 @@ def _shrunk(config: PreTrainedConfig, tokens: dict[str, int], special: dict[str,
             elif isinstance(value, (list, tuple)) and value and name in ("image_size", "patch_size"):
                 values[name] = [_SIZES[name]] * len(value)
     if "qk_rope_head_dim" in values and "head_dim" in values:
-        # Models with latent attention compute their angles from it.
+        # Models with latent attention compute their rotary angles from it.
         values["head_dim"] = values["qk_rope_head_dim"]
     if "kv_lora_rank" in values and "num_key_value_heads" in values:
         values["num_key_value_heads"] = values["num_attention_heads"]
@@ -247,7 +247,7 @@ def _field(config: PreTrainedConfig, name: str, value: Any) -> Any:
     try:
         return getattr(config, name, None)
     except Exception:
-        # Fields that differ from layer to layer cannot be read from the whole configuration.
+        # Fields that differ between layers cannot be read from the whole configuration.
         return value
 
 
@@ -256,7 +256,7 @@ def _is_per_layer(value: Any, layers: int) -> bool:
 
 
 def _tiny_rope(value: dict[str, Any]) -> dict[str, Any]:
-    """The same kind of rotation; sections of a head become those of a tiny one."""
+    """The same type of rotation; sections are shrunk to a tiny head."""
     tiny: dict[str, Any] = {}
     for name, one in value.items():
         if isinstance(one, dict):

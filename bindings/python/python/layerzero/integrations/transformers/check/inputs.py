@@ -31,7 +31,7 @@ def find(config: Any, name: str, default: Any = None) -> Any:
 
 
 def candidates(model: Any) -> Iterator[Inputs]:
-    """Inputs that may be what a model needs, the likeliest first."""
+    """Inputs that a model may need, the most likely first."""
     names = parameters(model)
     generator = torch.Generator().manual_seed(3)
     main = getattr(model, "main_input_name", "input_ids")
@@ -162,7 +162,7 @@ def padded(given: Inputs, side: str, config: Any) -> Inputs:
 
 
 def with_images(model: Any, given: Inputs) -> Inputs | None:
-    """Texts with as many placeholders as the images have features, for models that merge the two."""
+    """Texts with as many placeholders as the images have features, for models that merge them."""
     token = find(model.config, "image_token_id") or find(model.config, "image_token_index")
     names = parameters(model)
     if token is None or not hasattr(model, "get_image_features") or "pixel_values" not in names or set(given) != {"input_ids"}:

@@ -15,13 +15,13 @@ from . import configs, inputs
 
 LARGEST = 100_000_000
 
-# By case: the tensors of the output, each with which of its rows are no padding; or the error.
+# By case: the tensors of the output, each with a mask of rows that are not padding; or the error.
 Outputs = dict[str, Any]
 
 
 @dataclass
 class Subject:
-    """A tiny model of an architecture that computes attention by the plain formula, its inputs and what it gives."""
+    """A tiny model of an architecture with eager attention, its inputs and its outputs."""
 
     kind: Any
     config: Any
@@ -37,7 +37,7 @@ def reference(architecture: str) -> Subject:
     model = build(kind, config, "eager")
     generator = torch.Generator().manual_seed(7)
     for parameter in model.parameters():
-        # Weights as they are initialized make all scores about 0, and any mask or scale would look right.
+        # Initial weights make all scores about 0, so that any mask or scale would look right.
         noise = torch.randn(parameter.shape, generator=generator)
         parameter.data = noise * 0.15 if parameter.ndim > 1 else parameter.data + noise * 0.2
     given = _inputs(model)
@@ -47,7 +47,7 @@ def reference(architecture: str) -> Subject:
 
 
 def _inputs(model: Any) -> inputs.Inputs:
-    """The first inputs that a model can be called with."""
+    """The first inputs that a model accepts."""
     first: Exception | None = None
     for given in inputs.candidates(model):
         try:
@@ -55,11 +55,11 @@ def _inputs(model: Any) -> inputs.Inputs:
                 return given
         except Exception as error:
             first = first or error
-    raise configs.NotBuilt(f"no inputs are known that it takes: {short(first) if first else 'it has no outputs'}")
+    raise configs.NotBuilt(f"no known inputs are accepted: {short(first) if first else 'it has no outputs'}")
 
 
 def _config(architecture: str, kind: Any) -> Any:
-    """A configuration from which a model can be built, of the two that there are."""
+    """A configuration from which a model can be built, of the two variants."""
     for fill in (False, True):
         try:
             config = configs.tiny_config(architecture, fill)
@@ -83,7 +83,7 @@ def build(kind: Any, config: Any, implementation: str | None, weights: PreTraine
 
 
 def run(subject: Subject, model: Any) -> Outputs:
-    """Every case that a model has; one that fails has its error as the outcome."""
+    """Runs every case of a model; the outcome of a failed case is its error."""
     found: Outputs = {}
     names = inputs.parameters(model)
     given = subject.given
@@ -103,7 +103,7 @@ def run(subject: Subject, model: Any) -> Outputs:
 
 
 def _call(model: Any, given: inputs.Inputs, extra: dict[str, Any]) -> Any:
-    # Some models draw random numbers.
+    # Some models use random numbers.
     torch.manual_seed(0)
     return model(**given, **extra)
 
@@ -116,7 +116,7 @@ def _tried(call: Callable[[], Any]) -> Any:
 
 
 def cached(model: Any, given: dict[str, torch.Tensor], names: Any) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-    """A prompt, a further piece of it and two single tokens."""
+    """A prompt, a continuation and two single tokens."""
     found = []
     cache: Any = None
     decoder = "decoder_input_ids" if "decoder_input_ids" in given else "input_ids"
@@ -148,7 +148,7 @@ def cached(model: Any, given: dict[str, torch.Tensor], names: Any) -> list[tuple
 
 
 def tensors(output: Any, keep: torch.Tensor | None = None) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-    """The floats of an output in order, each with which of its rows are no padding."""
+    """The floating-point tensors of an output in order, each with a mask of rows that are not padding."""
     if isinstance(output, torch.Tensor):
         if not output.is_floating_point():
             return []
@@ -157,7 +157,7 @@ def tensors(output: Any, keep: torch.Tensor | None = None) -> list[tuple[torch.T
     if isinstance(output, Cache):
         return []
     if hasattr(output, "items"):
-        # Only the plain formula has attention weights.
+        # Only eager attention returns attention weights.
         output = [one for name, one in output.items() if not name.endswith("attentions")]
     return [pair for one in output for pair in tensors(one, keep)] if isinstance(output, (list, tuple)) else []
 
