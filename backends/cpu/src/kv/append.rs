@@ -8,8 +8,8 @@ use lz_ops::{KvAppendCall, KvAppendKernel, KvAppendLayout, KvAppendOut};
 
 use crate::isa::require;
 use crate::pool;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, worth_sharing};
-use crate::simd::{E4M3, E5M2, Kind, Simd, encode, store_bytes, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, should_parallelize};
+use crate::simd::{E4M3, E5M2, FloatKind, Simd, encode, store_bytes, vectors};
 
 /// Heads that are dense, into caches of any dtype.
 #[derive(Debug)]
@@ -43,10 +43,10 @@ impl<S: Simd> KvAppendKernel for AppendRows<S> {
 /// # Safety
 /// `from` has `len` readable elements of the kind, `to` as many of the dtype that may be written.
 #[inline(always)]
-unsafe fn write<S: Simd>(s: S, kind: Kind, from: *const u8, dtype: DType, to: *mut u8, len: usize) {
-    // SAFETY: the caller vouches for the elements; spans stay inside.
+unsafe fn write<S: Simd>(s: S, kind: FloatKind, from: *const u8, dtype: DType, to: *mut u8, len: usize) {
+    // SAFETY: the caller guarantees the elements; spans stay inside.
     unsafe {
-        match (Kind::of(dtype), dtype) {
+        match (FloatKind::of(dtype), dtype) {
             // Bit by bit: loading as numbers would make signalling NaNs quiet.
             (Some(other), _) if other == kind => std::ptr::copy_nonoverlapping(from, to, len * kind.size()),
             (Some(other), _) => {
@@ -94,7 +94,7 @@ fn append<S: Simd>(simd: S, call: &KvAppendCall<'_>, out: &mut KvAppendOut<'_>) 
         });
     };
     let bytes = slots.count() * heads * news[0].width() * (kind.size() + dtype.size());
-    if worth_sharing(2 * bytes) {
+    if should_parallelize(2 * bytes) {
         // As many tasks as balance well; keys and values apart.
         let parts = heads.min(4);
         pool::for_each(2 * parts, &|task| {

@@ -8,7 +8,7 @@ use lz_ops::{KvCompactCall, KvCompactKernel, KvCompactOut};
 
 use crate::isa::require;
 use crate::pool;
-use crate::rows::{AnyRowsMut, Rows, Shape, worth_sharing};
+use crate::rows::{AnyRowsMut, Rows, Shape, should_parallelize};
 use crate::simd::Simd;
 
 /// The page of scratch memory, as a step names it.
@@ -92,7 +92,7 @@ fn compact<S: Simd>(
             }
         });
     };
-    if worth_sharing(4 * steps.len() * page * size) {
+    if should_parallelize(4 * steps.len() * page * size) {
         let parts = page.min(4);
         pool::for_each(2 * parts, &|task| each(task % 2, task / 2, parts));
     } else {

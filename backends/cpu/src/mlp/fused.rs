@@ -12,9 +12,9 @@ use super::activation::{Activation, WithActivation};
 use super::fused_tiles;
 use super::grain;
 use super::linear::Layer;
-use crate::gemm::dots::{FEW, dot_widely, dots, gather, settle};
+use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -95,7 +95,7 @@ pub(super) fn workspace<'r>(
     let axes = &call.axes;
     let (rows, between) = (axes.rows as usize, axes.rows as usize * axes.intermediate as usize);
     let depth = axes.in_features.max(axes.intermediate) as usize;
-    let packed = if rows <= FEW { 0 } else { packed_bytes(rows, depth) };
+    let packed = if rows <= MAX_SKINNY_ROWS { 0 } else { packed_bytes(rows, depth) };
     let all = run.workspace(packed + (between * size_of::<f32>()) as u64)?;
     Ok(all.split_at_mut(packed as usize))
 }
@@ -142,7 +142,7 @@ fn write_widely<T: Float>(x: &[T], [gate, up, down]: [&Rows<'_, T>; 3], named: A
         Activation::GeluTanh => activation::gelu_tanh,
     };
     let hidden: Vec<f64> =
-        (0..gate.count()).map(|m| function(dot_widely(x, gate.row(m))) * dot_widely(x, up.row(m))).collect();
+        (0..gate.count()).map(|m| function(dot_f64(x, gate.row(m))) * dot_f64(x, up.row(m))).collect();
     for (o, y) in y.iter_mut().enumerate() {
         let products =
             hidden.iter().zip(down.row(o)).map(|(hidden, weight)| hidden * f64::from(weight.to_f32()));
@@ -161,22 +161,22 @@ struct Gated<'a, S, T> {
 }
 
 /// Columns of a block are gates first, then as many ups.
-const HALF: usize = COLUMNS / 2;
+const HALF: usize = NC / 2;
 
 impl<S: Simd, T: Float> Gated<'_, S, T> {
     fn run(&self, workspace: &mut [u8]) {
         let (rows, columns, depth) = (self.x.count(), self.gate.count(), self.gate.width());
         if rows == 0 || columns == 0 {
-        } else if rows <= FEW {
+        } else if rows <= MAX_SKINNY_ROWS {
             self.stream();
         } else {
-            multiply_all(self.s, [rows, columns.div_ceil(HALF) * COLUMNS, depth], workspace, self);
+            gemm(self.s, [rows, columns.div_ceil(HALF) * NC, depth], workspace, self);
         }
     }
 
     fn stream(&self) {
         let (s, count, depth) = (self.s, self.x.count(), self.gate.width());
-        let x = gather::<T, FEW>(&self.x, 0, count);
+        let x = gather::<T, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let bytes = 2 * depth * size_of::<T>();
         let grain = grain(bytes);
         for_each_range(self.gate.count().div_ceil(grain), grain * bytes, |tasks| {
@@ -186,7 +186,7 @@ impl<S: Simd, T: Float> Gated<'_, S, T> {
                 let group = (columns.end - column).min(4);
                 let gates = gather::<T, 4>(&self.gate, column, group);
                 let ups = gather::<T, 4>(&self.up, column, group);
-                let mut sums = [[[0.0f32; 16]; 2]; FEW];
+                let mut sums = [[[0.0f32; 16]; 2]; MAX_SKINNY_ROWS];
                 for (half, weights) in [gates, ups].iter().enumerate() {
                     // SAFETY: all rows have `depth` numbers, as the call was checked.
                     unsafe {
@@ -208,7 +208,7 @@ impl<S: Simd, T: Float> Gated<'_, S, T> {
         let x = self.x.row(row);
         for (weight, sums) in [(&self.gate, &mut *gates), (&self.up, &mut *ups)] {
             let sums = &mut sums[..columns.len()];
-            settle(self.s, sums, |place| dot_widely(x, weight.row(columns.start + place)));
+            recompute_non_finite(self.s, sums, |place| dot_f64(x, weight.row(columns.start + place)));
         }
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.hidden.part(row, columns) };
@@ -242,28 +242,28 @@ impl<S: Simd> WithActivation for Write<'_, S> {
     }
 }
 
-impl<S: Simd, T: Float> Factors for Gated<'_, S, T> {
-    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+impl<S: Simd, T: Float> GemmOperands for Gated<'_, S, T> {
+    unsafe fn pack_a(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
+        // SAFETY: the caller guarantees the place; rows have the steps.
         unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
-    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+    unsafe fn pack_b(&self, block: usize, depth: Range<usize>, to: *mut f32) {
         let first = block * HALF;
         let row = |place: usize| {
             let (weight, column) =
                 if place < HALF { (&self.gate, first + place) } else { (&self.up, first + place - HALF) };
             (column < weight.count()).then(|| weight.row(column))
         };
-        // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { transpose_rows(self.s, COLUMNS, panel::<S>(), depth, row, to) };
+        // SAFETY: the caller guarantees the place; rows have the steps.
+        unsafe { transpose_rows(self.s, NC, nr::<S>(), depth, row, to) };
     }
 
-    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
+    unsafe fn epilogue(&self, row: usize, block: usize, from: *mut f32) {
         let columns = block * HALF..((block + 1) * HALF).min(self.gate.count());
-        // SAFETY: the caller vouches for a block of numbers; the ups of the block follow its gates.
+        // SAFETY: the caller guarantees a block of numbers; the ups of the block follow its gates.
         let (gates, ups) = unsafe {
             (
                 std::slice::from_raw_parts_mut(from, columns.len()),

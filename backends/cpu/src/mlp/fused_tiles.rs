@@ -9,17 +9,17 @@ use lz_ops::{MlpFusedCall, MlpFusedOut};
 
 use super::activation::Activation;
 use super::fused::{Write, mend, workspace};
-use crate::gemm::dots::{FEW, dot_widely, settle};
-use crate::gemm::tiled::{COLUMNS, Factors, multiply_all};
+use crate::gemm::amx::{GemmOperands, NC, gemm};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, recompute_non_finite};
 use crate::rows::{Rows, RowsMut};
 use crate::simd::{Amx, Avx512, Float, Simd, vectors};
 
 /// Columns of a block that are gates; as many ups follow.
-const HALF: usize = COLUMNS / 2;
+const HALF: usize = NC / 2;
 
 /// Tiles, if this call is for them: bf16, and more rows than are streamed.
 pub(super) fn tiles_for<S: Simd>(call: &MlpFusedCall<'_>) -> Option<Amx> {
-    let wanted = S::TILES && call.dtype_t == Some(DType::BF16) && call.axes.rows as usize > FEW;
+    let wanted = S::TILES && call.dtype_t == Some(DType::BF16) && call.axes.rows as usize > MAX_SKINNY_ROWS;
     wanted.then(Amx::detect).flatten()
 }
 
@@ -58,11 +58,11 @@ pub(super) fn run(
     if width > 0 {
         first_half(s, &x, [&gate, &up], activation, packed, between);
     }
-    let factors = Factors {
-        left: &[&|row| between.row(row).cast_const().cast(), &|row| {
+    let operands = GemmOperands {
+        a: &[&|row| between.row(row).cast_const().cast(), &|row| {
             between.row(row).wrapping_add(width).cast_const().cast()
         }],
-        right: &|column| down.row(column).as_ptr().cast(),
+        b: &|column| down.row(column).as_ptr().cast(),
         sizes: [rows, down.count(), width],
     };
     let store = |row: usize, columns: Range<usize>, sums: &mut [f32]| {
@@ -79,7 +79,7 @@ pub(super) fn run(
         });
     };
     // SAFETY: the workspace holds both parts of every number, which the first half wrote; rows of the weight are as wide.
-    unsafe { multiply_all(s, &factors, packed, &store) };
+    unsafe { gemm(s, &operands, packed, &store) };
     mend(&x, [&gate, &up, &down], activation, &y);
     Ok(())
 }
@@ -94,23 +94,25 @@ fn first_half(
     between: Between,
 ) {
     let width = between.width;
-    let factors = Factors {
-        left: &[&|row| x.row(row).as_ptr().cast()],
-        right: &|column| {
-            let place = column % COLUMNS;
+    let operands = GemmOperands {
+        a: &[&|row| x.row(row).as_ptr().cast()],
+        b: &|column| {
+            let place = column % NC;
             let (weight, place) = if place < HALF { (gate, place) } else { (up, place - HALF) };
             // Columns beyond the last are computed and not looked at.
-            weight.row((column / COLUMNS * HALF + place).min(width - 1)).as_ptr().cast()
+            weight.row((column / NC * HALF + place).min(width - 1)).as_ptr().cast()
         },
-        sizes: [x.count(), width.div_ceil(HALF) * COLUMNS, gate.width()],
+        sizes: [x.count(), width.div_ceil(HALF) * NC, gate.width()],
     };
     let store = |row: usize, columns: Range<usize>, sums: &mut [f32]| {
-        let first = columns.start / COLUMNS * HALF;
+        let first = columns.start / NC * HALF;
         let columns = first..width.min(first + HALF);
         let (gates, ups) = sums.split_at_mut(HALF);
         for (weight, sums) in [(gate, &mut *gates), (up, &mut *ups)] {
             let sums = &mut sums[..columns.len()];
-            settle(s.vectors(), sums, |place| dot_widely(x.row(row), weight.row(columns.start + place)));
+            recompute_non_finite(s.vectors(), sums, |place| {
+                dot_f64(x.row(row), weight.row(columns.start + place))
+            });
         }
         let mut values = [0.0f32; HALF];
         let values = &mut values[..columns.len()];
@@ -119,7 +121,7 @@ fn first_half(
         unsafe { split(s, values, between.row(row).wrapping_add(first), width) };
     };
     // SAFETY: rows of both factors have the width of the weight's, as the call was checked.
-    unsafe { multiply_all(s, &factors, packed, &store) };
+    unsafe { gemm(s, &operands, packed, &store) };
 }
 
 /// Writes numbers rounded, and what that took of them `apart` behind.
@@ -130,7 +132,7 @@ unsafe fn split(s: Amx, values: &[f32], to: *mut bf16, apart: usize) {
     let s = s.vectors();
     s.vectorize(|| {
         vectors!(Avx512, values.len(), |span| {
-            // SAFETY: the caller vouches for the places.
+            // SAFETY: the caller guarantees the places.
             unsafe {
                 let value = <f32 as Float>::load(s, values.as_ptr(), span);
                 bf16::store(s, to, span, value);

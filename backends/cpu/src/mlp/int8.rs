@@ -16,8 +16,8 @@ use lz_ops::{
 use super::activation::Activation;
 use super::linear::Write;
 use super::words::{ROWS, Room, STEP, WORD, WORDS, Words};
-use crate::gemm::{MOST_ROWS, VECTORS, for_each_rows, rows as tile_rows};
-use crate::isa::{require, require_byte_tiles};
+use crate::gemm::{MAX_MR, NR_VECTORS, for_each_rows, mr as tile_rows};
+use crate::isa::{require, require_amx_int8};
 use crate::pool;
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{Float, Simd, Work, with_float};
@@ -43,7 +43,7 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        require_byte_tiles::<S>()?;
+        require_amx_int8::<S>()?;
         let dtype = match call.output_dtype {
             Output::F32 => DType::F32,
             Output::F16 => DType::F16,
@@ -85,11 +85,11 @@ fn layer<S: Simd, T: Float>(
 }
 
 /// Columns of a block, in whole panels.
-const COLUMNS: usize = PANELS * ROWS;
+const NC: usize = PANELS * ROWS;
 const PANELS: usize = 4;
 
 /// Most rows of a block; a multiple of the rows of a micro-tile, so an even number.
-const BLOCK_ROWS: usize = 8 * MOST_ROWS;
+const BLOCK_ROWS: usize = 8 * MAX_MR;
 
 /// Inputs that are multiplied at once.
 const DEPTH: usize = WORDS * WORD;
@@ -120,8 +120,8 @@ struct Layer<'a, S, T> {
 /// What a task works on.
 #[repr(align(64))]
 struct Block {
-    sums: [i32; BLOCK_ROWS * COLUMNS],
-    columns: [i32; COLUMNS],
+    sums: [i32; BLOCK_ROWS * NC],
+    columns: [i32; NC],
     left: [u8; LEFT_ROWS * DEPTH],
     rooms: [Room; PANELS],
 }
@@ -132,7 +132,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let row_blocks = rows.div_ceil(BLOCK_ROWS);
         // Of equal size, in whole micro-tiles, so that no task is left with a sliver.
         let height = rows.div_ceil(row_blocks).next_multiple_of(tile_rows::<S>());
-        let tasks = row_blocks * columns.div_ceil(COLUMNS);
+        let tasks = row_blocks * columns.div_ceil(NC);
         let task = |number: usize| {
             let (block, first) = (number / row_blocks, number % row_blocks * height);
             self.one_block(first.min(rows)..rows.min(first + height), block);
@@ -148,8 +148,8 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
     fn one_block(&self, rows: Range<usize>, number: usize) {
         let s = self.s;
         let mut block = Block {
-            sums: [0; BLOCK_ROWS * COLUMNS],
-            columns: [0; COLUMNS],
+            sums: [0; BLOCK_ROWS * NC],
+            columns: [0; NC],
             left: [0; LEFT_ROWS * DEPTH],
             rooms: [const { Room([0; STEP * WORDS]) }; PANELS],
         };
@@ -179,7 +179,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                     let x = if from < rows.end { &self.x.row(from)[inputs.clone()] } else { &[] };
                     move_up::<S>(s, x, to);
                 }
-                let sums = &mut block.sums[row * COLUMNS..(row + count) * COLUMNS];
+                let sums = &mut block.sums[row * NC..(row + count) * NC];
                 // SAFETY: the panels have the words, on tiles in whole ones, and rows of the left factor have as many.
                 unsafe {
                     if S::TILES {
@@ -190,9 +190,9 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
                 }
             }
         }
-        let columns = number * COLUMNS..((number + 1) * COLUMNS).min(self.words.rows);
+        let columns = number * NC..((number + 1) * NC).min(self.words.rows);
         for (place, row) in rows.enumerate() {
-            self.write(row, columns.clone(), &block.sums[place * COLUMNS..], &block.columns);
+            self.write(row, columns.clone(), &block.sums[place * NC..], &block.columns);
         }
     }
 
@@ -204,7 +204,7 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let offset = zero_point + i64::from(S::BYTE_OFFSET);
         let scales = &self.scale.row(0)[columns.clone()];
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let mut values = [0.0f32; COLUMNS];
+        let mut values = [0.0f32; NC];
         for (place, (value, &scale)) in values.iter_mut().zip(scales).enumerate() {
             let sum = i64::from(sums[place]) - offset * i64::from(column_sums[place]);
             let bias = bias.map_or(0.0, |bias| f64::from(bias[place].to_f32()));
@@ -239,21 +239,21 @@ unsafe fn multiply_on_tiles(
     panels: [*const u8; PANELS],
     sums: &mut [i32],
 ) {
-    use crate::simd::tiles::{Left, ROW, SIDE, Sums, Tiles};
+    use crate::simd::amx::{ROW, SIDE, Tiles, TilesA, TilesC};
     let (from, to) = (left.as_ptr(), sums.as_mut_ptr().cast::<f32>());
-    // SAFETY: the caller vouches for the factors, the sums and the instructions.
+    // SAFETY: the caller guarantees the factors, the sums and the instructions.
     unsafe {
         let tiles = Tiles::new();
         for (pair, panels) in panels.chunks_exact(2).enumerate() {
             let to = to.add(pair * 2 * ROWS);
-            let below = to.add(SIDE * COLUMNS);
+            let below = to.add(SIDE * NC);
             tiles.multiply_bytes(
-                Left { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH, step: ROW },
+                TilesA { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH, step: ROW },
                 [panels[0], panels[1]],
                 steps,
-                Sums {
+                TilesC {
                     tiles: [[to, to.add(ROWS)], [below, below.add(ROWS)]],
-                    row: COLUMNS * size_of::<i32>(),
+                    row: NC * size_of::<i32>(),
                     add: true,
                 },
             );
@@ -282,11 +282,11 @@ fn move_up<S: Simd>(s: S, from: &[i8], to: &mut [u8]) {
 /// # Safety
 /// The panels have the words of so many inputs.
 #[inline(never)]
-unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize, sums: &mut [i32; COLUMNS]) {
+unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize, sums: &mut [i32; NC]) {
     const ONES: i32 = 0x0101_0101;
     s.vectorize(|| {
-        for first in (0..COLUMNS).step_by(S::LANES) {
-            // SAFETY: the caller vouches for the words; a vector is a part of a panel.
+        for first in (0..NC).step_by(S::LANES) {
+            // SAFETY: the caller guarantees the words; a vector is a part of a panel.
             unsafe {
                 let from = panels[first / ROWS].cast::<f32>().add(first % ROWS);
                 let to = sums.as_mut_ptr().cast::<f32>().add(first);
@@ -303,7 +303,7 @@ unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize,
                     let ones = i32::from_le(ONES & ((1 << (8 * rest)) - 1));
                     sum = s.dot_bytes(sum, s.splat_i32(ones), bytes);
                 }
-                s.store(to, s.with_bits(sum));
+                s.store(to, s.from_bits(sum));
             }
         }
     });
@@ -339,11 +339,11 @@ impl<S: Simd> Work for RowsOfBytes<S> {
     #[inline(always)]
     fn perform(self) {
         for_each_rows!(S, self.count, |row, MR| {
-            for column in (0..COLUMNS).step_by(VECTORS * S::LANES) {
-                // SAFETY: who made it vouches for the factors and the sums.
+            for column in (0..NC).step_by(NR_VECTORS * S::LANES) {
+                // SAFETY: who made it guarantees the factors and the sums.
                 unsafe {
-                    let (left, to) = (self.left.add(row * DEPTH), self.sums.add(row * COLUMNS + column));
-                    add_tile::<S, MR, VECTORS>(self.s, left, self.panels, column, self.words, to);
+                    let (left, to) = (self.left.add(row * DEPTH), self.sums.add(row * NC + column));
+                    add_tile::<S, MR, NR_VECTORS>(self.s, left, self.panels, column, self.words, to);
                 }
             }
         });
@@ -359,7 +359,7 @@ unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
     words: usize,
     to: *mut i32,
 ) {
-    // SAFETY: the caller vouches for the factors and the sums.
+    // SAFETY: the caller guarantees the factors and the sums.
     unsafe {
         let mut from = [std::ptr::null::<f32>(); NV];
         for (n, from) in from.iter_mut().enumerate() {
@@ -369,7 +369,7 @@ unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
         let mut sums = [[s.splat_i32(0); NV]; MR];
         for (m, sums) in sums.iter_mut().enumerate() {
             for (n, sum) in sums.iter_mut().enumerate() {
-                *sum = s.to_bits(s.load(to.add(m * COLUMNS + n * S::LANES).cast()));
+                *sum = s.to_bits(s.load(to.add(m * NC + n * S::LANES).cast()));
             }
         }
         for word in 0..words {
@@ -386,7 +386,7 @@ unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
         }
         for (m, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
-                s.store(to.add(m * COLUMNS + n * S::LANES).cast(), s.with_bits(sum));
+                s.store(to.add(m * NC + n * S::LANES).cast(), s.from_bits(sum));
             }
         }
     }

@@ -8,9 +8,9 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
 use super::activation::{Activation, WithActivation};
 use super::grain;
-use crate::gemm::dots::{FEW, dot_widely, dots, gather, settle};
+use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
@@ -39,7 +39,7 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
-        let workspace = run.workspace(if rows <= FEW { 0 } else { packed_bytes(rows, depth) })?;
+        let workspace = run.workspace(if rows <= MAX_SKINNY_ROWS { 0 } else { packed_bytes(rows, depth) })?;
         with_float!(call.dtype_t, T => {
             let layer = Layer::<S, T, T> {
                 s,
@@ -81,28 +81,28 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     pub(super) fn run(&self, workspace: &mut [u8]) {
         let (rows, columns, depth) = (self.x.count(), self.weight.count(), self.weight.width());
         if rows == 0 || columns == 0 {
-        } else if rows <= FEW {
+        } else if rows <= MAX_SKINNY_ROWS {
             self.stream();
         } else if self.on_tiles(workspace) {
             // Done.
         } else {
-            multiply_all(self.s, [rows, columns, depth], workspace, self);
+            gemm(self.s, [rows, columns, depth], workspace, self);
         }
     }
 
     /// Multiplies on tiles, where they are proven and both factors are of bf16.
     #[cfg(target_arch = "x86_64")]
     fn on_tiles(&self, workspace: &mut [u8]) -> bool {
-        use crate::gemm::tiled::{Factors, multiply_all};
+        use crate::gemm::amx::{GemmOperands, gemm};
         let halves = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
         let Some(s) = (S::TILES && halves).then(crate::simd::Amx::detect).flatten() else { return false };
-        let factors = Factors {
-            left: &[&|row| self.x.row(row).as_ptr().cast()],
-            right: &|row| self.weight.row(row).as_ptr().cast(),
+        let operands = GemmOperands {
+            a: &[&|row| self.x.row(row).as_ptr().cast()],
+            b: &|row| self.weight.row(row).as_ptr().cast(),
             sizes: [self.x.count(), self.weight.count(), self.weight.width()],
         };
         // SAFETY: the rows of both factors have the width of the weight's, as the call was checked.
-        unsafe { multiply_all(s, &factors, workspace, &|row, columns, sums| self.write(row, columns, sums)) };
+        unsafe { gemm(s, &operands, workspace, &|row, columns, sums| self.write(row, columns, sums)) };
         true
     }
 
@@ -115,7 +115,7 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     /// Each task takes some columns of all rows.
     fn stream(&self) {
         let (s, count, depth) = (self.s, self.x.count(), self.weight.width());
-        let x = gather::<X, FEW>(&self.x, 0, count);
+        let x = gather::<X, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let bytes = depth * size_of::<W>();
         let grain = grain(bytes);
         for_each_range(self.weight.count().div_ceil(grain), grain * bytes, |tasks| {
@@ -124,7 +124,7 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
             while column < columns.end {
                 let group = (columns.end - column).min(8);
                 let weights = gather::<W, 8>(&self.weight, column, group);
-                let mut sums = [[0.0f32; 16]; FEW];
+                let mut sums = [[0.0f32; 16]; MAX_SKINNY_ROWS];
                 // SAFETY: all rows have `depth` numbers, as the call was checked.
                 unsafe { dots(s, &x[..count], &weights[..group], depth, &mut |m, n, sum| sums[m][n] = sum) };
                 for (row, sums) in sums.iter_mut().enumerate().take(count) {
@@ -138,7 +138,9 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
     /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
     pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
-        settle(self.s, sums, |place| dot_widely(self.x.row(row), self.weight.row(columns.start + place)));
+        recompute_non_finite(self.s, sums, |place| {
+            dot_f64(self.x.row(row), self.weight.row(columns.start + place))
+        });
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
@@ -174,25 +176,25 @@ impl<S: Simd, W: Float> WithActivation for Write<'_, S, W> {
     }
 }
 
-impl<S: Simd, X: Float, W: Float> Factors for Layer<'_, S, X, W> {
-    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+impl<S: Simd, X: Float, W: Float> GemmOperands for Layer<'_, S, X, W> {
+    unsafe fn pack_a(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
+        // SAFETY: the caller guarantees the place; rows have the steps.
         unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
-    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
-        let first = block * COLUMNS;
+    unsafe fn pack_b(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let first = block * NC;
         let row =
             |place: usize| (first + place < self.weight.count()).then(|| self.weight.row(first + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { transpose_rows(self.s, COLUMNS, panel::<S>(), depth, row, to) };
+        // SAFETY: the caller guarantees the place; rows have the steps.
+        unsafe { transpose_rows(self.s, NC, nr::<S>(), depth, row, to) };
     }
 
-    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
-        let columns = block * COLUMNS..((block + 1) * COLUMNS).min(self.weight.count());
-        // SAFETY: the caller vouches for a block of numbers.
+    unsafe fn epilogue(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * NC..((block + 1) * NC).min(self.weight.count());
+        // SAFETY: the caller guarantees a block of numbers.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
         self.write(row, columns, sums);
     }

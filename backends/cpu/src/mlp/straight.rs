@@ -1,17 +1,17 @@
 //! One to four rows times integers that lie in rows: each row of the weight is read where it lies, once, which is the limit.
 //! Laying it out in panels first, as many rows are worth, would cost more than the products.
 
-use crate::simd::{Float, MOST_LANES, Part, Simd, Span, Whole, load_bytes, load_nibbles};
+use crate::simd::{Float, MAX_LANES, Simd, Span, Tail, Whole, load_bytes, load_nibbles};
 
 /// Most rows of the input that are worth it.
 pub(super) const FEWEST: usize = 4;
 
 /// Rows of the weight that share what is read of the input.
-pub(super) const COLUMNS: usize = 4;
+pub(super) const NC: usize = 4;
 
 /// Whether groups of so many inputs begin where vectors do, of any instruction set.
 pub(super) fn takes(block: usize, depth: usize) -> bool {
-    block >= depth || block.is_multiple_of(MOST_LANES)
+    block >= depth || block.is_multiple_of(MAX_LANES)
 }
 
 /// A row of the weight with its scales and zero points, one a group.
@@ -39,25 +39,25 @@ pub(super) struct Inputs {
 pub(super) unsafe fn sum<S: Simd, const BITS: u32, const MR: usize>(
     s: S,
     x: Inputs,
-    columns: [Column; COLUMNS],
-) -> [[f32; COLUMNS]; MR] {
+    columns: [Column; NC],
+) -> [[f32; NC]; MR] {
     s.vectorize(|| {
-        let mut totals = [[s.splat(0.0); COLUMNS]; MR];
+        let mut totals = [[s.splat(0.0); NC]; MR];
         let (mut group, mut first) = (0, 0);
         while first < x.depth {
             let end = x.depth.min(first + x.block);
-            // SAFETY: the caller vouches for every group; spans stay inside this one.
+            // SAFETY: the caller guarantees every group; spans stay inside this one.
             unsafe {
                 let zero_points = columns
                     .map(|column| s.splat(column.zero_points.map_or(0.0, |start| *start.add(group) as f32)));
-                let mut sums = [[s.splat(0.0); COLUMNS]; MR];
+                let mut sums = [[s.splat(0.0); NC]; MR];
                 let mut at = first;
                 while at + S::LANES <= end {
                     add::<S, BITS, MR>(s, &x, &columns, &zero_points, Whole(at), &mut sums);
                     at += S::LANES;
                 }
                 if at < end {
-                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, Part(at, end - at), &mut sums);
+                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, Tail(at, end - at), &mut sums);
                 }
                 for (totals, sums) in totals.iter_mut().zip(&sums) {
                     for ((total, &sum), column) in totals.iter_mut().zip(sums).zip(&columns) {
@@ -79,17 +79,17 @@ pub(super) unsafe fn sum<S: Simd, const BITS: u32, const MR: usize>(
 unsafe fn add<S: Simd, const BITS: u32, const MR: usize>(
     s: S,
     x: &Inputs,
-    columns: &[Column; COLUMNS],
-    zero_points: &[S::F32; COLUMNS],
+    columns: &[Column; NC],
+    zero_points: &[S::F32; NC],
     span: impl Span,
-    sums: &mut [[S::F32; COLUMNS]; MR],
+    sums: &mut [[S::F32; NC]; MR],
 ) {
-    // SAFETY: the caller vouches for the span. Where a part has no inputs they are 0, whatever the weight is there.
+    // SAFETY: the caller guarantees the span. Where a part has no inputs they are 0, whatever the weight is there.
     unsafe {
         let mut weights = *zero_points;
         for ((weight, &zero_point), column) in weights.iter_mut().zip(zero_points).zip(columns) {
             let value = if BITS == 4 {
-                s.half_byte(load_nibbles(s, column.bytes, span), 0)
+                s.signed_nibble(load_nibbles(s, column.bytes, span), 0)
             } else {
                 s.to_f32(s.shr_i32(s.shl_i32(load_bytes(s, column.bytes, span), 24), 24))
             };

@@ -14,9 +14,9 @@ use super::activation::Activation;
 use super::linear::Write;
 use super::straight;
 use super::words::{ROWS, Room, STEP, WORDS, Words};
-use crate::gemm::dots::{FEW, settle};
+use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, prefetch, vectors, with_float};
@@ -86,7 +86,7 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
         depth,
         block,
     };
-    let few = if rows <= FEW { rows } else { 0 };
+    let few = if rows <= MAX_SKINNY_ROWS { rows } else { 0 };
     let width = depth.next_multiple_of(8);
     // Few rows lie there as they are, more of them in panels.
     let workspace = run.workspace(packed_bytes(rows, depth))?;
@@ -94,7 +94,7 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
     } else if few > 0 && block.is_multiple_of(per_word::<BITS>()) {
         layer.stream(workspace.as_mut_ptr().cast(), width);
     } else {
-        multiply_all(s, [rows, layer.words.rows, depth], workspace, &layer);
+        gemm(s, [rows, layer.words.rows, depth], workspace, &layer);
     }
     Ok(())
 }
@@ -108,7 +108,7 @@ const fn per_word<const BITS: u32>() -> usize {
 #[inline(always)]
 fn input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
     if BITS == 4 {
-        return s.half_byte(word, place as u32);
+        return s.signed_nibble(word, place as u32);
     }
     let above = 32 - BITS - BITS * place as u32;
     s.to_f32(s.shr_i32(s.shl_i32(word, above), 32 - BITS))
@@ -166,7 +166,7 @@ impl Starts {
     #[inline(always)]
     unsafe fn group(&self, group: usize) -> Group {
         let mut found = Group { scales: [0.0; ROWS], zero_points: [0.0; ROWS] };
-        // SAFETY: the caller vouches for the group.
+        // SAFETY: the caller guarantees the group.
         unsafe {
             for (to, from) in found.scales.iter_mut().zip(&self.scales[..self.rows]) {
                 *to = *from.add(group);
@@ -205,7 +205,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
             // Only its part that is needed is written.
             let mut room = Room([0; STEP * WORDS]);
             for panel in panels {
-                let mut totals = [[0.0f32; ROWS]; FEW];
+                let mut totals = [[0.0f32; ROWS]; MAX_SKINNY_ROWS];
                 if straight {
                     self.sum_straight(&x, panel, &mut totals);
                 } else {
@@ -219,10 +219,10 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         });
     }
 
-    fn sum_straight(&self, x: &Wide, panel: usize, totals: &mut [[f32; ROWS]; FEW]) {
+    fn sum_straight(&self, x: &Wide, panel: usize, totals: &mut [[f32; ROWS]; MAX_SKINNY_ROWS]) {
         let starts = self.starts(panel);
         let rows = self.x.count();
-        for lane in (0..starts.rows).step_by(straight::COLUMNS) {
+        for lane in (0..starts.rows).step_by(straight::NC) {
             // Of rows that are not there the last one is taken again, and what comes of it left.
             let columns = std::array::from_fn(|number| {
                 let lane = (lane + number).min(starts.rows - 1);
@@ -239,8 +239,8 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
                 depth,
                 block,
             };
-            let mut take = |row: usize, sums: [f32; straight::COLUMNS]| {
-                let count = straight::COLUMNS.min(starts.rows - lane);
+            let mut take = |row: usize, sums: [f32; straight::NC]| {
+                let count = straight::NC.min(starts.rows - lane);
                 totals[row][lane..lane + count].copy_from_slice(&sums[..count]);
             };
             // SAFETY: the rows as f32 have their inputs, and the rows of the weight their integers, scales and zero points.
@@ -258,7 +258,13 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         }
     }
 
-    fn sum_panel(&self, x: &Wide, panel: usize, room: &mut Room, totals: &mut [[f32; ROWS]; FEW]) {
+    fn sum_panel(
+        &self,
+        x: &Wide,
+        panel: usize,
+        room: &mut Room,
+        totals: &mut [[f32; ROWS]; MAX_SKINNY_ROWS],
+    ) {
         let (per_word, count, rows) = (per_word::<BITS>(), self.words.count(), self.x.count());
         let group_words = self.block / per_word;
         let starts = self.starts(panel);
@@ -323,7 +329,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
     /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
     fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
-        settle(self.s, sums, |place| self.sum_widely(row, columns.start + place));
+        recompute_non_finite(self.s, sums, |place| self.sum_widely(row, columns.start + place));
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
         // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
@@ -379,7 +385,7 @@ impl Tile {
         let Tile { words, count, x, width, totals } = self;
         s.vectorize(|| {
             for first in (0..ROWS).step_by(S::LANES) {
-                // SAFETY: the caller vouches for words, inputs and totals; a vector is a part of a panel.
+                // SAFETY: the caller guarantees words, inputs and totals; a vector is a part of a panel.
                 unsafe {
                     let zero_points =
                         s.mul(s.load(group.zero_points.as_ptr().add(first)), s.splat(larger::<BITS>()));
@@ -415,20 +421,20 @@ impl Tile {
     }
 }
 
-impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
-    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+impl<S: Simd, T: Float, const BITS: u32> GemmOperands for Layer<'_, S, T, BITS> {
+    unsafe fn pack_a(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let row =
             |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
+        // SAFETY: the caller guarantees the place; rows have the steps.
         unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
-    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
-        let wide = panel::<S>();
+    unsafe fn pack_b(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let wide = nr::<S>();
         let words = depth.start / per_word::<BITS>()..depth.end.div_ceil(per_word::<BITS>());
         let mut room = Room([0; STEP * WORDS]);
-        for number in 0..COLUMNS / ROWS {
-            let rows = block * (COLUMNS / ROWS) + number;
+        for number in 0..NC / ROWS {
+            let rows = block * (NC / ROWS) + number;
             // SAFETY: steps come in whole words, and fewer than there is room for.
             let at = unsafe { self.words.panel(self.s, rows, words.clone(), &mut room) };
             let starts = self.starts(rows);
@@ -440,7 +446,7 @@ impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
                 let scales = unsafe { starts.group(group) };
                 for first in (0..ROWS).step_by(S::LANES) {
                     let column = number * ROWS + first;
-                    // SAFETY: the caller vouches for the place; the words of these steps are there.
+                    // SAFETY: the caller guarantees the place; the words of these steps are there.
                     unsafe {
                         let to = to.add(column / wide * wide * depth.len() + column % wide);
                         let words = at.cast::<f32>().add(first);
@@ -452,9 +458,9 @@ impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
         }
     }
 
-    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
-        let columns = block * COLUMNS..((block + 1) * COLUMNS).min(self.words.rows);
-        // SAFETY: the caller vouches for a block of numbers.
+    unsafe fn epilogue(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * NC..((block + 1) * NC).min(self.words.rows);
+        // SAFETY: the caller guarantees a block of numbers.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
         self.write(row, columns, sums);
     }
@@ -476,7 +482,7 @@ unsafe fn expand<S: Simd, const BITS: u32>(
 ) {
     let per_word = per_word::<BITS>();
     s.vectorize(|| {
-        // SAFETY: the caller vouches for words and places.
+        // SAFETY: the caller guarantees words and places.
         unsafe {
             let scales = s.load(group.scales.as_ptr().add(first));
             let zero_points = s.load(group.zero_points.as_ptr().add(first));

@@ -88,7 +88,7 @@ impl<'a> Words<'a> {
         room: &mut Room,
     ) -> *const u8 {
         if panel < self.panels() && self.in_place() {
-            // SAFETY: the panel is dense, and the caller vouches for the words.
+            // SAFETY: the panel is dense, and the caller guarantees the words.
             return unsafe { self.bytes.start(panel).add(words.start * STEP) };
         }
         let to = room.0.as_mut_ptr();
@@ -116,7 +116,7 @@ impl<'a> Words<'a> {
         for (place, word) in words.enumerate() {
             for piece in 0..pieces {
                 let from = self.bytes.start((panel * self.count() + word) * pieces + piece);
-                // SAFETY: the caller vouches for both sides.
+                // SAFETY: the caller guarantees both sides.
                 unsafe { std::ptr::copy_nonoverlapping(from, to.add(place * STEP + piece * width), width) };
             }
         }
@@ -154,7 +154,7 @@ impl<'a> Words<'a> {
                             }
                         }
                     }
-                    // SAFETY: the caller vouches for the room; words beyond the last are not written.
+                    // SAFETY: the caller guarantees the room; words beyond the last are not written.
                     unsafe {
                         let to = to.add(word * STEP).cast::<f32>().add(first);
                         if count == S::LANES {

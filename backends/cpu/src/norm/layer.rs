@@ -7,8 +7,8 @@ use lz_core::{KernelError, Run};
 use lz_ops::{NormLayerCall, NormLayerKernel, NormLayerOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Span, Work, prefetch, vectors, with_float};
+use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, should_stream};
+use crate::simd::{Float, FloatKind, Simd, Span, Work, prefetch, vectors, with_float};
 
 /// Rows that are dense, of any float type, with weight and bias of any.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ fn run<S: Simd, T: Float>(
     let inv_stds =
         out.inv_std.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
-    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    let stream = should_stream(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
         simd.vectorize(|| {
             for row in range {
@@ -126,7 +126,7 @@ fn around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
         // SAFETY: spans stay inside the row.
         let mut rest = s.sub(unsafe { T::load(s, x.as_ptr(), span) }, center);
         if let Some(count) = span.part() {
-            rest = s.keep(rest, count);
+            rest = s.keep_first(rest, count);
         }
         rests[k] = s.add(rests[k], rest);
         squares[k] = s.fma(rest, rest, squares[k]);
@@ -150,10 +150,10 @@ fn normalise<S: Simd, T: Float>(
     let row = Centered::<S, T, f32> { s, x, y, ahead, moments, weight: None, bias: None, stream };
     // Weight and bias have one dtype, as the schema says.
     let [weight, bias] = weight_and_bias;
-    match weight.or(bias).map_or(Kind::F32, |row| row.kind) {
-        Kind::F32 => s.perform(row.with::<f32>(weight_and_bias)),
-        Kind::F16 => s.perform(row.with::<f16>(weight_and_bias)),
-        Kind::BF16 => s.perform(row.with::<bf16>(weight_and_bias)),
+    match weight.or(bias).map_or(FloatKind::F32, |row| row.kind) {
+        FloatKind::F32 => s.perform(row.with::<f32>(weight_and_bias)),
+        FloatKind::F16 => s.perform(row.with::<f16>(weight_and_bias)),
+        FloatKind::BF16 => s.perform(row.with::<bf16>(weight_and_bias)),
     }
 }
 
@@ -185,7 +185,7 @@ impl<S: Simd, T: Float, W: Float> Centered<'_, S, T, W> {
     unsafe fn value(&self, span: impl Span, [mean, scale, shift]: [S::F32; 3]) -> S::F32 {
         let s = self.s;
         prefetch(self.ahead.wrapping_add(span.at()));
-        // SAFETY: the caller vouches for the span.
+        // SAFETY: the caller guarantees the span.
         unsafe {
             let value = s.fma(s.sub(T::load(s, self.x.as_ptr(), span), mean), scale, shift);
             match (self.weight, self.bias) {

@@ -7,8 +7,8 @@ use lz_core::{KernelError, Run};
 use lz_ops::{NormRmsCall, NormRmsKernel, NormRmsOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRow, Rows, RowsMut, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Span, Work, prefetch, vectors, with_float};
+use crate::rows::{AnyRow, Rows, RowsMut, any_row, can_stream, for_each_range, should_stream};
+use crate::simd::{Float, FloatKind, Simd, Span, Work, prefetch, vectors, with_float};
 
 /// Rows that are dense, of any float type, with a weight of any.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ fn run<S: Simd, T: Float>(
     let y = RowsMut::<T>::new(&mut out.output)?;
     let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
-    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    let stream = should_stream(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
         simd.vectorize(|| {
             for row in range {
@@ -83,9 +83,9 @@ pub(super) fn normalise<S: Simd, T: Float>(
     let row = Scaled { s, x, y, ahead, weight: None::<*const f32>, offset, scale, stream };
     match weight.map(|weight| (weight.kind, weight.start)) {
         None => s.perform(row),
-        Some((Kind::F32, start)) => s.perform(row.with::<f32>(start)),
-        Some((Kind::F16, start)) => s.perform(row.with::<f16>(start)),
-        Some((Kind::BF16, start)) => s.perform(row.with::<bf16>(start)),
+        Some((FloatKind::F32, start)) => s.perform(row.with::<f32>(start)),
+        Some((FloatKind::F16, start)) => s.perform(row.with::<f16>(start)),
+        Some((FloatKind::BF16, start)) => s.perform(row.with::<bf16>(start)),
     }
 }
 

@@ -7,7 +7,7 @@ use lz_ops::{NormRmsAddCall, NormRmsAddKernel, NormRmsAddOut};
 
 use super::rms::normalise;
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, any_row, for_each_range, worth_streaming};
+use crate::rows::{Rows, RowsMut, any_row, for_each_range, should_stream};
 use crate::simd::{Float, Simd, vectors, with_float};
 
 /// Rows that are dense, of any float type, with a weight of any.
@@ -46,7 +46,7 @@ fn run<S: Simd, T: Float>(
     let y = RowsMut::<T>::new(&mut out.output)?;
     let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 4 * x.width() * size_of::<T>());
-    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    let stream = should_stream(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
         simd.vectorize(|| {
             for row in range {

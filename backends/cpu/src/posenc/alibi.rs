@@ -6,8 +6,8 @@ use lz_core::{KernelError, Run};
 use lz_ops::{PosencAlibiCall, PosencAlibiKernel, PosencAlibiOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_start, worth_streaming};
-use crate::simd::{Kind, Simd, Span, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_aligned, should_stream};
+use crate::simd::{FloatKind, Simd, Span, vectors};
 
 /// Distances beyond this are computed one by one: i32 lanes could not hold them.
 const FAR: i64 = 1 << 30;
@@ -49,7 +49,7 @@ fn run<S: Simd>(
     let slopes = slopes.row(0);
     let (heads, queries) = (call.axes.heads as usize, call.axes.seq_q as usize);
     let (keys, bytes) = (scores.width(), scores.width() * kind.size());
-    let stream = worth_streaming(scores.count() * bytes);
+    let stream = should_stream(scores.count() * bytes);
     for_each_range(scores.count(), 2 * bytes, |range| {
         simd.vectorize(|| {
             for row in range {
@@ -81,7 +81,7 @@ fn run<S: Simd>(
 #[expect(clippy::too_many_arguments, reason = "a row is four of them")]
 unsafe fn bias<S: Simd>(
     s: S,
-    kind: Kind,
+    kind: FloatKind,
     from: *const u8,
     to: *mut u8,
     len: usize,
@@ -89,9 +89,9 @@ unsafe fn bias<S: Simd>(
     first: i32,
     stream: bool,
 ) {
-    let stream = stream && is_stream_start::<S>(to, kind.size());
+    let stream = stream && is_stream_aligned::<S>(to, kind.size());
     let slope = s.splat(slope);
-    let places = s.add_i32(s.count_up(), s.splat_i32(first));
+    let places = s.add_i32(s.lane_indices(), s.splat_i32(first));
     vectors!(S, len, |span| {
         let distance = s.to_f32(s.add_i32(places, s.splat_i32(span.at() as i32)));
         // SAFETY: spans stay inside the rows.
@@ -103,7 +103,7 @@ unsafe fn bias<S: Simd>(
 /// As [`bias`].
 #[cold]
 #[inline(never)]
-unsafe fn bias_far(kind: Kind, from: *const u8, to: *mut u8, len: usize, slope: f32, first: i64) {
+unsafe fn bias_far(kind: FloatKind, from: *const u8, to: *mut u8, len: usize, slope: f32, first: i64) {
     for place in 0..len {
         let distance = first as f64 + place as f64;
         // SAFETY: the place is inside the rows.

@@ -7,7 +7,7 @@ use lz_ops::{PosencRopeCall, PosencRopeKernel, PosencRopeLayout, PosencRopeOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRows, Rows, RowsMut, Shape, for_each_range};
-use crate::simd::{Float, Kind, Part, Simd, Span, vectors, with_float};
+use crate::simd::{Float, FloatKind, Simd, Span, Tail, vectors, with_float};
 
 /// Both products of a sum are made smaller by this power of two, and the sum larger again: either alone might not fit f32.
 const SMALLER: f32 = 1.0 / 16.0;
@@ -106,7 +106,7 @@ fn run<S: Simd, T: Float>(
 /// One row of the tables.
 #[derive(Debug, Clone, Copy)]
 struct Angles {
-    kind: Kind,
+    kind: FloatKind,
     cos: *const u8,
     sin: *const u8,
     half: usize,
@@ -137,11 +137,11 @@ fn turn_neighbours<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: An
     let Angles { kind, cos, sin, half } = angles;
     let (from, to) = (from.as_ptr(), to.as_mut_ptr());
     vectors!(S, 2 * half, |span| {
-        let angles = Part(span.at() / 2, span.part().unwrap_or(S::LANES) / 2);
+        let angles = Tail(span.at() / 2, span.part().unwrap_or(S::LANES) / 2);
         // SAFETY: spans stay inside the turned features, half as many angles belong to them; both as the call was checked.
         unsafe {
-            let c = s.mul(s.double_lanes(kind.load(s, cos, angles)), s.splat(SMALLER));
-            let g = s.mul(s.negate_even(s.double_lanes(kind.load(s, sin, angles))), s.splat(SMALLER));
+            let c = s.mul(s.duplicate_low_lanes(kind.load(s, cos, angles)), s.splat(SMALLER));
+            let g = s.mul(s.negate_even(s.duplicate_low_lanes(kind.load(s, sin, angles))), s.splat(SMALLER));
             let x = T::load(s, from, span);
             let turned = s.fma(x, c, s.mul(s.swap_pairs(x), g));
             T::store(s, to, span, s.mul(turned, s.splat(1.0 / SMALLER)));

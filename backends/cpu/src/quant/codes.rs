@@ -42,13 +42,13 @@ impl<const BITS: u32> Code for Integer<BITS> {
         let sum = s.add_i32(whole, zero_point);
         let (lowest, highest) = (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1);
         let code = s.max_i32(s.min_i32(sum, s.splat_i32(highest)), s.splat_i32(lowest));
-        // SAFETY: the caller vouches for the elements.
+        // SAFETY: the caller guarantees the elements.
         unsafe { store_codes::<S, BITS>(s, row, span, code) }
     }
 
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32 {
-        // SAFETY: the caller vouches for the elements.
+        // SAFETY: the caller guarantees the elements.
         let code = unsafe { load_codes::<S, BITS>(s, row, span) };
         let signed = s.shr_i32(s.shl_i32(code, 32 - BITS), 32 - BITS);
         s.to_f32(s.sub_i32(signed, zero_point))
@@ -62,13 +62,13 @@ macro_rules! small_floats {
 
             #[inline(always)]
             unsafe fn store<S: Simd>(s: S, row: *mut u8, span: impl Span, quotient: S::F32, _: S::I32) {
-                // SAFETY: the caller vouches for the elements.
+                // SAFETY: the caller guarantees the elements.
                 unsafe { store_codes::<S, $bits>(s, row, span, encode::<S, $format>(s, quotient)) }
             }
 
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, row: *const u8, span: impl Span, _: S::I32) -> S::F32 {
-                // SAFETY: the caller vouches for the elements.
+                // SAFETY: the caller guarantees the elements.
                 unsafe { decode::<S, $format>(s, load_codes::<S, $bits>(s, row, span)) }
             }
         })*
@@ -81,7 +81,7 @@ small_floats!(E4M3: 8, E5M2: 8, E2M1: 4);
 /// As [`Code::store`].
 #[inline(always)]
 unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: impl Span, code: S::I32) {
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         if BITS == 4 { store_nibbles(simd, row, span, code) } else { store_bytes(simd, row, span, code) }
     }
@@ -91,6 +91,6 @@ unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: imp
 /// As [`Code::load`].
 #[inline(always)]
 unsafe fn load_codes<S: Simd, const BITS: u32>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe { if BITS == 4 { load_nibbles(simd, row, span) } else { load_bytes(simd, row, span) } }
 }

@@ -11,8 +11,10 @@ use lz_ops::{
 use super::codes::{Code, FAR, Integer};
 use super::scales::{Rule, Scales};
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_start, only, worth_streaming};
-use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, vectors};
+use crate::rows::{
+    AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_aligned, read_scalar, should_stream,
+};
+use crate::simd::{E2M1, E4M3, E5M2, FloatKind, Simd, vectors};
 
 /// Rows that are dense, in every format and granularity.
 #[derive(Debug)]
@@ -36,7 +38,7 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
+        let global = call.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
         let plain = Rule::Quotient(1.0);
         match call.format {
             Format::Int8 => dequantize::<S, Integer<8>>(simd, call, &mut out, plain),
@@ -66,13 +68,13 @@ fn dequantize<S: Simd, C: Code>(
     let scales = Scales::new(&call.scale, shape)?;
     let zero_points = call.zero_point.as_ref().map(|view| Rows::<i32>::shaped(view, shape)).transpose()?;
     let bytes = inner * kind.size();
-    let stream = worth_streaming(from.count() * bytes);
+    let stream = should_stream(from.count() * bytes);
     for_each_range(from.count(), bytes + from.width(), |range| {
         simd.vectorize(|| {
             for row in range {
                 let (codes, to) = (from.start(row), to.start(row));
                 let stream =
-                    stream && is_stream_start::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
+                    stream && is_stream_aligned::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
                 let mut start = 0;
                 while start < inner {
                     let end = inner.min(start + block);
@@ -112,7 +114,7 @@ fn dequantize<S: Simd, C: Code>(
 unsafe fn expand<S: Simd, C: Code>(
     s: S,
     codes: *const u8,
-    kind: Kind,
+    kind: FloatKind,
     to: *mut u8,
     len: usize,
     factor: f32,
@@ -121,7 +123,7 @@ unsafe fn expand<S: Simd, C: Code>(
 ) {
     let (factor, zero_point) = (s.splat(factor), s.splat_i32(zero_point));
     vectors!(S, len, |span| {
-        // SAFETY: the caller vouches for the codes and the elements; spans stay inside.
+        // SAFETY: the caller guarantees the codes and the elements; spans stay inside.
         unsafe { kind.put(s, to, span, s.mul(C::load(s, codes, span, zero_point), factor), stream) };
     });
 }
@@ -135,21 +137,21 @@ unsafe fn expand<S: Simd, C: Code>(
 unsafe fn one_by_one(
     codes: *const u8,
     range: std::ops::Range<usize>,
-    kind: Kind,
+    kind: FloatKind,
     to: *mut u8,
     per_byte: usize,
     factor: f32,
     zero_point: i32,
 ) {
     for element in range {
-        // SAFETY: the caller vouches for the codes.
+        // SAFETY: the caller guarantees the codes.
         let byte = unsafe { codes.add(element / per_byte).read() };
         let signed = match (per_byte, element % 2) {
             (1, _) => byte as i8,
             (_, 0) => (byte << 4) as i8 >> 4,
             _ => byte as i8 >> 4,
         };
-        // SAFETY: the caller vouches for the element.
+        // SAFETY: the caller guarantees the element.
         unsafe { kind.set(to, element, (i64::from(signed) - i64::from(zero_point)) as f32 * factor) };
     }
 }

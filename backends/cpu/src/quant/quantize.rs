@@ -12,8 +12,8 @@ use lz_ops::{
 use super::codes::{Code, FAR, Integer};
 use super::scales::{AT_ONCE, Rule, Scales, ScalesMut};
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, only};
-use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, Work, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, read_scalar};
+use crate::simd::{E2M1, E4M3, E5M2, FloatKind, Simd, Work, vectors};
 
 /// Rows that are dense, in every format and granularity.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ impl<S: Simd> QuantizeKernel for QuantizeRows<S> {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
+        let global = call.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
         match call.format {
             Format::Int8 => quantize::<S, Integer<8>>(simd, call, &mut out, run, Rule::Quotient(127.0)),
             Format::Int4 => quantize::<S, Integer<4>>(simd, call, &mut out, run, Rule::Quotient(7.0)),
@@ -87,7 +87,7 @@ enum Origin<'a> {
 /// What every row needs to know.
 struct Task<'a> {
     x: AnyRows<'a>,
-    kind: Kind,
+    kind: FloatKind,
     rule: Rule,
     place: Place,
     /// Elements a block, and blocks a row.
@@ -197,7 +197,7 @@ fn first_lane<S: Simd>(s: S, rule: Rule, largest: f32) -> (f32, i32) {
     // SAFETY: there is room for all lanes.
     unsafe {
         s.store(values.as_mut_ptr(), value);
-        s.store(codes.as_mut_ptr(), s.with_bits(code));
+        s.store(codes.as_mut_ptr(), s.from_bits(code));
     }
     (values[0], codes[0].to_bits() as i32)
 }
@@ -207,7 +207,7 @@ fn first_lane<S: Simd>(s: S, rule: Rule, largest: f32) -> (f32, i32) {
 /// # Safety
 /// `x` has `len` readable elements of the kind.
 #[inline(always)]
-unsafe fn largest_bits<S: Simd>(s: S, kind: Kind, x: *const u8, len: usize) -> i32 {
+unsafe fn largest_bits<S: Simd>(s: S, kind: FloatKind, x: *const u8, len: usize) -> i32 {
     let mut largest = [s.splat_i32(0); 2];
     vectors!(S, len, |span, k of 2| {
         // SAFETY: spans stay inside the row.
@@ -217,7 +217,7 @@ unsafe fn largest_bits<S: Simd>(s: S, kind: Kind, x: *const u8, len: usize) -> i
     s.largest_i32(s.max_i32(largest[0], largest[1]))
 }
 
-/// One row. Whoever makes it vouches that `to` has room for its codes, and that nobody else has them now.
+/// One row. Whoever makes it guarantees that `to` has room for its codes, and that nobody else has them now.
 struct Row<'r, 'x, 'o, S, C> {
     simd: S,
     task: &'r Task<'x>,
@@ -276,7 +276,7 @@ unsafe fn quantize_row<S: Simd, C: Code>(
                 unsafe {
                     let (value, code) = task.rule.scale(s, s.load(largest.as_ptr()));
                     s.store(scales.as_mut_ptr(), value);
-                    s.store(codes.as_mut_ptr(), s.with_bits(code));
+                    s.store(codes.as_mut_ptr(), s.from_bits(code));
                 }
                 for block in 0..count {
                     let (row, place) = task.place.of(row, first + block);
@@ -290,7 +290,7 @@ unsafe fn quantize_row<S: Simd, C: Code>(
             let (divisor, zero_point) = (task.rule.factor(scales[block]), zero_points[block]);
             let inside_a_byte = task.blocks > 1 && !task.block.is_multiple_of(C::PER_BYTE);
             if inside_a_byte || zero_point.unsigned_abs() >= FAR as u32 {
-                // SAFETY: the block lies inside the row, and the caller vouches for the codes.
+                // SAFETY: the block lies inside the row, and the caller guarantees the codes.
                 unsafe { quantize_plainly(kind, x, range, to, C::PER_BYTE, divisor, zero_point) };
                 continue;
             }
@@ -314,7 +314,7 @@ unsafe fn quantize_row<S: Simd, C: Code>(
 #[cold]
 #[inline(never)]
 unsafe fn quantize_plainly(
-    kind: Kind,
+    kind: FloatKind,
     x: *const u8,
     range: std::ops::Range<usize>,
     to: *mut u8,
@@ -324,12 +324,12 @@ unsafe fn quantize_plainly(
 ) {
     let (lowest, highest) = if per_byte == 1 { (-128, 127) } else { (-8, 7) };
     for index in range {
-        // SAFETY: the caller vouches for the element.
+        // SAFETY: the caller guarantees the element.
         let quotient = unsafe { kind.get(x, index) } / divisor;
         // A cast saturates and turns NaN to 0; the bounds keep the sum exact.
         let whole = (quotient.round_ties_even() as i64).clamp(-(1 << 62), 1 << 62);
         let code = (whole + i64::from(zero_point)).clamp(lowest, highest) as u8;
-        // SAFETY: the caller vouches for the codes.
+        // SAFETY: the caller guarantees the codes.
         let place = unsafe { &mut *to.add(index / per_byte) };
         match (per_byte, index % 2) {
             (1, _) => *place = code,

@@ -53,7 +53,7 @@ impl Rule {
                 let code = s.select_i32(s.is_nan(largest), s.splat_i32(255), code);
                 // Code 0 is 2^-127, which f32 holds only as a denormal.
                 let power = s.max_i32(s.shl_i32(code, 23), s.splat_i32(1 << 22));
-                (number(s.with_bits(power)), code)
+                (number(s.from_bits(power)), code)
             }
             Rule::Sixth { global } => {
                 let scale = s.mul(s.div(largest, s.splat(6.0)), s.splat(global));
@@ -153,7 +153,7 @@ impl<'a> ScalesMut<'a> {
     /// Nobody else has this row now.
     #[inline(always)]
     pub(super) unsafe fn set(&self, row: usize, place: usize, value: f32, code: i32) {
-        // SAFETY: the caller vouches for the row.
+        // SAFETY: the caller guarantees the row.
         unsafe {
             match self {
                 ScalesMut::Plain(rows) => rows.row(row)[place] = value,

@@ -24,7 +24,7 @@ impl<'m> Memory<'m> {
     /// `start` is aligned for u64 and has [`Memory::bytes`] for each slot up to this one; nobody else uses this slot's.
     pub(super) unsafe fn slot(start: *mut u8, slot: usize, vocab: usize) -> Memory<'m> {
         let blocks = vocab.div_ceil(super::scan::BLOCK);
-        // SAFETY: the caller vouches for the bytes; they are in one piece, and any bits are numbers of these types.
+        // SAFETY: the caller guarantees the bytes; they are in one piece, and any bits are numbers of these types.
         unsafe {
             let start = start.add(slot * Memory::bytes(vocab));
             let (weights, maxima) = (start.add(vocab * 8), start.add(vocab * 16).cast::<f32>());

@@ -19,21 +19,21 @@ pub(crate) use topp::TopP;
 use lz_core::{KernelError, TensorView};
 
 use crate::pool;
-use crate::rows::{only, worth_sharing};
+use crate::rows::{read_scalar, should_parallelize};
 
 /// Most rows that are looked at at once; each has scratch memory of its own.
 pub(crate) const SLOTS: usize = 16;
 
 /// A seed or offset: the tensor's where there is one.
 pub(crate) fn scalar(tensor: Option<&TensorView<'_>>, param: i64) -> Result<i64, KernelError> {
-    tensor.map_or(Ok(param), only::<i64>)
+    tensor.map_or(Ok(param), read_scalar::<i64>)
 }
 
 /// Runs `body` for each of so many slots with the rows that are its own. The cut depends on the number of rows alone.
 pub(crate) fn for_each_slot(rows: usize, bytes: usize, body: impl Fn(usize, std::ops::Range<usize>) + Sync) {
     let slots = rows.min(SLOTS);
     let task = |slot: usize| body(slot, slot * rows / slots..(slot + 1) * rows / slots);
-    if worth_sharing(rows * bytes) {
+    if should_parallelize(rows * bytes) {
         pool::for_each(slots, &task);
     } else {
         (0..slots).for_each(task);

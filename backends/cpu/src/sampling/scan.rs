@@ -101,7 +101,7 @@ fn largest_of<S: Simd, T: Float>(s: S, block: &[T]) -> f32 {
             // A NaN gives way to the second operand. What a part does not have is 0, and must not count.
             let value = match crate::simd::Span::part(span) {
                 Some(count) => {
-                    let there = s.lt(s.to_f32(s.count_up()), s.splat(count as f32));
+                    let there = s.lt(s.to_f32(s.lane_indices()), s.splat(count as f32));
                     s.select(there, value, s.splat(f32::NEG_INFINITY))
                 }
                 None => value,
@@ -121,7 +121,7 @@ fn mass<S: Simd, T: Float>(s: S, block: &[T], [bound, largest, temperature]: [f3
             let value = unsafe { T::load(s, block.as_ptr(), span) };
             let weight = exp(s, s.div(s.sub(value, s.splat(largest)), s.splat(temperature)));
             let weight = match crate::simd::Span::part(span) {
-                Some(count) => s.keep(weight, count),
+                Some(count) => s.keep_first(weight, count),
                 None => weight,
             };
             // Nothing is below a bound if it is NaN.

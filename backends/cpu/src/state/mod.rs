@@ -7,7 +7,7 @@ use lz_ops::{AttentionStateMergeCall, AttentionStateMergeKernel, AttentionStateM
 
 use crate::isa::require;
 use crate::rows::{AnyRows, AnyRowsMut, Rows, RowsMut, Shape, for_each_range};
-use crate::simd::{Float, Kind, Simd, Span, exp, vectors};
+use crate::simd::{Float, FloatKind, Simd, Span, exp, vectors};
 
 /// What stands for the weight of a state that takes no part, whatever its values are.
 const ABSENT: f32 = -1.0;
@@ -50,7 +50,7 @@ impl Weights {
     /// `index` is inside the workspace.
     #[inline(always)]
     unsafe fn at(&self, index: usize) -> *mut f32 {
-        // SAFETY: the caller vouches for the index.
+        // SAFETY: the caller guarantees the index.
         unsafe { self.0.add(index) }
     }
 }
@@ -149,7 +149,7 @@ unsafe fn weigh<S: Simd>(
 #[expect(clippy::too_many_arguments, reason = "where the states of a head lie takes four of them")]
 unsafe fn combine<S: Simd>(
     simd: S,
-    kind: Kind,
+    kind: FloatKind,
     v: &AnyRows<'_>,
     first: usize,
     states: usize,
@@ -160,7 +160,7 @@ unsafe fn combine<S: Simd>(
     vectors!(S, v.width(), |span| {
         let mut sum = simd.splat(0.0);
         for state in 0..states {
-            // SAFETY: the caller vouches for the weights; spans stay inside the rows, which have one length as the call was checked.
+            // SAFETY: the caller guarantees the weights; spans stay inside the rows, which have one length as the call was checked.
             unsafe {
                 let weight = *weights.add(state * heads);
                 if weight != ABSENT {
@@ -169,7 +169,7 @@ unsafe fn combine<S: Simd>(
                 }
             }
         }
-        // SAFETY: the caller vouches for the row.
+        // SAFETY: the caller guarantees the row.
         unsafe { kind.store(simd, to, span, sum) };
     });
 }
