@@ -100,7 +100,7 @@ pub(super) unsafe fn attend<T: Float>(
     } else if all <= 5 << 14 {
         on_stack::<{ 5 << 14 }, ()>(body);
     } else {
-        debug_assert!(all <= 9 << 14, "kernels declare limits that keep their scratch buffers small");
+        debug_assert!(all <= 9 << 14, "scratch memory exceeds the limit that the kernels declare");
         on_stack::<{ 9 << 14 }, ()>(body);
     }
 }

@@ -4,23 +4,23 @@ use std::arch::x86_64::*;
 
 use super::{Simd, Work};
 
-/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them; with [`TILES`] also of AMX for bf16, with
-/// [`BYTES`] also of VNNI.
+/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl` and the features they imply; with [`TILES`] also of
+/// AMX-BF16, with [`VNNI`] also of AVX512-VNNI.
 #[derive(Debug, Clone, Copy)]
-pub struct Wide<const MORE: u8>(());
+pub struct Wide<const EXTENSIONS: u8>(());
 
-const NOTHING: u8 = 0;
+const BASE: u8 = 0;
 const TILES: u8 = 1;
-const BYTES: u8 = 2;
+const VNNI: u8 = 2;
 
 /// AVX-512.
-pub type Avx512 = Wide<NOTHING>;
+pub type Avx512 = Wide<BASE>;
 
 /// AVX-512 and AMX-BF16.
 pub type Amx = Wide<TILES>;
 
 /// AVX-512 and VNNI.
-pub type Vnni = Wide<BYTES>;
+pub type Vnni = Wide<VNNI>;
 
 impl Amx {
     /// The proof of AVX-512 alone.
@@ -60,13 +60,13 @@ fn to_bf16(value: __m512) -> __m256i {
     })
 }
 
-impl<const MORE: u8> Simd for Wide<MORE> {
-    const NAME: &'static str = match MORE {
+impl<const EXTENSIONS: u8> Simd for Wide<EXTENSIONS> {
+    const NAME: &'static str = match EXTENSIONS {
         TILES => "amx",
-        BYTES => "vnni",
+        VNNI => "vnni",
         _ => "avx512",
     };
-    const FEATURES: &'static [&'static str] = match MORE {
+    const FEATURES: &'static [&'static str] = match EXTENSIONS {
         TILES => &[
             "avx512f",
             "avx512bw",
@@ -79,13 +79,13 @@ impl<const MORE: u8> Simd for Wide<MORE> {
             "amx_tile",
             "amx_bf16",
         ],
-        BYTES => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "avx512_vnni"],
+        VNNI => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "avx512_vnni"],
         _ => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"],
     };
     const PRIORITY_PENALTY: u8 = 0;
     const LANES: usize = 16;
-    const TILES: bool = MORE == TILES;
-    const BYTE_OFFSET: u8 = if MORE == BYTES { 128 } else { 0 };
+    const TILES: bool = EXTENSIONS == TILES;
+    const BYTE_OFFSET: u8 = if EXTENSIONS == VNNI { 128 } else { 0 };
     type F32 = __m512;
     type I32 = __m512i;
     type Mask = __mmask16;
@@ -99,8 +99,8 @@ impl<const MORE: u8> Simd for Wide<MORE> {
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && (MORE != TILES || (is_x86_feature_detected!("avx512bf16") && super::tiles::available()))
-            && (MORE != BYTES || is_x86_feature_detected!("avx512vnni"));
+            && (EXTENSIONS != TILES || (is_x86_feature_detected!("avx512bf16") && super::amx::available()))
+            && (EXTENSIONS != VNNI || is_x86_feature_detected!("avx512vnni"));
         all.then_some(Wide(()))
     }
     #[inline(always)]
@@ -113,7 +113,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         fn inside_with_bytes<R>(body: impl FnOnce() -> R) -> R {
             body()
         }
-        if MORE == BYTES { proven!(inside_with_bytes(body)) } else { proven!(inside(body)) }
+        if EXTENSIONS == VNNI { proven!(inside_with_bytes(body)) } else { proven!(inside(body)) }
     }
     #[inline(always)]
     fn perform(self, work: impl Work) {
@@ -125,7 +125,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         fn inside_with_bytes(work: impl Work) {
             work.perform();
         }
-        if MORE == BYTES { proven!(inside_with_bytes(work)) } else { proven!(inside(work)) }
+        if EXTENSIONS == VNNI { proven!(inside_with_bytes(work)) } else { proven!(inside(work)) }
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -377,7 +377,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     fn dot_bytes(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        if MORE == BYTES {
+        if EXTENSIONS == VNNI {
             return proven!(_mm512_dpbusd_epi32(sum, a, b));
         }
         // Widened to 16 bits: `vpmaddubsw` saturates its sums.
