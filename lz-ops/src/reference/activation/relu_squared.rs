@@ -1,4 +1,4 @@
-//! `activation.relu_squared`, plainly: negative elements become 0, the others their square, in f64.
+//! Reference of `activation.relu_squared`: negative elements become 0, the others are squared, in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::activation::relu;
 use crate::{ActivationReluSquaredCall, ActivationReluSquaredOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &ActivationReluSquaredCall<'_>,
     mut out: ActivationReluSquaredOut<'_>,
