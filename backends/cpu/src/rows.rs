@@ -116,7 +116,7 @@ impl<'a> RowOffsets<'a> {
             return None;
         }
         match shape {
-            Shape::Elements => RowOffsets::over(layout, layout.shape.len(), 1),
+            Shape::Elements => RowOffsets::over_leading(layout, layout.shape.len(), 1),
             Shape::Last => RowOffsets::trailing(layout, 1),
             Shape::Trailing(max_dims) => RowOffsets::trailing(layout, max_dims),
             Shape::Blocks => {
@@ -144,11 +144,11 @@ impl<'a> RowOffsets<'a> {
             width *= size;
             leading -= 1;
         }
-        RowOffsets::over(layout, leading, width as usize)
+        RowOffsets::over_leading(layout, leading, width as usize)
     }
 
     /// Rows are the index tuples of the first `leading` dimensions.
-    fn div_approx(layout: &'a Layout, leading: usize, width: usize) -> Option<RowOffsets<'a>> {
+    fn over_leading(layout: &'a Layout, leading: usize, width: usize) -> Option<RowOffsets<'a>> {
         let dimensions = layout.shape.iter().zip(layout.strides.iter()).take(leading);
         // The stride that the next dimension must have for all to collapse into one.
         let (mut count, mut stride, mut next, mut strided) = (1i64, 0, None, None);
