@@ -158,7 +158,7 @@ fn describe(f: &mut fmt::Formatter<'_>, index: usize, what: &str, tensor: &Owned
         layout.dtype.long_name(),
         layout.shape,
         layout.strides,
-        layout.index,
+        layout.place,
         tensor.address(),
         tensor.pattern()
     )
