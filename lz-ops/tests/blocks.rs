@@ -1,4 +1,4 @@
-//! Blocks of real operations: run as planned they give what the operations give one by one.
+//! Blocks of real operations: running them with a plan gives the same results as calling each operation.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +13,10 @@ use lz_core::{
 };
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
 
-/// A reference behind another spec, which may be told to fail.
-struct Behind(Arc<dyn Kernel>, Arc<AtomicBool>);
+/// Wraps a reference kernel under another spec; it fails on request.
+struct WrappedKernel(Arc<dyn Kernel>, Arc<AtomicBool>);
 
-impl Kernel for Behind {
+impl Kernel for WrappedKernel {
     fn as_any(&self) -> &dyn std::any::Any {
         self
     }
@@ -28,14 +28,14 @@ impl Kernel for Behind {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         if self.1.load(Ordering::Relaxed) {
-            return Err(KernelError::failed("told to fail"));
+            return Err(KernelError::failed("failing on request"));
         }
         self.0.run(args, outputs, run)
     }
 }
 
-/// The operation's reference as a kernel of this id.
-fn behind(
+/// The operation's reference kernel, registered under another id.
+fn wrapped_reference(
     id: &str,
     operation: &'static OperationInfo,
     change: impl FnOnce(&mut KernelSpec),
@@ -48,7 +48,11 @@ fn behind(
     spec.priority = 90;
     change(&mut spec);
     let fails = Arc::new(AtomicBool::new(false));
-    (KernelEntry::new(spec, Behind(Arc::clone(&reference.kernel), Arc::clone(&fails))).of(operation), fails)
+    (
+        KernelEntry::new(spec, WrappedKernel(Arc::clone(&reference.kernel), Arc::clone(&fails)))
+            .of(operation),
+        fails,
+    )
 }
 
 fn engine(entries: impl IntoIterator<Item = KernelEntry>) -> Engine {
@@ -58,15 +62,15 @@ fn engine(entries: impl IntoIterator<Item = KernelEntry>) -> Engine {
     engine
 }
 
-fn numbers(count: i64, step: f32) -> Vec<f32> {
+fn values(count: i64, step: f32) -> Vec<f32> {
     (0..count).map(|at| (at as f32 * step).sin()).collect()
 }
 
 fn filled(shape: &[i64], step: f32) -> Tensor {
-    Tensor::from_slice(&numbers(shape.iter().product(), step), shape).expect("right shapes")
+    Tensor::from_slice(&values(shape.iter().product(), step), shape).expect("right shapes")
 }
 
-/// Arguments by name, absent where nothing is said.
+/// Arguments by name; absent if not given.
 fn args<'a>(operation: &OperationInfo, given: &[(&str, TensorView<'a>)]) -> Vec<Arg<'a>> {
     let schema = operation.schema();
     let of_input = |name: &str| {
@@ -83,20 +87,20 @@ fn calls<'a>(steps: &Steps<'a>) -> Vec<BlockCall<'a>> {
     steps.iter().map(|(operation, given)| BlockCall::new(operation, args(operation, given))).collect()
 }
 
-/// The last operation's first output, every operation called by itself on the references.
-fn one_by_one(steps: &Steps<'_>) -> Tensor {
+/// First output of the last operation, with every operation called separately on the references.
+fn call_each(steps: &Steps<'_>) -> Tensor {
     let engine = reference_engine();
-    let mut flowing: Option<Tensor> = None;
+    let mut current: Option<Tensor> = None;
     for (operation, given) in steps {
         let mut args = args(operation, given);
-        if let Some(tensor) = &flowing {
+        if let Some(tensor) = &current {
             args[0] = Arg::Tensor(tensor.view());
         }
         let outputs = dynamic::call(&engine, operation, &mut args).unwrap_or_else(|error| panic!("{error}"));
         let Some(Output::Tensor(tensor)) = outputs.into_iter().next() else { panic!("no tensor") };
-        flowing = Some(tensor);
+        current = Some(tensor);
     }
-    flowing.expect("there is a step")
+    current.expect("there is a step")
 }
 
 fn run(engine: &Engine, steps: &Steps<'_>) -> (Tensor, Vec<Option<String>>) {
@@ -110,7 +114,7 @@ fn run_calls(engine: &Engine, calls: &mut [BlockCall<'_>]) -> (Tensor, Vec<Optio
 }
 
 #[test]
-fn a_feed_forward_block_gives_what_its_operations_give() {
+fn planned_block_matches_separate_calls() {
     let (x, first, second) = (filled(&[2, 3, 16], 0.37), filled(&[16], 0.1), filled(&[24], 0.2));
     let (up, bias) = (filled(&[24, 16], 0.71), filled(&[24], 0.5));
     let steps: Steps<'_> = vec![
@@ -119,20 +123,20 @@ fn a_feed_forward_block_gives_what_its_operations_give() {
         (&ACTIVATION_SILU, vec![]),
         (&NORM_RMS, vec![("weight", second.view())]),
     ];
-    let (fast, _) = behind("fast.linear", &MLP_LINEAR, |_| {});
+    let (fast, _) = wrapped_reference("fast.linear", &MLP_LINEAR, |_| {});
     let engine = engine([fast]);
-    let truth = one_by_one(&steps);
+    let expected = call_each(&steps);
     for _ in 0..2 {
-        let (made, kernels) = run(&engine, &steps);
-        assert_eq!(made.shape(), [2, 3, 24]);
-        assert_eq!(made.bytes(), truth.bytes());
+        let (output, kernels) = run(&engine, &steps);
+        assert_eq!(output.shape(), [2, 3, 24]);
+        assert_eq!(output.bytes(), expected.bytes());
         assert_eq!(kernels[1].as_deref(), Some("fast.linear"));
         assert!(kernels.iter().all(Option::is_some), "{kernels:?}");
     }
-    // Without plan_mode each is a call of its own.
+    // Without `plan_mode` each operation is a separate call.
     engine.configure([("plan_mode".to_owned(), Given::Bool(false))]).unwrap();
-    let (made, kernels) = run(&engine, &steps);
-    assert_eq!((made.bytes(), kernels), (truth.bytes(), vec![None; 4]));
+    let (output, kernels) = run(&engine, &steps);
+    assert_eq!((output.bytes(), kernels), (expected.bytes(), vec![None; 4]));
 }
 
 fn attention<'a>(q: &'a Tensor, k: &'a Tensor, v: &'a Tensor, weight: &'a Tensor) -> Steps<'a> {
@@ -149,84 +153,84 @@ fn tensors() -> [Tensor; 4] {
 }
 
 #[test]
-fn what_flows_is_converted_once_and_the_values_stay() {
-    let (turned, fails) = behind("turned.prefill", &ATTENTION_GQA_PREFILL, |spec| {
+fn layout_is_converted_once_and_values_are_unchanged() {
+    let (transposed, fails) = wrapped_reference("transposed.prefill", &ATTENTION_GQA_PREFILL, |spec| {
         spec.layouts = vec!["BHSD".to_owned()];
         spec.adapts = vec![TransformKind::Layout];
         spec.transform_cost = 3;
     });
-    let engine = engine([turned]);
+    let engine = engine([transposed]);
     let [q, k, v, weight] = tensors();
     let steps = attention(&q, &k, &v, &weight);
-    let truth = one_by_one(&steps);
-    let planned = [Some("turned.prefill".to_owned()), Some("turned.prefill".to_owned())];
+    let expected = call_each(&steps);
+    let planned = [Some("transposed.prefill".to_owned()), Some("transposed.prefill".to_owned())];
     for _ in 0..2 {
-        let (made, kernels) = run(&engine, &steps);
+        let (output, kernels) = run(&engine, &steps);
         assert_eq!(kernels[..2], planned);
-        assert_eq!((made.shape(), made.bytes()), (truth.shape(), truth.bytes()));
+        assert_eq!((output.shape(), output.bytes()), (expected.shape(), expected.bytes()));
     }
     let plan = engine.run_block(&mut calls(&steps)).unwrap().plan.expect("plan_mode is on");
     assert_eq!(plan.joint.steps.iter().filter(|step| step.conversion.is_some()).count(), 2, "{plan}");
-    // A kernel that fails is a matter of its step alone.
+    // A failing kernel affects only its own step.
     fails.store(true, Ordering::Relaxed);
-    let (made, kernels) = run(&engine, &steps);
+    let (output, kernels) = run(&engine, &steps);
     assert_eq!(kernels[..2], [None, None]);
-    assert_eq!(made.bytes(), truth.bytes());
+    assert_eq!(output.bytes(), expected.bytes());
 }
 
 #[test]
-fn another_element_type_is_used_where_it_is_allowed() {
-    let (half, _) = behind("half.prefill", &ATTENTION_GQA_PREFILL, |spec| {
+fn alternative_dtype_is_used_where_allowed() {
+    let (half, _) = wrapped_reference("half.prefill", &ATTENTION_GQA_PREFILL, |spec| {
         spec.dtypes = vec![("T".to_owned(), vec![DType::F16])];
         spec.adapts = vec![TransformKind::Dtype];
     });
     let engine = engine([half]);
     let [q, k, v, weight] = tensors();
     let steps = attention(&q, &k, &v, &weight);
-    let truth = one_by_one(&steps);
-    let (made, kernels) = run(&engine, &steps);
-    assert_eq!(made.bytes(), truth.bytes(), "nobody allowed it: {kernels:?}");
+    let expected = call_each(&steps);
+    let (output, kernels) = run(&engine, &steps);
+    assert_eq!(output.bytes(), expected.bytes(), "F16 was not allowed: {kernels:?}");
     let mut allowed: Vec<BlockCall<'_>> =
         calls(&steps).into_iter().map(|call| call.or_in(&[DType::F16])).collect();
-    let (made, kernels) = run_calls(&engine, &mut allowed);
+    let (output, kernels) = run_calls(&engine, &mut allowed);
     assert_eq!(kernels[..2], [Some("half.prefill".to_owned()), Some("half.prefill".to_owned())]);
-    assert_eq!((made.dtype(), made.shape()), (DType::F32, truth.shape()));
-    let (made, truth) = (made.view(), truth.view());
-    let pairs = made.as_slice::<f32>().unwrap().iter().zip(truth.as_slice::<f32>().unwrap());
+    assert_eq!((output.dtype(), output.shape()), (DType::F32, expected.shape()));
+    let (output, expected) = (output.view(), expected.view());
+    let pairs = output.as_slice::<f32>().unwrap().iter().zip(expected.as_slice::<f32>().unwrap());
     let mut differs = false;
-    for (ours, true_one) in pairs {
-        assert!((ours - true_one).abs() <= 1e-2 * true_one.abs().max(1.0), "{ours} {true_one}");
-        differs |= ours != true_one;
+    for (ours, reference) in pairs {
+        assert!((ours - reference).abs() <= 1e-2 * reference.abs().max(1.0), "{ours} {reference}");
+        differs |= ours != reference;
     }
-    assert!(differs, "halves were used");
+    assert!(differs, "F16 was not used");
 }
 
 #[test]
-fn a_kept_plan_ends_with_the_state_that_it_was_made_in() {
+fn cached_plan_is_invalidated_with_its_snapshot() {
     let engine = engine([]);
     let [q, k, v, weight] = tensors();
     let steps = attention(&q, &k, &v, &weight);
     let reference = Some("reference.attention.gqa.prefill".to_owned());
     assert_eq!(run(&engine, &steps).1[0], reference);
-    let (better, _) = behind("better.prefill", &ATTENTION_GQA_PREFILL, |_| {});
+    let (better, _) = wrapped_reference("better.prefill", &ATTENTION_GQA_PREFILL, |_| {});
     engine.register([better]).unwrap();
     assert_eq!(run(&engine, &steps).1[0].as_deref(), Some("better.prefill"));
     engine.unregister_backend("better");
     assert_eq!(run(&engine, &steps).1[0], reference);
-    // For one thread only, and while it lasts.
+    // A thread-local scope, and only while it lasts.
     let scope = engine.disabled();
     assert_eq!(run(&engine, &steps).1[0], reference);
     drop(scope);
 }
 
 #[test]
-fn what_does_not_fit_is_the_error_of_its_operation() {
+fn shape_mismatch_is_reported_for_its_operation() {
     let engine = engine([]);
     let (x, weight) = (filled(&[3, 16], 0.3), filled(&[8, 15], 0.2));
     let steps: Steps<'_> =
         vec![(&NORM_RMS, vec![("x", x.view())]), (&MLP_LINEAR, vec![("weight", weight.view())])];
-    for together in [true, false] {
-        engine.configure([("plan_mode".to_owned(), Given::Bool(together))]).unwrap();
+    for plan_mode in [true, false] {
+        engine.configure([("plan_mode".to_owned(), Given::Bool(plan_mode))]).unwrap();
         let error = engine.run_block(&mut calls(&steps)).unwrap_err();
         assert!(error.to_string().starts_with("mlp.linear"), "{error}");
     }

@@ -1,4 +1,4 @@
-//! Operations without generated code: read at run time, called with dynamic arguments, selected like any other.
+//! Dynamic operations: schemas read at run time, called with dynamic arguments, selected like generated ones.
 
 use std::any::Any;
 
@@ -59,7 +59,7 @@ impl Kernel for Scale {
 }
 
 #[test]
-fn an_operation_read_at_run_time_is_checked_selected_and_run() {
+fn operation_read_at_run_time_is_validated_selected_and_run() {
     let operation = dynamic::read_operation("scale.yaml", SCALE).unwrap();
     let engine = Engine::new();
     let spec = KernelSpec::new("demo.scale.plain", "demo.scale", "demo", "1", Platform::Cpu);
@@ -79,7 +79,7 @@ fn an_operation_read_at_run_time_is_checked_selected_and_run() {
 }
 
 #[test]
-fn a_wrong_schema_is_refused_with_its_diagnostics() {
+fn invalid_schema_is_rejected_with_diagnostics() {
     let error = dynamic::read_operation(
         "scale.yaml",
         &SCALE.replace("[dims...], dtype: T }\nparams", "[dim...], dtype: T }\nparams"),
@@ -90,7 +90,7 @@ fn a_wrong_schema_is_refused_with_its_diagnostics() {
 }
 
 #[test]
-fn a_dynamic_call_of_a_catalogue_operation_gives_the_typed_result() {
+fn dynamic_call_of_a_generated_operation_gives_the_typed_result() {
     let engine = lz_ops::reference_engine();
     let x = [1.0f32, -2.0, 3.0, 0.5];
     let view = TensorView::from_slice(&x, &[2, 2]).unwrap();
@@ -102,7 +102,7 @@ fn a_dynamic_call_of_a_catalogue_operation_gives_the_typed_result() {
 }
 
 #[test]
-fn generated_context_fields_are_those_of_the_schema() {
+fn generated_context_fields_match_the_schema() {
     for operation in lz_ops::OPERATIONS {
         assert_eq!(
             dynamic::fields(operation.schema()).unwrap(),

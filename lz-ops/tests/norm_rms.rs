@@ -1,10 +1,10 @@
-//! The thin slice: one operation from schema to result and to a refusal that says why.
+//! One operation end to end: from schema to result, and to an error with reasons.
 
 use lz_core::{ReasonCode, TensorView};
 use lz_ops::{NormRms, norm_rms, reference_engine};
 
 #[test]
-fn a_row_is_divided_by_its_root_mean_square() {
+fn row_is_divided_by_its_root_mean_square() {
     let engine = reference_engine();
     let x = [3.0f32, 4.0, 0.0, 0.0];
     let args = NormRms::new(TensorView::from_slice(&x, &[1, 1, 4]).unwrap()).eps(1e-12);
@@ -14,7 +14,7 @@ fn a_row_is_divided_by_its_root_mean_square() {
 }
 
 #[test]
-fn a_wrong_call_lists_every_problem() {
+fn invalid_call_reports_every_problem() {
     let engine = reference_engine();
     let (x, w) = ([1.0f32; 8], [1.0f32; 3]);
     let args = NormRms::new(TensorView::from_slice(&x, &[2, 4]).unwrap())

@@ -1,7 +1,8 @@
-//! One kernel source, one registered kernel for each instruction set.
+//! Kernel variants: one kernel source, one registered kernel per instruction set.
 //!
-//! A kernel is a type over [`Simd`]; [`variants!`] lists it once for every instruction set of the target. The entry for one
-//! that this processor lacks is registered too: the engine declines it with `ISA_UNSUPPORTED`, and `explain` shows it.
+//! A kernel is a type generic over [`Simd`]; [`variants!`] registers it for every instruction set of the
+//! target. Variants that this processor does not support are registered too: the engine rejects them with
+//! `ISA_UNSUPPORTED`, and `explain` shows that.
 
 use std::sync::Arc;
 
@@ -9,16 +10,17 @@ use lz_core::{DType, KernelEntry, KernelError, Reason, ReasonCode};
 
 use crate::simd::Simd;
 
-/// The entry of a kernel that was compiled for `S`: its id, what it needs of the device and its priority say so.
+/// The entry of a kernel compiled for `S`: extends its id and required features, and lowers its priority.
 pub(crate) fn variant<S: Simd>(mut entry: KernelEntry) -> KernelEntry {
     let spec = Arc::make_mut(&mut entry.spec);
     spec.id = format!("{}.{}", spec.id, S::NAME);
     spec.device.isa.extend(S::FEATURES.iter().map(|&name| name.to_owned()));
-    spec.priority = spec.priority.saturating_sub(S::HANDICAP);
+    spec.priority = spec.priority.saturating_sub(S::PRIORITY_PENALTY);
     entry
 }
 
-/// The proof that this processor has the instructions of `S`. Whoever runs a kernel past the engine's filter gets an error.
+/// Returns the proof that this processor has the instructions of `S`; an error if a kernel is run without the
+/// engine's filter.
 #[inline(always)]
 pub(crate) fn require<S: Simd>() -> Result<S, KernelError> {
     match S::detect() {
@@ -33,19 +35,20 @@ fn missing<S: Simd>() -> KernelError {
         .before_writing()
 }
 
-/// Where `S` has tiles, those of bytes must be there as well.
-pub(crate) fn require_byte_tiles<S: Simd>() -> Result<(), KernelError> {
+/// If `S` has AMX tiles, requires AMX-INT8 as well.
+pub(crate) fn require_amx_int8<S: Simd>() -> Result<(), KernelError> {
     #[cfg(target_arch = "x86_64")]
-    let there = !S::TILES || crate::simd::tiles::available_for_bytes();
+    let supported = !S::TILES || crate::simd::amx::available_for_bytes();
     #[cfg(not(target_arch = "x86_64"))]
-    let there = !S::TILES;
-    if there {
+    let supported = !S::TILES;
+    if supported {
         return Ok(());
     }
     Err(KernelError::because(Reason::new(ReasonCode::IsaUnsupported).required("amx_int8")).before_writing())
 }
 
-/// Entries of kernels, each for every instruction set of this target: `variants![norm::RmsRows, …]`. NEON will be one line more.
+/// Entries of kernels for every instruction set of this target: `variants![norm::RmsRows, …]`. A new
+/// instruction set (NEON) is one line here.
 macro_rules! variants {
     ($($kernel:path),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
@@ -65,9 +68,9 @@ macro_rules! variants {
 }
 pub(crate) use variants;
 
-/// The entry of a kernel that multiplies bf16 on tiles, where it was compiled for them: it takes nothing else, and goes first.
+/// The AMX variant of a kernel: bf16 only, with a higher priority.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn on_tiles(entry: KernelEntry) -> KernelEntry {
+pub(crate) fn amx_variant(entry: KernelEntry) -> KernelEntry {
     let mut entry = variant::<crate::simd::Amx>(entry);
     let spec = Arc::make_mut(&mut entry.spec);
     spec.dtypes.retain(|(variable, _)| variable != "T");
@@ -76,34 +79,34 @@ pub(crate) fn on_tiles(entry: KernelEntry) -> KernelEntry {
     entry
 }
 
-/// Entries of kernels that have a way for bf16 tiles; none where the target has no tiles.
-macro_rules! tile_variants {
+/// AMX variants of kernels with a bf16 tile path; none if the target has no AMX.
+macro_rules! amx_variants {
     ($($kernel:path),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             $({
                 use $kernel as Kernel;
-                entries.push($crate::isa::on_tiles(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::amx_variant(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
             })*
         }
         entries
     }};
 }
-pub(crate) use tile_variants;
+pub(crate) use amx_variants;
 
-/// The entry of a kernel that multiplies bytes, where it was compiled for the instruction that does: it goes first.
+/// The VNNI variant of an int8 kernel, with a higher priority.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn on_bytes(entry: KernelEntry) -> KernelEntry {
+pub(crate) fn vnni_variant(entry: KernelEntry) -> KernelEntry {
     let mut entry = variant::<crate::simd::Vnni>(entry);
     let spec = Arc::make_mut(&mut entry.spec);
     spec.priority = spec.priority.saturating_add(10);
     entry
 }
 
-/// As [`on_bytes`], on tiles: before everything else.
+/// The AMX-INT8 variant of an int8 kernel, with the highest priority.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn on_byte_tiles(entry: KernelEntry) -> KernelEntry {
+pub(crate) fn amx_int8_variant(entry: KernelEntry) -> KernelEntry {
     let mut entry = variant::<crate::simd::Amx>(entry);
     let spec = Arc::make_mut(&mut entry.spec);
     spec.device.isa.push("amx_int8".to_owned());
@@ -111,19 +114,19 @@ pub(crate) fn on_byte_tiles(entry: KernelEntry) -> KernelEntry {
     entry
 }
 
-/// Entries of kernels that multiply bytes; none where the target has no instruction for it.
-macro_rules! byte_variants {
+/// VNNI and AMX-INT8 variants of int8 kernels; none if the target has neither.
+macro_rules! int8_variants {
     ($($kernel:path),* $(,)?) => {{
         let mut entries: Vec<lz_core::KernelEntry> = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
             $({
                 use $kernel as Kernel;
-                entries.push($crate::isa::on_byte_tiles(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
-                entries.push($crate::isa::on_bytes(Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::amx_int8_variant(Kernel::<$crate::simd::Amx>(std::marker::PhantomData).entry()));
+                entries.push($crate::isa::vnni_variant(Kernel::<$crate::simd::Vnni>(std::marker::PhantomData).entry()));
             })*
         }
         entries
     }};
 }
-pub(crate) use byte_variants;
+pub(crate) use int8_variants;

@@ -1,8 +1,9 @@
-//! Fast native kernels for host processors. Each implements a generated trait and declares honest limits; nothing here
-//! knows Python or C++.
+//! Native CPU kernels. Each implements a generated kernel trait and declares its limits. No dependency on
+//! Python or C++.
 //!
-//! `simd` and `isa`: one source for every instruction set. `pool`: the threads. `rows`: tensors as dense rows; `pointwise`:
-//! functions of single elements. The other folders are kernels, one folder a family. `README.md` says how to write one.
+//! `simd` and `isa`: one kernel source for every instruction set. `pool`: the thread pool. `rows`: tensors as
+//! dense rows; `pointwise`: elementwise functions. The other folders are kernels, one folder per operation
+//! family. `README.md` explains how to write one.
 
 mod activation;
 mod attention;
@@ -23,8 +24,8 @@ mod state;
 use lz_core::KernelEntry;
 pub use lz_pool as pool;
 
-/// Every kernel of this backend, one for each instruction set. An explicit list: registries that the linker fills vanish in
-/// static libraries.
+/// All kernels of this backend, one entry per instruction set. An explicit list, because registries filled by
+/// the linker are dropped from static libraries.
 pub fn kernels() -> Vec<KernelEntry> {
     let mut kernels = isa::variants![
         activation::GeluElements,
@@ -70,7 +71,7 @@ pub fn kernels() -> Vec<KernelEntry> {
         sampling::TopP,
         state::MergeRows,
     ];
-    kernels.extend(isa::tile_variants![
+    kernels.extend(isa::amx_variants![
         attention::CrossDecode,
         attention::CrossPrefill,
         attention::GqaDecode,
@@ -91,6 +92,6 @@ pub fn kernels() -> Vec<KernelEntry> {
         mlp::Fused,
         mlp::Linear,
     ]);
-    kernels.extend(isa::byte_variants![mlp::LinearInt8]);
+    kernels.extend(isa::int8_variants![mlp::LinearInt8]);
     kernels
 }

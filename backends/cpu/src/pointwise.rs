@@ -1,18 +1,19 @@
-//! Functions of single elements over whole tensors: dense ones in blocks, others row by row.
+//! Elementwise functions over whole tensors: contiguous tensors in fixed-size blocks, others row by row.
 
 use half::{bf16, f16};
 use lz_core::{KernelError, TensorMut, TensorView};
 
-use crate::rows::{AnyRows, AnyRowsMut, Shape, for_each_range, is_stream_start, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Span, Work, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Shape, for_each_range, is_stream_aligned, should_stream};
+use crate::simd::{Float, FloatKind, Simd, Span, Work, vectors};
 
-/// A function of `N` numbers. `apply` must be `#[inline(always)]`, as everything in an inner loop.
+/// An elementwise function of `N` operands. `apply` must be `#[inline(always)]`, like everything in an inner
+/// loop.
 pub(crate) trait Pointwise<const N: usize>: Copy + Sync {
-    /// The function on lanes.
+    /// Applies the function lane by lane.
     fn apply<S: Simd>(self, simd: S, x: [S::F32; N]) -> S::F32;
 }
 
-/// Applies a function to each element of tensors that have one shape and one float type.
+/// Applies a function to each element of tensors with the same shape and float type.
 pub(crate) fn run<S: Simd, const N: usize>(
     simd: S,
     inputs: [&TensorView<'_>; N],
@@ -29,7 +30,7 @@ pub(crate) fn run<S: Simd, const N: usize>(
     }
     let kind = rows[0].kind()?;
     let to = AnyRowsMut::new(output, shape)?;
-    let stream = worth_streaming(elements * kind.size());
+    let stream = should_stream(elements * kind.size());
     for_each_range(rows[0].count(), (N + 1) * rows[0].width() * kind.size(), |range| {
         for row in range {
             let mut from = [std::ptr::null(); N];
@@ -37,11 +38,11 @@ pub(crate) fn run<S: Simd, const N: usize>(
                 *from = rows.start(row);
             }
             let (to, len) = (to.start(row), to.len(row));
-            let stream = stream && is_stream_start::<S>(to, kind.size());
-            // All rows have one length and one type, as the call was checked; ranges do not overlap, so nobody else has this row of
-            // the output. Where it is streamed it starts as streams must.
+            let stream = stream && is_stream_aligned::<S>(to, kind.size());
+            // Validation guarantees that all rows have the same length and dtype. Ranges are disjoint, so no
+            // other task writes this row of the output. Streamed rows are aligned (`is_stream_aligned`).
             match kind {
-                Kind::F32 => simd.perform(Row {
+                FloatKind::F32 => simd.perform(Row {
                     simd,
                     from: from.map(cast::<f32>),
                     to: to.cast::<f32>(),
@@ -49,7 +50,7 @@ pub(crate) fn run<S: Simd, const N: usize>(
                     function,
                     stream,
                 }),
-                Kind::F16 => simd.perform(Row {
+                FloatKind::F16 => simd.perform(Row {
                     simd,
                     from: from.map(cast::<f16>),
                     to: to.cast::<f16>(),
@@ -57,7 +58,7 @@ pub(crate) fn run<S: Simd, const N: usize>(
                     function,
                     stream,
                 }),
-                Kind::BF16 => simd.perform(Row {
+                FloatKind::BF16 => simd.perform(Row {
                     simd,
                     from: from.map(cast::<bf16>),
                     to: to.cast::<bf16>(),
@@ -78,7 +79,7 @@ fn cast<T>(row: *const u8) -> *const T {
     row.cast()
 }
 
-/// One row, with a loop of its own for every type.
+/// One row. Monomorphized per element type.
 struct Row<S, T, F, const N: usize> {
     simd: S,
     from: [*const T; N],
@@ -95,7 +96,7 @@ impl<S: Simd, T: Float, F: Pointwise<N>, const N: usize> Row<S, T, F, N> {
     unsafe fn value(&self, span: impl Span) -> S::F32 {
         let mut x = [self.simd.splat(0.0); N];
         for (x, &from) in x.iter_mut().zip(&self.from) {
-            // SAFETY: the caller vouches for the elements.
+            // SAFETY: the caller guarantees the elements.
             *x = unsafe { T::load(self.simd, from, span) };
         }
         self.function.apply(self.simd, x)
@@ -106,7 +107,8 @@ impl<S: Simd, T: Float, F: Pointwise<N>, const N: usize> Work for Row<S, T, F, N
     #[inline(always)]
     fn perform(self) {
         let s = self.simd;
-        // SAFETY: whoever made the row vouches for `len` elements on all sides, and for aligned ones where they are streamed.
+        // SAFETY: the constructor guarantees `len` elements behind every pointer, and alignment where stores
+        // are streamed.
         unsafe {
             if self.stream {
                 vectors!(S, self.len, |span| { T::stream(s, self.to, span, self.value(span)) });

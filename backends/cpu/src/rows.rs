@@ -1,4 +1,5 @@
-//! Tensors as rows: dense in the last dimension, any strides in the others; and how rows are shared out among threads.
+//! Tensors as rows (dense in the last dimension, any strides in the others), and the partition of rows into
+//! tasks.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,131 +9,134 @@ use lz_core::tensor::Layout;
 use lz_core::{DType, KernelError, TensorMut, TensorView};
 
 use crate::pool;
-use crate::simd::{Kind, Simd, not_a_float};
+use crate::simd::{FloatKind, Simd, not_a_float};
 
-/// A call that moves fewer bytes than this stays on the caller's thread: waking another costs more than it saves.
-const WORTH_SHARING: usize = 1 << 19;
+/// Calls that move fewer bytes run on the caller's thread: waking another thread costs more than it saves.
+const MIN_PARALLEL_BYTES: usize = 1 << 19;
 
-/// About how many bytes one task moves.
-const TASK: usize = 1 << 18;
+/// Approximate number of bytes that one task moves.
+const TASK_BYTES: usize = 1 << 18;
 
-/// Results of at least so many bytes go past the caches, because they would only push out what is needed again.
-const WORTH_STREAMING: usize = 8 << 20;
+/// Outputs of at least this size use non-temporal stores, because they would evict useful cache lines.
+const MIN_STREAM_BYTES: usize = 8 << 20;
 
-/// Runs `body` over all of `0..rows`, in ranges that other threads may take. `bytes` is what one row moves, in and out.
+/// Runs `body` over `0..rows`, in ranges distributed over the thread pool. `bytes` is the traffic of one row,
+/// input and output.
 ///
-/// Rows must not depend on each other: which ranges there are changes with the size of the call.
+/// Rows must be independent: the ranges depend on the size of the call.
 #[inline(always)]
 pub(crate) fn for_each_range(rows: usize, bytes: usize, body: impl Fn(Range<usize>) + Sync) {
-    if !worth_sharing(rows.saturating_mul(bytes)) {
+    if !should_parallelize(rows.saturating_mul(bytes)) {
         return body(0..rows);
     }
-    let grain = (TASK / bytes.max(1)).max(1);
+    let grain = (TASK_BYTES / bytes.max(1)).max(1);
     pool::for_each(rows.div_ceil(grain), &|task| {
         let start = task * grain;
         body(start..rows.min(start + grain));
     });
 }
 
-/// Whether a call that moves so many bytes is worth more than one thread.
+/// Whether a call that moves `bytes` bytes is worth more than one thread.
 #[inline(always)]
-pub(crate) fn worth_sharing(bytes: usize) -> bool {
-    bytes >= WORTH_SHARING && pool::threads() > 1
+pub(crate) fn should_parallelize(bytes: usize) -> bool {
+    bytes >= MIN_PARALLEL_BYTES && pool::threads() > 1
 }
 
-/// Whether a result of so many bytes is better stored past the caches.
+/// Whether an output of `bytes` bytes should use non-temporal stores.
 #[inline(always)]
-pub(crate) fn worth_streaming(bytes: usize) -> bool {
-    bytes >= WORTH_STREAMING
+pub(crate) fn should_stream(bytes: usize) -> bool {
+    bytes >= MIN_STREAM_BYTES
 }
 
-/// The one element of a tensor of rank 0.
-pub(crate) fn only<T: Element>(view: &TensorView<'_>) -> Result<T, KernelError> {
+/// Reads a scalar: the only element of a tensor of rank 0.
+pub(crate) fn read_scalar<T: Element>(view: &TensorView<'_>) -> Result<T, KernelError> {
     let rows = Rows::<T>::shaped(view, Shape::Elements)?;
-    rows.row(0).first().copied().ok_or_else(|| unusable("a scalar"))
+    rows.row(0).first().copied().ok_or_else(|| not_dense_rows("a scalar"))
 }
 
-/// Copies bytes, past the caches where asked and possible.
+/// Copies bytes, with non-temporal stores if `stream` and aligned.
 ///
 /// # Safety
-/// So many bytes are readable at `from` and writable at `to`, and the two do not overlap.
+/// `bytes` bytes are readable at `from` and writable at `to`, and the two do not overlap.
 #[inline(always)]
 pub(crate) unsafe fn copy_bytes<S: Simd>(simd: S, from: *const u8, to: *mut u8, bytes: usize, stream: bool) {
     let vector = S::LANES * size_of::<f32>();
     let mut at = 0;
     if stream && to.addr().is_multiple_of(vector) {
         while at + vector <= bytes {
-            // SAFETY: the caller vouches for the bytes; the address was looked at. Moving lanes keeps their bits.
+            // SAFETY: the caller guarantees the bytes; the alignment was checked. Moving f32 lanes preserves
+            // their bits.
             unsafe { simd.stream(to.add(at).cast(), simd.load(from.add(at).cast())) };
             at += vector;
         }
     }
-    // SAFETY: the caller vouches for the bytes.
+    // SAFETY: the caller guarantees the bytes.
     unsafe { std::ptr::copy_nonoverlapping(from.add(at), to.add(at), bytes - at) };
 }
 
-/// Whether whole vectors of a row may be streamed: the row starts where a vector of `T`s may.
+/// Whether full vectors of a row can be stored non-temporally: the row is aligned to a vector of `T`.
 #[inline(always)]
 pub(crate) fn can_stream<S: Simd, T>(row: &[T]) -> bool {
     row.as_ptr().addr().is_multiple_of(S::LANES * size_of::<T>())
 }
 
-/// How many elements a dense tensor has in each row when it is seen as blocks.
+/// Elements per row when a contiguous tensor is viewed as [`Shape::Blocks`].
 const BLOCK: usize = 4096;
 
-/// How a tensor is seen as rows.
+/// How a tensor is viewed as rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// The last dimension is a row.
     Last,
-    /// So many trailing dimensions are a row, or fewer where they are not dense together.
+    /// Up to this many trailing dimensions form a row; fewer if they are not dense together.
     Trailing(usize),
-    /// A dense tensor of any rank in rows of one size; only the last one may be shorter.
+    /// A contiguous tensor of any rank as rows of equal size; only the last one may be shorter.
     Blocks,
-    /// Every element is a row of its own.
+    /// Every element is a row.
     Elements,
 }
 
-/// Where rows start. Small, because one is made for every tensor of every call.
+/// Offsets of rows. Small, because one is built for every tensor of every call.
 #[derive(Debug, Clone, Copy)]
-struct Starts<'a> {
+struct RowOffsets<'a> {
     count: usize,
     width: usize,
     /// Elements of the last row.
     last_width: usize,
-    /// Distance of neighbours where all leading dimensions are one, in elements.
+    /// Stride between rows in elements, if all leading dimensions collapse into one.
     stride: isize,
-    /// The leading dimensions where they are not: how many, and whose.
-    apart: Option<(usize, &'a Layout)>,
+    /// Number of leading dimensions and their layout, if they do not collapse.
+    strided: Option<(usize, &'a Layout)>,
 }
 
-impl<'a> Starts<'a> {
+impl<'a> RowOffsets<'a> {
     #[inline]
-    fn new(layout: &'a Layout, shape: Shape) -> Option<Starts<'a>> {
+    fn new(layout: &'a Layout, shape: Shape) -> Option<RowOffsets<'a>> {
         if !layout.place.is_host() {
             return None;
         }
         match shape {
-            Shape::Elements => Starts::over(layout, layout.shape.len(), 1),
-            Shape::Last => Starts::trailing(layout, 1),
-            Shape::Trailing(most) => Starts::trailing(layout, most),
+            Shape::Elements => RowOffsets::over_leading(layout, layout.shape.len(), 1),
+            Shape::Last => RowOffsets::trailing(layout, 1),
+            Shape::Trailing(max_dims) => RowOffsets::trailing(layout, max_dims),
             Shape::Blocks => {
                 let elements = usize::try_from(layout.elements()?).ok()?;
                 let count = elements.div_ceil(BLOCK);
                 let last_width = elements - count.saturating_sub(1) * BLOCK;
-                let starts = Starts { count, width: BLOCK, last_width, stride: BLOCK as isize, apart: None };
-                layout.is_contiguous().then_some(starts)
+                let offsets =
+                    RowOffsets { count, width: BLOCK, last_width, stride: BLOCK as isize, strided: None };
+                layout.is_contiguous().then_some(offsets)
             }
         }
     }
 
     #[inline]
-    fn trailing(layout: &'a Layout, most: usize) -> Option<Starts<'a>> {
+    fn trailing(layout: &'a Layout, max_dims: usize) -> Option<RowOffsets<'a>> {
         if !layout.last_is_dense() {
             return None;
         }
         let (mut leading, mut width) = (layout.shape.len().checked_sub(1)?, *layout.shape.last()?);
-        while leading > 0 && layout.shape.len() - leading < most {
+        while leading > 0 && layout.shape.len() - leading < max_dims {
             let (size, stride) = (layout.shape[leading - 1], layout.strides[leading - 1]);
             if size != 1 && stride != width {
                 break;
@@ -140,28 +144,28 @@ impl<'a> Starts<'a> {
             width *= size;
             leading -= 1;
         }
-        Starts::over(layout, leading, width as usize)
+        RowOffsets::over_leading(layout, leading, width as usize)
     }
 
-    /// The first dimensions, so many, each index of which is a row.
-    fn over(layout: &'a Layout, leading: usize, width: usize) -> Option<Starts<'a>> {
+    /// Rows are the index tuples of the first `leading` dimensions.
+    fn over_leading(layout: &'a Layout, leading: usize, width: usize) -> Option<RowOffsets<'a>> {
         let dimensions = layout.shape.iter().zip(layout.strides.iter()).take(leading);
-        // What one more in the next dimension must add, for all to be one dimension.
-        let (mut count, mut stride, mut next, mut apart) = (1i64, 0, None, None);
+        // The stride that the next dimension must have for all to collapse into one.
+        let (mut count, mut stride, mut next, mut strided) = (1i64, 0, None, None);
         for (&size, &step) in dimensions.rev().filter(|(size, _)| **size != 1) {
             count = count.checked_mul(size)?;
             match next {
                 None => stride = step as isize,
                 Some(next) if next == step => {}
-                Some(_) => apart = Some((leading, layout)),
+                Some(_) => strided = Some((leading, layout)),
             }
             next = Some(step.wrapping_mul(size));
         }
         let count = usize::try_from(count).ok()?;
-        Some(Starts { count, width, last_width: width, stride, apart })
+        Some(RowOffsets { count, width, last_width: width, stride, strided })
     }
 
-    /// How many elements a row has.
+    /// Elements of a row.
     #[inline(always)]
     fn width(&self, row: usize) -> usize {
         if row + 1 == self.count { self.last_width } else { self.width }
@@ -170,16 +174,16 @@ impl<'a> Starts<'a> {
     /// Offset of a row's first element, in elements.
     #[inline(always)]
     fn offset(&self, row: usize) -> isize {
-        assert!(row < self.count, "a row that is not there");
-        match self.apart {
+        assert!(row < self.count, "row index out of range");
+        match self.strided {
             None => row as isize * self.stride,
-            Some((leading, layout)) => far_offset(layout, leading, row),
+            Some((leading, layout)) => strided_offset(layout, leading, row),
         }
     }
 }
 
 #[inline(never)]
-fn far_offset(layout: &Layout, leading: usize, mut row: usize) -> isize {
+fn strided_offset(layout: &Layout, leading: usize, mut row: usize) -> isize {
     let mut offset = 0;
     for (&size, &stride) in layout.shape.iter().zip(layout.strides.iter()).take(leading).rev() {
         offset += (row % size as usize) as isize * stride as isize;
@@ -188,15 +192,16 @@ fn far_offset(layout: &Layout, leading: usize, mut row: usize) -> isize {
     offset
 }
 
-fn unusable(what: &str) -> KernelError {
-    KernelError::failed(format!("{what} has no dense rows of the type that was asked for")).before_writing()
+fn not_dense_rows(what: &str) -> KernelError {
+    KernelError::failed(format!("{what} cannot be viewed as dense rows of the expected dtype"))
+        .before_writing()
 }
 
-/// The rows of a tensor, to read.
+/// The rows of an input tensor.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows<'a, T> {
     data: *const T,
-    starts: Starts<'a>,
+    offsets: RowOffsets<'a>,
     memory: PhantomData<&'a [T]>,
 }
 
@@ -206,109 +211,112 @@ unsafe impl<T: Sync> Send for Rows<'_, T> {}
 unsafe impl<T: Sync> Sync for Rows<'_, T> {}
 
 impl<'a, T: Element> Rows<'a, T> {
-    /// Of a view that validation found sound, its last dimension a row; an error if it is of another type or not dense there.
+    /// Of a validated view, with the last dimension as a row; an error if the dtype differs or rows are not
+    /// dense.
     pub(crate) fn new(view: &'a TensorView<'_>) -> Result<Rows<'a, T>, KernelError> {
         Rows::shaped(view, Shape::Last)
     }
 
-    /// Of a view that validation found sound; an error if it is of another type or cannot be seen as such rows.
+    /// Of a validated view; an error if the dtype differs or it cannot be viewed this way.
     pub(crate) fn shaped(view: &'a TensorView<'_>, shape: Shape) -> Result<Rows<'a, T>, KernelError> {
-        match Starts::new(view.layout(), shape) {
-            Some(starts) if view.dtype() == T::DTYPE && view.is_sound() => {
-                Ok(Rows { data: view.as_ptr().cast(), starts, memory: PhantomData })
+        match RowOffsets::new(view.layout(), shape) {
+            Some(offsets) if view.dtype() == T::DTYPE && view.is_sound() => {
+                Ok(Rows { data: view.as_ptr().cast(), offsets, memory: PhantomData })
             }
-            _ => Err(unusable("an input")),
+            _ => Err(not_dense_rows("an input")),
         }
     }
 
-    /// How many rows.
+    /// Number of rows.
     #[inline(always)]
     pub(crate) fn count(&self) -> usize {
-        self.starts.count
+        self.offsets.count
     }
 
-    /// How many elements every row has but perhaps the last.
+    /// Elements of every row except possibly the last.
     #[inline(always)]
     pub(crate) fn width(&self) -> usize {
-        self.starts.width
+        self.offsets.width
     }
 
     /// One row.
     #[inline(always)]
     pub(crate) fn row(&self, row: usize) -> &'a [T] {
-        let offset = self.starts.offset(row);
-        let width = self.starts.width(row);
+        let offset = self.offsets.offset(row);
+        let width = self.offsets.width(row);
         if width == 0 {
             return &[];
         }
-        // SAFETY: the view was sound, so each of its dense rows lies in memory that its maker vouched for.
+        // SAFETY: the view is sound, so each of its dense rows is in memory that its creator guaranteed.
         unsafe { std::slice::from_raw_parts(self.data.offset(offset), width) }
     }
 }
 
-/// The rows of a tensor, to write, by several threads.
+/// The rows of an output tensor, written by several threads.
 #[derive(Debug)]
 pub(crate) struct RowsMut<'a, T> {
     data: *mut T,
-    starts: Starts<'a>,
+    offsets: RowOffsets<'a>,
     memory: PhantomData<&'a mut [T]>,
 }
 
-// SAFETY: as an exclusive slice; who takes a row vouches that nobody else has it.
+// SAFETY: as an exclusive slice; the caller that takes a row guarantees exclusive access.
 unsafe impl<T: Send> Send for RowsMut<'_, T> {}
 // SAFETY: as above.
 unsafe impl<T: Send> Sync for RowsMut<'_, T> {}
 
 impl<'a, T: Element> RowsMut<'a, T> {
-    /// Of a place that validation found sound, its last dimension a row; an error if it is of another type or not dense there.
+    /// Of a validated output, with the last dimension as a row; an error if the dtype differs or rows are not
+    /// dense.
     pub(crate) fn new(tensor: &'a mut TensorMut<'_>) -> Result<RowsMut<'a, T>, KernelError> {
         RowsMut::shaped(tensor, Shape::Last)
     }
 
-    /// Of a place that validation found sound; an error if it is of another type or cannot be seen as such rows.
+    /// Of a validated output; an error if the dtype differs or it cannot be viewed this way.
     pub(crate) fn shaped(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<RowsMut<'a, T>, KernelError> {
         let data = tensor.as_mut_ptr().cast();
         let tensor: &'a TensorMut<'_> = tensor;
-        match Starts::new(tensor.layout(), shape) {
-            Some(starts)
+        match RowOffsets::new(tensor.layout(), shape) {
+            Some(offsets)
                 if tensor.dtype() == T::DTYPE && tensor.is_sound() && !tensor.layout().overlaps_itself() =>
             {
-                Ok(RowsMut { data, starts, memory: PhantomData })
+                Ok(RowsMut { data, offsets, memory: PhantomData })
             }
-            _ => Err(unusable("an output")),
+            _ => Err(not_dense_rows("an output")),
         }
     }
 
-    /// Some elements of one row.
+    /// A range of elements of one row.
     ///
     /// # Safety
-    /// Nobody else has these elements now, and they are inside the row.
+    /// No other reference to these elements exists, and they are inside the row.
     #[expect(
         clippy::mut_from_ref,
         reason = "threads share the elements out among themselves; see the safety section"
     )]
     pub(crate) unsafe fn part(&self, row: usize, part: Range<usize>) -> &mut [T] {
-        let start = self.data.wrapping_offset(self.starts.offset(row)).wrapping_add(part.start);
-        // SAFETY: the tensor was sound and borrowed exclusively, and the caller vouches for the elements.
+        let start = self.data.wrapping_offset(self.offsets.offset(row)).wrapping_add(part.start);
+        // SAFETY: the tensor is sound and borrowed exclusively, and the caller guarantees the elements.
         unsafe { std::slice::from_raw_parts_mut(start, part.len()) }
     }
 
     /// One row.
     ///
     /// # Safety
-    /// Nobody else has this row now. Tasks that each take rows of their own are safe: rows do not overlap.
+    /// No other reference to this row exists. Tasks with disjoint rows are safe: rows do not overlap.
     #[inline(always)]
     #[expect(
         clippy::mut_from_ref,
         reason = "threads share the rows out among themselves; see the safety section"
     )]
     pub(crate) unsafe fn row(&self, row: usize) -> &mut [T] {
-        let offset = self.starts.offset(row);
-        let width = self.starts.width(row);
+        let offset = self.offsets.offset(row);
+        let width = self.offsets.width(row);
         if width == 0 {
             return &mut [];
         }
-        // SAFETY: the tensor was sound and borrowed exclusively, and the caller vouches that nobody else has the row.
+        // SAFETY: the tensor is sound and borrowed exclusively, and the caller guarantees exclusive access to
+        // the row.
         unsafe { std::slice::from_raw_parts_mut(self.data.offset(offset), width) }
     }
 }
@@ -319,25 +327,26 @@ pub(crate) struct AnyRow {
     /// Its first element.
     pub start: *const u8,
     /// Its type.
-    pub kind: Kind,
+    pub kind: FloatKind,
 }
 
-// SAFETY: it is only read, and whoever made it holds the memory.
+// SAFETY: it is only read, and its creator keeps the memory alive.
 unsafe impl Sync for AnyRow {}
 
-/// The only row of a tensor of rank 1, such as a weight; the call was checked, so it is as long as the rows it belongs to.
+/// The only row of a tensor of rank 1, such as a weight. Validation guarantees that it is as long as the rows
+/// it belongs to.
 pub(crate) fn any_row(view: Option<&TensorView<'_>>) -> Result<Option<AnyRow>, KernelError> {
     let Some(view) = view else { return Ok(None) };
     let rows = AnyRows::new(view, Shape::Last)?;
     Ok(Some(AnyRow { start: rows.start(0), kind: rows.kind()? }))
 }
 
-/// The rows of a tensor of any type, to read.
+/// The rows of an input tensor of any dtype.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct AnyRows<'a> {
     data: *const u8,
     dtype: DType,
-    starts: Starts<'a>,
+    offsets: RowOffsets<'a>,
     memory: PhantomData<&'a [u8]>,
 }
 
@@ -347,104 +356,104 @@ unsafe impl Send for AnyRows<'_> {}
 unsafe impl Sync for AnyRows<'_> {}
 
 impl<'a> AnyRows<'a> {
-    /// Of a view that validation found sound; an error if it cannot be seen as such rows.
+    /// Of a validated view; an error if it cannot be viewed this way.
     pub(crate) fn new(view: &'a TensorView<'_>, shape: Shape) -> Result<AnyRows<'a>, KernelError> {
-        match Starts::new(view.layout(), shape) {
-            Some(starts) if view.is_sound() => {
-                Ok(AnyRows { data: view.as_ptr(), dtype: view.dtype(), starts, memory: PhantomData })
+        match RowOffsets::new(view.layout(), shape) {
+            Some(offsets) if view.is_sound() => {
+                Ok(AnyRows { data: view.as_ptr(), dtype: view.dtype(), offsets, memory: PhantomData })
             }
-            _ => Err(unusable("an input")),
+            _ => Err(not_dense_rows("an input")),
         }
     }
 
-    /// The float type of its elements; an error if it is none.
-    pub(crate) fn kind(&self) -> Result<Kind, KernelError> {
-        Kind::of(self.dtype).ok_or_else(|| not_a_float(Some(self.dtype)))
+    /// The float type of the elements; an error if they are not floats.
+    pub(crate) fn kind(&self) -> Result<FloatKind, KernelError> {
+        FloatKind::of(self.dtype).ok_or_else(|| not_a_float(Some(self.dtype)))
     }
 
-    /// How many rows.
+    /// Number of rows.
     #[inline(always)]
     pub(crate) fn count(&self) -> usize {
-        self.starts.count
+        self.offsets.count
     }
 
-    /// How many elements every row has but perhaps the last.
+    /// Elements of every row except possibly the last.
     #[inline(always)]
     pub(crate) fn width(&self) -> usize {
-        self.starts.width
+        self.offsets.width
     }
 
-    /// How many elements a row has.
+    /// Elements of a row.
     #[inline(always)]
     pub(crate) fn len(&self, row: usize) -> usize {
-        self.starts.width(row)
+        self.offsets.width(row)
     }
 
-    /// Where a row starts.
+    /// Address of a row.
     #[inline(always)]
     pub(crate) fn start(&self, row: usize) -> *const u8 {
-        self.data.wrapping_offset(self.starts.offset(row) * self.dtype.size() as isize)
+        self.data.wrapping_offset(self.offsets.offset(row) * self.dtype.size() as isize)
     }
 }
 
-/// The rows of a tensor of any type, to write, by several threads.
+/// The rows of an output tensor of any dtype, written by several threads.
 #[derive(Debug)]
 pub(crate) struct AnyRowsMut<'a> {
     data: *mut u8,
     dtype: DType,
-    starts: Starts<'a>,
+    offsets: RowOffsets<'a>,
     memory: PhantomData<&'a mut [u8]>,
 }
 
-// SAFETY: as an exclusive slice; who writes to a row vouches that nobody else has it.
+// SAFETY: as an exclusive slice; the caller that writes a row guarantees exclusive access.
 unsafe impl Send for AnyRowsMut<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for AnyRowsMut<'_> {}
 
 impl<'a> AnyRowsMut<'a> {
-    /// Of a place that validation found sound; an error if it cannot be seen as such rows.
+    /// Of a validated output; an error if it cannot be viewed this way.
     pub(crate) fn new(tensor: &'a mut TensorMut<'_>, shape: Shape) -> Result<AnyRowsMut<'a>, KernelError> {
         let data = tensor.as_mut_ptr();
         let tensor: &'a TensorMut<'_> = tensor;
-        match Starts::new(tensor.layout(), shape) {
-            Some(starts) if tensor.is_sound() && !tensor.layout().overlaps_itself() => {
-                Ok(AnyRowsMut { data, dtype: tensor.dtype(), starts, memory: PhantomData })
+        match RowOffsets::new(tensor.layout(), shape) {
+            Some(offsets) if tensor.is_sound() && !tensor.layout().overlaps_itself() => {
+                Ok(AnyRowsMut { data, dtype: tensor.dtype(), offsets, memory: PhantomData })
             }
-            _ => Err(unusable("an output")),
+            _ => Err(not_dense_rows("an output")),
         }
     }
 
-    /// The float type of its elements; an error if it is none.
-    pub(crate) fn kind(&self) -> Result<Kind, KernelError> {
-        Kind::of(self.dtype).ok_or_else(|| not_a_float(Some(self.dtype)))
+    /// The float type of the elements; an error if they are not floats.
+    pub(crate) fn kind(&self) -> Result<FloatKind, KernelError> {
+        FloatKind::of(self.dtype).ok_or_else(|| not_a_float(Some(self.dtype)))
     }
 
-    /// The type of its elements.
+    /// The dtype of the elements.
     pub(crate) fn dtype(&self) -> DType {
         self.dtype
     }
 
-    /// How many elements every row has but perhaps the last.
+    /// Elements of every row except possibly the last.
     #[inline(always)]
     pub(crate) fn width(&self) -> usize {
-        self.starts.width
+        self.offsets.width
     }
 
-    /// How many elements a row has.
+    /// Elements of a row.
     #[inline(always)]
     pub(crate) fn len(&self, row: usize) -> usize {
-        self.starts.width(row)
+        self.offsets.width(row)
     }
 
-    /// Where a row starts.
+    /// Address of a row.
     #[inline(always)]
     pub(crate) fn start(&self, row: usize) -> *mut u8 {
-        self.data.wrapping_offset(self.starts.offset(row) * self.dtype.size() as isize)
+        self.data.wrapping_offset(self.offsets.offset(row) * self.dtype.size() as isize)
     }
 }
 
-/// Whether whole vectors may be streamed from this address on, as elements of so many bytes.
+/// Whether full vectors of elements of `size` bytes can be stored non-temporally at this address.
 #[inline(always)]
-pub(crate) fn is_stream_start<S: Simd>(start: *mut u8, size: usize) -> bool {
+pub(crate) fn is_stream_aligned<S: Simd>(start: *mut u8, size: usize) -> bool {
     start.addr().is_multiple_of(S::LANES * size)
 }

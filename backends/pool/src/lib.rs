@@ -1,10 +1,10 @@
-//! One pool of threads for every kernel.
+//! One thread pool for every kernel.
 //!
-//! [`for_each`] hands out the tasks of a call to whoever is free: the caller itself and the pool's workers. How a call is cut
-//! into tasks must not depend on the number of threads; then its results do not either. A call stays on the caller's thread
-//! when it comes from inside another one (no oversubscription), when the pool is busy with somebody else's call, and when
-//! one thread is all that is allowed. Workers wait actively for a few microseconds, then sleep. A process that was forked
-//! has no workers: it starts its own when it first needs them. Nothing here knows an operation.
+//! [`for_each`] distributes the tasks of a call over the caller's thread and the pool's workers. The
+//! partition of a call into tasks must not depend on the number of threads; then its results do not either. A
+//! call runs on the caller's thread alone if it is nested in another one (no oversubscription), if the pool
+//! is busy with another call, or if the thread limit is one. Workers spin for a few microseconds, then sleep.
+//! A forked child has no workers and starts its own on first use. Nothing here depends on an operation.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -15,40 +15,42 @@ use std::time::{Duration, Instant};
 
 use lz_core::device::{DeviceDetail, detect_cpu};
 
-/// How long a worker waits actively after a call for the next one, before it sleeps.
-const AWAKE: Duration = Duration::from_micros(30);
+/// How long an idle worker spins for the next call before it sleeps.
+const SPIN_DURATION: Duration = Duration::from_micros(30);
 
-/// The name of the variable that limits the number of threads.
+/// Environment variable that limits the number of threads.
 pub const THREADS_VARIABLE: &str = "LAYERZERO_THREADS";
 
-/// Threads that [`set_threads`] asked for; 0 until then.
-static WANTED: AtomicUsize = AtomicUsize::new(0);
+/// Thread count requested by [`set_threads`]; 0 if unset.
+static REQUESTED_THREADS: AtomicUsize = AtomicUsize::new(0);
 
-/// This process's pool, once there is one. Pools are never freed: a worker may look at its own at any time.
+/// This process's pool, created on first use. Pools are never freed: a worker may access its pool at any
+/// time.
 static POOL: AtomicPtr<Pool> = AtomicPtr::new(std::ptr::null_mut());
 
 thread_local! {
-    /// Whether this thread runs a task just now.
+    /// Whether this thread is currently running a task.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The limit that [`with_threads`] set for calls of this thread; 0 is none.
+    /// Thread limit set by [`with_threads`] for calls of this thread; 0 is none.
     static LIMIT: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many threads calls may use from now on, the caller's own included; 0 goes back to the default.
+/// Sets the number of threads that calls may use, including the caller's; 0 restores the default.
 ///
-/// The default is `LAYERZERO_THREADS`, else `OMP_NUM_THREADS`, else the physical cores that affinity and the control group leave.
+/// The default is `LAYERZERO_THREADS`, else `OMP_NUM_THREADS`, else the number of physical cores allowed by
+/// affinity and cgroup.
 pub fn set_threads(threads: usize) {
-    WANTED.store(threads, Ordering::Relaxed);
+    REQUESTED_THREADS.store(threads, Ordering::Relaxed);
 }
 
-/// How many threads a call of this thread may use, its own included.
+/// Number of threads that a call of this thread may use, including itself.
 pub fn threads() -> usize {
     if INSIDE.get() {
         return 1;
     }
-    let threads = match WANTED.load(Ordering::Relaxed) {
+    let threads = match REQUESTED_THREADS.load(Ordering::Relaxed) {
         0 => default_threads(),
-        wanted => wanted,
+        requested => requested,
     };
     match LIMIT.get() {
         0 => threads,
@@ -56,7 +58,7 @@ pub fn threads() -> usize {
     }
 }
 
-/// Runs `body` with calls of this thread limited to so many threads.
+/// Runs `body` with calls of this thread limited to `threads` threads.
 pub fn with_threads<R>(threads: usize, body: impl FnOnce() -> R) -> R {
     struct Restore(usize);
     impl Drop for Restore {
@@ -80,35 +82,36 @@ fn default_threads() -> usize {
     })
 }
 
-/// Runs `body` for each task of `0..tasks`, on this thread and on workers. Returns when all are done; a panic of one goes on here.
+/// Runs `body` for each task of `0..tasks`, on this thread and on workers. Returns when all are done; a panic
+/// of a task resumes here.
 pub fn for_each(tasks: usize, body: &(impl Fn(usize) + Sync)) {
     let threads = threads().min(tasks);
     if threads <= 1 {
         (0..tasks).for_each(body);
     } else if !run_shared(tasks, threads, body) {
-        // As on the pool: what its tasks call stays here too, even if the pool is free again by then.
-        let _inside = Inside::enter();
+        // As on the pool: nested calls stay on this thread, even if the pool becomes free in the meantime.
+        let _inside = TaskGuard::enter();
         (0..tasks).for_each(body);
     }
 }
 
-/// This thread runs tasks until it is dropped, by a panic too.
-struct Inside;
+/// Marks this thread as running tasks until dropped, also by a panic.
+struct TaskGuard;
 
-impl Inside {
-    fn enter() -> Inside {
+impl TaskGuard {
+    fn enter() -> TaskGuard {
         INSIDE.set(true);
-        Inside
+        TaskGuard
     }
 }
 
-impl Drop for Inside {
+impl Drop for TaskGuard {
     fn drop(&mut self) {
         INSIDE.set(false);
     }
 }
 
-/// The work of a call on the pool, on the stack of its caller.
+/// A call on the pool, on the stack of its caller.
 struct Job<'a> {
     body: &'a (dyn Fn(usize) + Sync),
     tasks: usize,
@@ -118,7 +121,7 @@ struct Job<'a> {
 
 impl Job<'_> {
     fn work(&self) {
-        let inside = Inside::enter();
+        let inside = TaskGuard::enter();
         let outcome = catch_unwind(AssertUnwindSafe(|| {
             loop {
                 let task = self.next.fetch_add(1, Ordering::Relaxed);
@@ -130,7 +133,7 @@ impl Job<'_> {
         }));
         drop(inside);
         if let Err(payload) = outcome {
-            // Nobody needs to start another task of a call that has failed.
+            // After a panic no further task is started.
             self.next.store(self.tasks, Ordering::Relaxed);
             lock(&self.panic).get_or_insert(payload);
         }
@@ -138,18 +141,18 @@ impl Job<'_> {
 }
 
 struct Pool {
-    /// Held by the call that has the workers.
-    turn: Mutex<()>,
+    /// Held by the call that uses the workers.
+    exclusive: Mutex<()>,
     state: Mutex<State>,
-    /// Grows with every job, so that workers that wait actively see one without the lock.
+    /// Incremented with every job, so that spinning workers see one without taking the lock.
     posted: AtomicU64,
-    /// Workers that are inside the present job.
+    /// Workers that are running the current job.
     inside: AtomicUsize,
     wake: Condvar,
 }
 
 struct State {
-    /// The present job; valid while it is here, and while a worker that took it has not left.
+    /// The current job; valid while it is set, and until every worker that took it has left.
     job: Option<*const Job<'static>>,
     /// How many more workers may take it.
     seats: usize,
@@ -157,7 +160,8 @@ struct State {
     asleep: usize,
 }
 
-// SAFETY: the pointer to a job is used only between taking a seat and leaving it, while the job's caller waits.
+// SAFETY: the pointer to a job is used only between taking and releasing a seat, while the job's caller
+// waits.
 unsafe impl Send for State {}
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -168,9 +172,9 @@ fn pool() -> &'static Pool {
     let mut pool = POOL.load(Ordering::Acquire);
     if pool.is_null() {
         static FORKS: OnceLock<()> = OnceLock::new();
-        FORKS.get_or_init(forget_after_fork);
+        FORKS.get_or_init(reset_after_fork);
         let fresh = Box::into_raw(Box::new(Pool {
-            turn: Mutex::new(()),
+            exclusive: Mutex::new(()),
             state: Mutex::new(State { job: None, seats: 0, workers: 0, asleep: 0 }),
             posted: AtomicU64::new(0),
             inside: AtomicUsize::new(0),
@@ -180,7 +184,7 @@ fn pool() -> &'static Pool {
         pool = match won {
             Ok(_) => fresh,
             Err(other) => {
-                // SAFETY: nobody else has seen the fresh one.
+                // SAFETY: no other thread has seen the new pool.
                 drop(unsafe { Box::from_raw(fresh) });
                 other
             }
@@ -190,46 +194,46 @@ fn pool() -> &'static Pool {
     unsafe { &*pool }
 }
 
-/// A forked child starts without a pool: the workers and whatever locks they held stayed behind.
-fn forget_after_fork() {
+/// A forked child starts without a pool: it has neither the workers nor their locks.
+fn reset_after_fork() {
     #[cfg(unix)]
     {
-        extern "C" fn forget() {
+        extern "C" fn reset() {
             POOL.store(std::ptr::null_mut(), Ordering::Release);
         }
-        // SAFETY: the handler only stores to an atomic, which is allowed in a child of a process with threads.
-        unsafe { libc::pthread_atfork(None, None, Some(forget)) };
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe.
+        unsafe { libc::pthread_atfork(None, None, Some(reset)) };
     }
 }
 
-/// Runs a job on the pool; `false` if somebody else has it.
+/// Runs a job on the pool; `false` if another call uses it.
 fn run_shared(tasks: usize, threads: usize, body: &(dyn Fn(usize) + Sync)) -> bool {
     let pool = pool();
-    let _turn = match pool.turn.try_lock() {
-        Ok(turn) => turn,
-        // A task of the call before panicked, which went on to its caller; the pool is whole.
-        Err(TryLockError::Poisoned(turn)) => turn.into_inner(),
+    let _exclusive = match pool.exclusive.try_lock() {
+        Ok(exclusive) => exclusive,
+        // A task of a previous call panicked, which was propagated to its caller; the pool is intact.
+        Err(TryLockError::Poisoned(exclusive)) => exclusive.into_inner(),
         Err(TryLockError::WouldBlock) => return false,
     };
     let job = Job { body, tasks, next: AtomicUsize::new(0), panic: Mutex::new(None) };
     let asleep = {
         let mut state = lock(&pool.state);
-        while state.workers + 1 < threads && start_worker(pool) {
+        while state.workers + 1 < threads && spawn_worker(pool) {
             state.workers += 1;
         }
-        // Only the lifetime is forgotten; see the wait below.
+        // Erases only the lifetime; see the wait below.
         state.job = Some((&raw const job).cast());
         state.seats = threads - 1;
         pool.posted.fetch_add(1, Ordering::Release);
         state.asleep
     };
-    // As many as are needed; those that wait actively have seen it already.
+    // Wakes as many as needed; spinning workers have already seen the job.
     for _ in 0..asleep.min(threads - 1) {
         pool.wake.notify_one();
     }
     job.work();
     lock(&pool.state).job = None;
-    // From here no worker can take the job; those that have must leave before it goes away.
+    // From here no worker can take the job; those that took it must leave before it is dropped.
     let mut spins = 0u32;
     while pool.inside.load(Ordering::Acquire) != 0 {
         spins += 1;
@@ -241,7 +245,7 @@ fn run_shared(tasks: usize, threads: usize, body: &(dyn Fn(usize) + Sync)) -> bo
     true
 }
 
-fn start_worker(pool: &'static Pool) -> bool {
+fn spawn_worker(pool: &'static Pool) -> bool {
     let name = "layerzero-cpu".to_owned();
     std::thread::Builder::new().name(name).spawn(move || worker(pool)).is_ok()
 }
@@ -261,13 +265,13 @@ fn worker(pool: &'static Pool) {
                 _ => continue,
             }
         };
-        // SAFETY: a seat was taken while the job was there, and its caller waits until `inside` is 0 again.
+        // SAFETY: a seat was taken while the job was set, and its caller waits until `inside` is 0 again.
         unsafe { (*job).work() };
         pool.inside.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// Waits until something newer than `seen` was posted: actively at first, then asleep.
+/// Waits until a job newer than `seen` is posted: spins first, then sleeps.
 fn wait(pool: &Pool, seen: u64) -> u64 {
     let begin = Instant::now();
     loop {
@@ -278,7 +282,7 @@ fn wait(pool: &Pool, seen: u64) -> u64 {
             }
             std::hint::spin_loop();
         }
-        if begin.elapsed() > AWAKE {
+        if begin.elapsed() > SPIN_DURATION {
             break;
         }
     }

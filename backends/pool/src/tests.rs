@@ -1,4 +1,5 @@
-//! The pool from many sides at once. The number of threads is the process's, so each test limits its own.
+//! Tests the thread pool under concurrency. The thread count is global to the process, so each test sets its
+//! own limit.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -15,7 +16,7 @@ fn visits(tasks: usize) -> Vec<usize> {
 }
 
 #[test]
-fn each_task_runs_once_whatever_the_number_of_threads() {
+fn each_task_runs_once_for_any_number_of_threads() {
     set_threads(4);
     for tasks in [0, 1, 2, 3, 100, 10_000] {
         for threads in 1..=4 {
@@ -25,7 +26,7 @@ fn each_task_runs_once_whatever_the_number_of_threads() {
 }
 
 #[test]
-fn callers_do_not_wait_for_each_other() {
+fn concurrent_callers_do_not_block_each_other() {
     set_threads(4);
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -35,7 +36,7 @@ fn callers_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn a_call_inside_a_task_stays_on_its_thread() {
+fn nested_call_stays_on_its_thread() {
     set_threads(4);
     for_each(8, &|_| {
         assert_eq!(threads(), 1);
@@ -49,9 +50,9 @@ fn a_call_inside_a_task_stays_on_its_thread() {
 }
 
 #[test]
-fn a_call_inside_a_task_stays_on_its_thread_when_the_pool_was_busy() {
+fn nested_call_stays_on_its_thread_when_the_pool_is_busy() {
     set_threads(4);
-    let holding = lock(&super::pool().turn);
+    let guard = lock(&super::pool().exclusive);
     let seen = Mutex::new(HashSet::new());
     let body = |_| {
         assert_eq!(threads(), 1);
@@ -60,11 +61,11 @@ fn a_call_inside_a_task_stays_on_its_thread_when_the_pool_was_busy() {
     for_each(8, &body);
     assert_eq!(*lock(&seen), HashSet::from([std::thread::current().id()]));
     assert_eq!(threads(), 4);
-    drop(holding);
+    drop(guard);
 }
 
 #[test]
-fn a_panic_comes_back_to_the_caller_and_the_pool_goes_on() {
+fn panic_reaches_the_caller_and_the_pool_keeps_working() {
     set_threads(4);
     for round in 0..20 {
         let outcome = catch_unwind(|| {
@@ -74,19 +75,19 @@ fn a_panic_comes_back_to_the_caller_and_the_pool_goes_on() {
         assert_eq!(message.ok(), Some(format!("task {}", round * 3)));
         assert!(visits(64).into_iter().all(|count| count == 1));
     }
-    // Other tests may have it just now, but not for good.
+    // Other tests may be using the pool, but not permanently.
     let served = || run_shared(8, 2, &|_| {});
     assert!(
         (0..100_000).any(|_| served() || {
             std::thread::yield_now();
             false
         }),
-        "the pool serves nobody any more"
+        "the pool no longer accepts jobs"
     );
 }
 
 #[test]
-fn a_limit_ends_with_its_scope() {
+fn thread_limit_ends_with_its_scope() {
     set_threads(4);
     let outside = threads();
     assert_eq!(with_threads(1, threads), 1);
@@ -96,7 +97,7 @@ fn a_limit_ends_with_its_scope() {
 
 #[cfg(unix)]
 #[test]
-fn a_forked_child_makes_its_own_pool() {
+fn forked_child_creates_its_own_pool() {
     set_threads(4);
     assert!(visits(100).into_iter().all(|count| count == 1));
     // SAFETY: the child only computes, and leaves without running destructors of the parent.

@@ -1,18 +1,18 @@
-//! The activation functions in f64, with their limits at both infinities. Nothing here knows tensors.
+//! Activation functions in f64, with their limits at both infinities. Independent of tensors.
 
-/// `z` itself.
+/// Identity.
 pub fn identity(z: f64) -> f64 {
     z
 }
 
-/// The larger of `z` and 0; NaN for NaN.
+/// `max(z, 0)`; NaN for NaN.
 pub fn relu(z: f64) -> f64 {
     if z > 0.0 || z.is_nan() { z } else { 0.0 }
 }
 
 /// `z / (1 + exp(-alpha z))`.
 pub fn silu_with(z: f64, alpha: f64) -> f64 {
-    // A steepness of 0 means a half, at infinity too, where the product would be no number.
+    // With alpha 0 the result is z / 2, at infinity too, where the product would be NaN.
     let exponent = if alpha == 0.0 { 0.0 } else { -alpha * z };
     over_one_plus_exp(z, exponent)
 }
@@ -22,7 +22,7 @@ pub fn silu(z: f64) -> f64 {
     silu_with(z, 1.0)
 }
 
-/// `z Φ(z)`, through the complementary error function, which keeps its digits where Φ is small.
+/// `z Φ(z)`, computed with erfc to keep precision where Φ is small.
 pub fn gelu(z: f64) -> f64 {
     if z == f64::NEG_INFINITY {
         return -0.0;
@@ -30,7 +30,8 @@ pub fn gelu(z: f64) -> f64 {
     z * 0.5 * libm::erfc(-z * std::f64::consts::FRAC_1_SQRT_2)
 }
 
-/// `z/2 (1 + tanh(y))` with `y = √(2/π) (z + 0.044715 z³)`, as `z / (1 + exp(-2y))`, which is the same without cancellation.
+/// `z/2 (1 + tanh(y))` with `y = √(2/π) (z + 0.044715 z³)`, computed as `z / (1 + exp(-2y))`, which avoids
+/// cancellation.
 pub fn gelu_tanh(z: f64) -> f64 {
     let y = (2.0 / std::f64::consts::PI).sqrt() * (z + 0.044715 * z * z * z);
     over_one_plus_exp(z, -2.0 * y)
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_hold_at_both_ends() {
+    fn limits_at_both_infinities() {
         for function in [silu, gelu, gelu_tanh] {
             assert_eq!(function(f64::INFINITY), f64::INFINITY);
             assert_eq!(function(f64::NEG_INFINITY), 0.0);
@@ -66,11 +67,11 @@ mod tests {
     #[test]
     fn known_values() {
         let near =
-            |found: f64, wanted: f64| assert!((found / wanted - 1.0).abs() < 1e-13, "{found} {wanted}");
+            |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-13, "{found} {expected}");
         near(silu(1.0), 0.731_058_578_630_004_9);
         near(gelu(1.0), 0.841_344_746_068_542_9);
         near(gelu(-1.0), -0.158_655_253_931_457_05);
-        // Deep in the tail, where 1 + erf would have lost every digit: -10 Φ(-10).
+        // Far in the tail, where 1 + erf would lose all digits: -10 Φ(-10).
         near(gelu(-10.0), -7.619_853_024_160_526e-23);
         near(gelu_tanh(1.0), 0.841_191_990_608_276_8);
         assert_eq!([relu(-1.0), relu(2.0), relu(-0.0)], [0.0, 2.0, 0.0]);

@@ -1,7 +1,7 @@
-//! What all attention references share: one row of scores becomes weights, and the weights average values.
+//! Shared by all attention references: softmax of one row of scores, and the weighted average of values.
 //!
-//! Nothing here knows an operation. Index tensors are read with their values clamped to what exists, so that a table that
-//! nobody checked gives wrong numbers at worst; reading outside of a tensor gives NaN (see `TensorView::at`).
+//! Independent of the operation. Values of index tensors are clamped to valid ranges, so that an unvalidated
+//! page table gives wrong results at worst; reading outside a tensor gives NaN (see `TensorView::at`).
 
 use std::ops::Range;
 
@@ -13,23 +13,23 @@ use crate::reference::index::join;
 /// The softmax of one query over its keys.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Row {
-    /// No key takes part.
+    /// No visible key.
     Empty,
     /// A score is NaN or +∞.
     NotANumber,
-    /// Every key that takes part, with exp(score - highest score).
+    /// Every visible key, with exp(score - maximum score).
     Weighted {
-        /// Keys and their weights; a key that was listed twice is here twice.
+        /// Keys and their weights; a key that is listed twice appears twice.
         weights: Vec<(i64, f64)>,
         /// Sum of the weights.
-        total: f64,
-        /// Natural logarithm of the sum of the exponentials of the scores.
+        sum_exp: f64,
+        /// Log-sum-exp of the scores.
         lse: f64,
     },
 }
 
 impl Row {
-    /// Scores every key. One whose score is -∞ takes no part, so callers hide a key by scoring it so.
+    /// Computes the scores of all keys. A key with score -∞ is masked out.
     pub fn new(keys: impl IntoIterator<Item = i64>, score: impl Fn(i64) -> f64) -> Row {
         let mut scored: Vec<(i64, f64)> = keys.into_iter().map(|key| (key, score(key))).collect();
         scored.retain(|&(_, score)| score != f64::NEG_INFINITY);
@@ -39,17 +39,18 @@ impl Row {
         if scored.iter().any(|&(_, score)| score.is_nan() || score == f64::INFINITY) {
             return Row::NotANumber;
         }
-        let highest = scored.iter().fold(f64::NEG_INFINITY, |highest, &(_, score)| highest.max(score));
-        let mut total = 0.0;
+        let max_score = scored.iter().fold(f64::NEG_INFINITY, |max_score, &(_, score)| max_score.max(score));
+        let mut sum_exp = 0.0;
         for (_, score) in &mut scored {
-            // In exact arithmetic no weight is zero: one that is too small for f64 must still carry an infinity or a NaN of its value.
-            *score = (*score - highest).exp().max(f64::MIN_POSITIVE);
-            total += *score;
+            // In exact arithmetic no weight is zero: one that underflows f64 must still propagate an infinity
+            // or NaN of its value.
+            *score = (*score - max_score).exp().max(f64::MIN_POSITIVE);
+            sum_exp += *score;
         }
-        Row::Weighted { weights: scored, total, lse: highest + total.ln() }
+        Row::Weighted { weights: scored, sum_exp, lse: max_score + sum_exp.ln() }
     }
 
-    /// Natural logarithm of the sum of the exponentials of the scores.
+    /// Log-sum-exp of the scores.
     pub fn lse(&self) -> f64 {
         match self {
             Row::Empty => f64::NEG_INFINITY,
@@ -58,75 +59,75 @@ impl Row {
         }
     }
 
-    /// Weighted average of the values of the keys that take part; the values of others are never looked at.
+    /// Weighted average of the values of the visible keys; values of other keys are never read.
     pub fn average(&self, value: impl Fn(i64) -> f64) -> f64 {
         match self {
             Row::Empty => 0.0,
             Row::NotANumber => f64::NAN,
-            Row::Weighted { weights, total, .. } => {
-                weights.iter().map(|&(key, weight)| weight * value(key)).sum::<f64>() / total
+            Row::Weighted { weights, sum_exp, .. } => {
+                weights.iter().map(|&(key, weight)| weight * value(key)).sum::<f64>() / sum_exp
             }
         }
     }
 
-    /// Writes the averages of all features behind the leading index `place`, and the lse there where it is wanted.
+    /// Writes the averages of all features at the leading index `index`, and the log-sum-exp, if requested.
     pub fn write(
         &self,
         output: &mut TensorMut<'_>,
         lse: Option<&mut TensorMut<'_>>,
-        place: &[i64],
+        index: &[i64],
         features: i64,
         value: impl Fn(i64, i64) -> f64,
     ) {
         for feature in 0..features {
-            output.set(&join(&[place, &[feature]]), self.average(|key| value(key, feature)));
+            output.set(&join(&[index, &[feature]]), self.average(|key| value(key, feature)));
         }
         if let Some(lse) = lse {
-            lse.set(place, self.lse());
+            lse.set(index, self.lse());
         }
     }
 }
 
-/// All indices below the sizes, the last one fastest.
-pub fn places<const N: usize>(sizes: [i64; N]) -> impl Iterator<Item = [i64; N]> {
+/// All index tuples below the sizes, the last one fastest.
+pub fn index_tuples<const N: usize>(sizes: [i64; N]) -> impl Iterator<Item = [i64; N]> {
     Indices::new(&sizes).map(|index| {
-        let mut place = [0; N];
-        for (target, &position) in place.iter_mut().zip(index.iter()) {
+        let mut tuple = [0; N];
+        for (target, &position) in tuple.iter_mut().zip(index.iter()) {
             *target = position;
         }
-        place
+        tuple
     })
 }
 
-/// Features 0 … count - 1 of something, read once.
+/// Reads features 0 … count - 1 once.
 pub fn gather(count: i64, feature: impl Fn(i64) -> f64) -> Vec<f64> {
     (0..count).map(feature).collect()
 }
 
-/// Inner product of a gathered query with the features of a key.
+/// Dot product of a gathered query with the features of a key.
 pub fn dot(query: &[f64], key: impl Fn(i64) -> f64) -> f64 {
     query.iter().zip(0..).map(|(&query, feature)| query * key(feature)).sum()
 }
 
-/// The score bounded by a hyperbolic tangent; a cap of 0 means none.
-pub fn capped(score: f64, soft_cap: f32) -> f64 {
+/// Soft cap: bounds the score with tanh; a cap of 0 means none.
+pub fn soft_capped(score: f64, soft_cap: f32) -> f64 {
     let soft_cap = f64::from(soft_cap);
     if soft_cap > 0.0 { soft_cap * (score / soft_cap).tanh() } else { score }
 }
 
-/// Whether causality or a window hides a key from a query that stands at `place` among the keys; a window of -1 hides nothing.
-pub fn hidden(key: i64, place: i64, causal: bool, window_left: i64, window_right: i64) -> bool {
-    (causal && key > place)
-        || (window_left >= 0 && key < place - window_left)
-        || (window_right >= 0 && key > place + window_right)
+/// Whether causality or a window masks a key from a query at `position`; a window of -1 is unlimited.
+pub fn is_masked_out(key: i64, position: i64, causal: bool, window_left: i64, window_right: i64) -> bool {
+    (causal && key > position)
+        || (window_left >= 0 && key < position - window_left)
+        || (window_right >= 0 && key > position + window_right)
 }
 
-/// What ALiBi adds to a score; `distance` is the key's place less the query's. Nothing without slopes.
+/// ALiBi bias of a score; `distance` is the key's position minus the query's. 0 without slopes.
 pub fn alibi(slopes: Option<TensorView<'_>>, batch: i64, head: i64, distance: i64) -> f64 {
     slopes.map_or(0.0, |slopes| slopes.at(&broadcast(&slopes, &[batch, head])) * distance as f64)
 }
 
-/// The score under a mask: a false bool hides the key, a float is added.
+/// The score under a mask: a false bool masks the key out, a float is added.
 pub fn masked(score: f64, mask: Option<TensorView<'_>>, index: &[i64]) -> f64 {
     match mask {
         None => score,
@@ -141,56 +142,56 @@ pub fn masked(score: f64, mask: Option<TensorView<'_>>, index: &[i64]) -> f64 {
     }
 }
 
-/// Where a broadcast tensor keeps what it says about `index`: dimensions align at the right, and one of size 1 has one place.
+/// Index into a broadcast tensor: dimensions are right-aligned, and those of size 1 have index 0.
 fn broadcast(view: &TensorView<'_>, index: &[i64]) -> Dims {
     let missing = index.len().saturating_sub(view.rank());
     let mut own = Dims::empty();
     for (&position, &size) in index.iter().skip(missing).zip(view.shape()) {
-        // A shape has at most the rank that fits.
+        // A view never has more dimensions than `Dims` can hold.
         let _fits = own.push(if size == 1 { 0 } else { position });
     }
     own
 }
 
-/// The key head that a query head reads.
-pub fn key_head(head: i64, heads: i64, kv_heads: i64) -> i64 {
+/// The KV head of a query head.
+pub fn kv_head(head: i64, heads: i64, kv_heads: i64) -> i64 {
     head / (heads / kv_heads.max(1)).max(1)
 }
 
-/// Index of a head of a token: BSHD and NHD put the position before the head, BHSD and HND after it.
-pub fn head_place(heads_first: bool, outer: i64, position: i64, head: i64) -> [i64; 3] {
+/// Index of a head of a token: BSHD and NHD have the position before the head, BHSD and HND after it.
+pub fn head_index(heads_first: bool, outer: i64, position: i64, head: i64) -> [i64; 3] {
     if heads_first { [outer, head, position] } else { [outer, position, head] }
 }
 
-/// Index of one feature of [`head_place`].
-pub fn feature_place(heads_first: bool, outer: i64, position: i64, head: i64, feature: i64) -> [i64; 4] {
-    let [outer, second, third] = head_place(heads_first, outer, position, head);
+/// Index of one feature of [`head_index`].
+pub fn feature_index(heads_first: bool, outer: i64, position: i64, head: i64, feature: i64) -> [i64; 4] {
+    let [outer, second, third] = head_index(heads_first, outer, position, head);
     [outer, second, third, feature]
 }
 
-/// Part `part` of what an indptr divides; never reaches beyond `total`.
-pub fn span(indptr: &TensorView<'_>, part: i64, total: i64) -> Range<i64> {
-    let total = total.max(0);
-    let start = indptr.int_at(&[part]).clamp(0, total);
-    start..indptr.int_at(&[part + 1]).clamp(start, total)
+/// Part `part` of an indptr, clamped to `sum_exp`.
+pub fn span(indptr: &TensorView<'_>, part: i64, sum_exp: i64) -> Range<i64> {
+    let sum_exp = sum_exp.max(0);
+    let start = indptr.int_at(&[part]).clamp(0, sum_exp);
+    start..indptr.int_at(&[part + 1]).clamp(start, sum_exp)
 }
 
-/// How many keys batch row `batch` has: what `lens` says, or all of them.
+/// Number of keys of batch row `batch`: from `lens`, or all.
 pub fn length(lens: Option<TensorView<'_>>, batch: i64, all: i64) -> i64 {
     lens.map_or(all, |lens| lens.int_at(&[batch]).clamp(0, all.max(0)))
 }
 
-/// The pages of one request.
+/// The page table of one request.
 #[derive(Debug)]
-pub struct Pages<'a> {
+pub struct PageTable<'a> {
     indices: TensorView<'a>,
     first: i64,
     page_size: i64,
-    /// How many keys the request has.
+    /// Number of keys of the request.
     pub length: i64,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> PageTable<'a> {
     /// Of request `request` in a CSR page table.
     pub fn of(
         request: i64,
@@ -198,7 +199,7 @@ impl<'a> Pages<'a> {
         indices: &TensorView<'a>,
         last_page_len: &TensorView<'a>,
         page_size: i64,
-    ) -> Pages<'a> {
+    ) -> PageTable<'a> {
         let page_size = page_size.max(1);
         let listed = span(indptr, request, indices.elements());
         let full = (listed.end - listed.start - 1).max(0).saturating_mul(page_size);
@@ -207,11 +208,11 @@ impl<'a> Pages<'a> {
         } else {
             full.saturating_add(last_page_len.int_at(&[request]).clamp(0, page_size))
         };
-        // Nobody walks 2^61 keys; the bound lets callers add lengths without a thought of overflow.
-        Pages { indices: *indices, first: listed.start, page_size, length: length.min(i64::MAX / 4) }
+        // The limit lets callers add lengths without overflow.
+        PageTable { indices: *indices, first: listed.start, page_size, length: length.min(i64::MAX / 4) }
     }
 
-    /// Page and place on it of a key.
+    /// Page of a key, and its slot in the page.
     pub fn locate(&self, key: i64) -> (i64, i64) {
         (self.indices.int_at(&[self.first + key / self.page_size]), key % self.page_size)
     }
@@ -223,38 +224,38 @@ mod tests {
 
     use super::*;
 
-    const NEVER: f64 = f64::NEG_INFINITY;
+    const MASKED: f64 = f64::NEG_INFINITY;
 
     fn row(scores: &[f64]) -> Row {
         Row::new(0..scores.len() as i64, |key| scores[key as usize])
     }
 
     #[test]
-    fn two_equal_scores_share_evenly() {
-        let row = row(&[1.0, 1.0, NEVER]);
+    fn equal_scores_have_equal_weights() {
+        let row = row(&[1.0, 1.0, MASKED]);
         assert_eq!(row.average(|key| [3.0, 5.0, f64::NAN][key as usize]), 4.0);
         assert!((row.lse() - (1.0 + 2f64.ln())).abs() < 1e-15);
     }
 
     #[test]
-    fn without_keys_a_row_is_zero() {
-        for row in [row(&[]), row(&[NEVER, NEVER])] {
+    fn rows_without_keys_are_zero() {
+        for row in [row(&[]), row(&[MASKED, MASKED])] {
             assert_eq!(row, Row::Empty);
             assert_eq!(row.average(|_| f64::NAN), 0.0);
-            assert_eq!(row.lse(), NEVER);
+            assert_eq!(row.lse(), MASKED);
         }
     }
 
     #[test]
     fn nan_and_infinite_scores_make_the_row_nan() {
         for bad in [f64::NAN, f64::INFINITY] {
-            let row = row(&[0.0, bad, NEVER]);
+            let row = row(&[0.0, bad, MASKED]);
             assert!(row.average(|_| 1.0).is_nan() && row.lse().is_nan());
         }
     }
 
     #[test]
-    fn huge_scores_do_not_overflow_and_tiny_weights_keep_infinities() {
+    fn large_scores_do_not_overflow_and_tiny_weights_propagate_infinities() {
         let row = row(&[1e30, -1e30]);
         assert_eq!(row.lse(), 1e30);
         assert_eq!(row.average(|key| [2.0, 1e38][key as usize]), 2.0);
@@ -270,9 +271,9 @@ mod tests {
     }
 
     #[test]
-    fn windows_and_causality_hide_what_lies_outside() {
+    fn windows_and_causality_mask_keys() {
         let seen = |causal, left, right| -> Vec<i64> {
-            (0..6).filter(|&key| !hidden(key, 3, causal, left, right)).collect()
+            (0..6).filter(|&key| !is_masked_out(key, 3, causal, left, right)).collect()
         };
         assert_eq!(seen(false, -1, -1), [0, 1, 2, 3, 4, 5]);
         assert_eq!(seen(true, -1, -1), [0, 1, 2, 3]);
@@ -282,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn masks_of_any_rank_align_at_the_right() {
+    fn masks_of_any_rank_are_right_aligned() {
         let values = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
         let cases: [(&[i64], f64); 5] =
             [(&[], 1.0), (&[3], 3.0), (&[2, 1], 2.0), (&[2, 3], 6.0), (&[1, 1, 1, 3], 3.0)];
@@ -293,11 +294,11 @@ mod tests {
         let seen = [Bool(1), Bool(0)];
         let mask = TensorView::from_slice(&seen, &[2]).unwrap();
         assert_eq!(masked(10.0, Some(mask), &[0, 0, 1, 0]), 10.0);
-        assert_eq!(masked(f64::NAN, Some(mask), &[0, 0, 1, 1]), NEVER);
+        assert_eq!(masked(f64::NAN, Some(mask), &[0, 0, 1, 1]), MASKED);
     }
 
     #[test]
-    fn a_page_table_of_nonsense_stays_inside() {
+    fn invalid_page_tables_stay_inside_the_cache() {
         let tables: [[i32; 4]; 4] =
             [[0, 3, 1, 2], [-7, i32::MAX, i32::MIN, 5], [2, 2, 9, -1], [i32::MAX, i32::MAX, 0, 1]];
         let indices = [1i32, -4, 77];
@@ -309,11 +310,11 @@ mod tests {
             let indptr = TensorView::from_slice(&table, &[4]).unwrap();
             for request in 0..3 {
                 for page_size in [0, 2, i64::MAX] {
-                    let pages = Pages::of(request, &indptr, &indices, &lens, page_size);
+                    let pages = PageTable::of(request, &indptr, &indices, &lens, page_size);
                     assert!(pages.length >= 0);
                     for key in 0..pages.length.min(8) {
-                        let (page, place) = pages.locate(key);
-                        let value = k.at(&[page, place]);
+                        let (page, slot) = pages.locate(key);
+                        let value = k.at(&[page, slot]);
                         assert!(value == 1.0 || value.is_nan());
                     }
                 }
@@ -322,19 +323,20 @@ mod tests {
     }
 
     #[test]
-    fn the_length_of_a_request_counts_its_pages() {
+    fn request_length_follows_its_pages() {
         let (indptr, indices, last) = ([0i32, 2, 2, 3], [5i32, 3, 5], [1i32, 4, 0]);
         let indptr = TensorView::from_slice(&indptr, &[4]).unwrap();
         let indices = TensorView::from_slice(&indices, &[3]).unwrap();
         let last = TensorView::from_slice(&last, &[3]).unwrap();
-        let pages: Vec<Pages<'_>> = (0..3).map(|b| Pages::of(b, &indptr, &indices, &last, 4)).collect();
+        let pages: Vec<PageTable<'_>> =
+            (0..3).map(|b| PageTable::of(b, &indptr, &indices, &last, 4)).collect();
         assert_eq!(pages.iter().map(|pages| pages.length).collect::<Vec<_>>(), [5, 0, 0]);
         assert_eq!([pages[0].locate(0), pages[0].locate(3), pages[0].locate(4)], [(5, 0), (5, 3), (3, 0)]);
     }
 
     #[test]
     fn query_heads_share_key_heads_in_order() {
-        assert_eq!((0..6).map(|head| key_head(head, 6, 2)).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
-        assert_eq!((0..3).map(|head| key_head(head, 3, 3)).collect::<Vec<_>>(), [0, 1, 2]);
+        assert_eq!((0..6).map(|head| kv_head(head, 6, 2)).collect::<Vec<_>>(), [0, 0, 0, 1, 1, 1]);
+        assert_eq!((0..3).map(|head| kv_head(head, 3, 3)).collect::<Vec<_>>(), [0, 1, 2]);
     }
 }

@@ -1,4 +1,5 @@
-//! `dequantize`, plainly: every stored value by its scale. Each step is rounded to f32, as the schema says.
+//! Reference of `dequantize`: every stored value times its scale. Each step is rounded to f32, as the schema
+//! specifies.
 
 use lz_core::KernelError;
 use lz_core::element::f4_e2m1_to_f64;
@@ -7,7 +8,7 @@ use lz_core::tensor::Indices;
 use crate::reference::groups::{Groups, nibble, sign_extended};
 use crate::{DequantizeCall, DequantizeFormat as Format, DequantizeGranularity, DequantizeOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &DequantizeCall<'_>, mut out: DequantizeOut<'_>) -> Result<(), KernelError> {
     let groups = match call.granularity {
         DequantizeGranularity::Tensor => Groups::Tensor,

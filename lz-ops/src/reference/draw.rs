@@ -1,4 +1,4 @@
-//! Choosing a token: the candidates of a row in order, and the draw among weights. All of it in f64.
+//! Token sampling: sorted candidates of a row, and the draw by weights. All in f64.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use lz_core::tensor::{Dims, TensorView};
 
 use crate::reference::index::with;
 
-/// A token that may be chosen, and its unnormalised probability.
+/// A candidate token and its unnormalized probability.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     /// Its index in the vocabulary.
@@ -15,13 +15,14 @@ pub struct Candidate {
     pub weight: f64,
 }
 
-/// The candidates of one row of logits: larger logits first, lower indices first among equals. Empty if no logit is finite or +∞.
+/// The candidates of one row of logits, sorted by descending logit, then by ascending index. Empty if no
+/// logit is finite or +∞.
 pub fn candidates(logits: &TensorView<'_>, row: Dims, vocab: i64, temperature: f64) -> Vec<Candidate> {
     let mut sorted: Vec<(i64, f64)> = (0..vocab)
         .map(|token| (token, logits.at(&with(row, token))))
         .filter(|(_, logit)| !logit.is_nan())
         .collect();
-    // The sort is stable, so equal logits stay in the order of their indices.
+    // The sort is stable, so equal logits stay in index order.
     sorted.sort_by(|(_, left), (_, right)| right.partial_cmp(left).unwrap_or(Ordering::Equal));
     let Some(&(_, largest)) = sorted.first() else { return Vec::new() };
     if largest == f64::NEG_INFINITY {
@@ -39,7 +40,8 @@ pub fn candidates(logits: &TensorView<'_>, row: Dims, vocab: i64, temperature: f
     sorted.into_iter().map(|(token, logit)| Candidate { token, weight: weight(logit) }).collect()
 }
 
-/// The token whose share of the weights, in order of the index, holds the place `u` in [0, 1); -1 if no weight is positive.
+/// The token whose cumulative share of the weights, in index order, contains `u` in [0, 1); -1 if no weight
+/// is positive.
 pub fn choose(mut kept: Vec<Candidate>, u: f64) -> i64 {
     kept.sort_by_key(|candidate| candidate.token);
     let total: f64 = kept.iter().map(|candidate| candidate.weight).sum();
@@ -53,7 +55,7 @@ pub fn choose(mut kept: Vec<Candidate>, u: f64) -> i64 {
     kept.iter().rev().find(|candidate| candidate.weight > 0.0).map_or(-1, |candidate| candidate.token)
 }
 
-/// A seed or offset: the tensor's where there is one.
+/// A seed or offset: from the tensor if there is one, otherwise from the parameter.
 pub fn scalar(tensor: Option<TensorView<'_>>, param: i64) -> i64 {
     tensor.map_or(param, |tensor| tensor.int_at(&[]))
 }
@@ -62,19 +64,23 @@ pub fn scalar(tensor: Option<TensorView<'_>>, param: i64) -> i64 {
 mod tests {
     use super::*;
 
-    fn of(weights: &[f64]) -> Vec<Candidate> {
+    fn weighted(weights: &[f64]) -> Vec<Candidate> {
         (0..).zip(weights).map(|(token, &weight)| Candidate { token, weight }).collect()
     }
 
     #[test]
-    fn the_first_share_that_reaches_beyond_the_place_wins() {
+    fn first_cumulative_share_above_u_wins() {
         let weights = [0.0, 1.0, 0.0, 2.0, 1.0, 0.0];
         for (u, token) in [(0.0, 1), (0.249, 1), (0.25, 3), (0.749, 3), (0.75, 4), (0.999, 4)] {
-            assert_eq!(choose(of(&weights), u), token, "{u}");
+            assert_eq!(choose(weighted(&weights), u), token, "{u}");
         }
-        assert_eq!(choose(of(&[0.0, 0.0]), 0.5), -1);
+        assert_eq!(choose(weighted(&[0.0, 0.0]), 0.5), -1);
         assert_eq!(choose(Vec::new(), 0.5), -1);
-        assert_eq!(choose(of(&[f64::INFINITY, 1.0]), 0.5), 1, "an infinite total leaves the last one");
+        assert_eq!(
+            choose(weighted(&[f64::INFINITY, 1.0]), 0.5),
+            1,
+            "with an infinite total the last candidate wins"
+        );
     }
 
     #[test]
@@ -92,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_infinite_logit_takes_everything_and_a_hopeless_row_has_no_candidates() {
+    fn infinite_logit_wins_and_empty_rows_have_no_candidates() {
         let logits = [f32::INFINITY, 5.0, f32::INFINITY];
         let view = TensorView::from_slice(&logits, &[3]).unwrap();
         let weights: Vec<(i64, f64)> = candidates(&view, Dims::empty(), 3, 1.0)
@@ -100,8 +106,8 @@ mod tests {
             .map(|candidate| (candidate.token, candidate.weight))
             .collect();
         assert_eq!(weights, [(0, 1.0), (2, 1.0), (1, 0.0)]);
-        let hopeless = [f32::NAN, f32::NEG_INFINITY];
-        let view = TensorView::from_slice(&hopeless, &[2]).unwrap();
+        let no_finite = [f32::NAN, f32::NEG_INFINITY];
+        let view = TensorView::from_slice(&no_finite, &[2]).unwrap();
         assert!(candidates(&view, Dims::empty(), 2, 1.0).is_empty());
     }
 }

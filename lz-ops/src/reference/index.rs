@@ -1,15 +1,15 @@
-//! Indices of references: a place inside the leading dimensions, extended by what the loops add.
+//! Helpers for tensor indices: leading dimensions extended by loop variables.
 
 use lz_core::tensor::Dims;
 
 /// A leading index and one more position.
 pub fn with(mut leading: Dims, last: i64) -> Dims {
-    // Shapes were checked to have at most the rank that fits; a full index would name no element.
+    // Ranks are validated; the result would otherwise not address any element.
     let _fits = leading.push(last);
     leading
 }
 
-/// Several parts of an index in a row.
+/// Concatenates parts of an index.
 pub fn join(parts: &[&[i64]]) -> Dims {
     let mut index = Dims::empty();
     for &position in parts.iter().flat_map(|part| part.iter()) {

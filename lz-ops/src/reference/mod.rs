@@ -1,4 +1,5 @@
-//! What the references share. The references themselves are found by their paths and listed in `generated/reference_kernels.rs`.
+//! Helpers shared by the references. The references themselves are found by their paths and listed in
+//! `generated/reference_kernels.rs`.
 
 pub mod activation;
 pub mod attention_core;

@@ -1,5 +1,5 @@
-//! Philox-4x32-10, the counter-based random numbers of sampling (Salmon et al., SC 2011). Nothing here keeps a state:
-//! the same key and counter give the same words everywhere.
+//! Philox-4x32-10, the counter-based random number generator of sampling (Salmon et al., SC 2011). Stateless:
+//! the same key and counter always give the same words.
 
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
@@ -19,8 +19,8 @@ pub fn block(key: [u32; 2], counter: [u32; 4]) -> [u32; 4] {
     [c0, c1, c2, c3]
 }
 
-/// The operation that draws. Each has blocks of its own, so that operations composed at the same seed and offset, as a draft by
-/// top-k and its verification, draw independently. The schemas state the constants.
+/// The sampling operation. Each has its own blocks, so that operations with the same seed and offset, such as
+/// a top-k draft and its verification, draw independently. The schemas specify the constants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Stream {
@@ -32,17 +32,17 @@ pub enum Stream {
     Speculative = 3,
 }
 
-/// Rows and positions are numbered below 2⁵⁶: the byte above holds the stream.
+/// Row and position numbers are below 2⁵⁶: the byte above holds the stream.
 const NUMBER_BITS: u32 = 56;
 
-/// The block that sampling takes for one row or position: the seed is the key; offset, stream and number are the counter.
+/// The block of one row or position: the seed is the key; offset, stream and number are the counter.
 pub fn block_at(stream: Stream, seed: i64, offset: i64, number: u64) -> [u32; 4] {
     let (seed, offset) = (words(seed as u64), words(offset as u64));
     let number = words(number | (stream as u64) << NUMBER_BITS);
     block(seed, [offset[0], offset[1], number[0], number[1]])
 }
 
-/// A number in [0, 1) from two words: the upper 53 of their 64 bits.
+/// A uniform value in [0, 1) from two words: the upper 53 of their 64 bits.
 pub fn uniform(first: u32, second: u32) -> f64 {
     let joined = u64::from(first) | u64::from(second) << 32;
     (joined >> 11) as f64 * 2f64.powi(-53)
@@ -53,7 +53,7 @@ fn words(value: u64) -> [u32; 2] {
     [value as u32, (value >> 32) as u32]
 }
 
-/// A product's low and high word.
+/// Low and high word of a product.
 fn multiply(left: u32, right: u32) -> [u32; 2] {
     words(u64::from(left) * u64::from(right))
 }
@@ -62,7 +62,7 @@ fn multiply(left: u32, right: u32) -> [u32; 2] {
 mod tests {
     use super::*;
 
-    /// The known answers that the authors publish with Random123.
+    /// Known-answer tests published by the authors with Random123.
     #[test]
     fn known_answers() {
         assert_eq!(block([0; 2], [0; 4]), [0x6627_e8d5, 0xe169_c58d, 0xbc57_ac4c, 0x9b00_dbd8]);

@@ -1,4 +1,5 @@
-//! `quantize`, plainly: scales group by group, then every element by its scale. Each step is rounded to f32, as the schema says.
+//! Reference of `quantize`: computes scales group by group, then divides every element by its scale. Each
+//! step is rounded to f32, as the schema specifies.
 
 use lz_core::KernelError;
 use lz_core::element::{f64_to_f4_e2m1, f64_to_f8_e4m3};
@@ -7,7 +8,7 @@ use lz_core::tensor::{Dims, Indices};
 use crate::reference::groups::{Groups, set_nibble};
 use crate::{QuantizeCall, QuantizeFormat as Format, QuantizeGranularity, QuantizeOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), KernelError> {
     let groups = match call.granularity {
         QuantizeGranularity::Tensor => Groups::Tensor,
@@ -16,8 +17,8 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
     };
     let global_scale = call.global_scale.map_or(1.0, |tensor| tensor.at(&[]) as f32);
     if let Some(scales) = &mut out.scale_out {
-        let places = scales.layout().shape;
-        for group in Indices::new(&places) {
+        let scales_shape = scales.layout().shape;
+        for group in Indices::new(&scales_shape) {
             let largest = largest(call, groups, group);
             let scale = scale_of(call.format, largest, global_scale);
             scales.set(&group, f64::from(scale));
@@ -25,11 +26,13 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
     }
     for element in Indices::new(call.x.shape()) {
         let group = groups.of(&element);
-        // Computed scales are read back, so that values are divided by what was stored.
+        // Computed scales are read back, so that values are divided by the stored scale.
         let scale = match (&call.scale, &out.scale_out) {
             (Some(given), _) => given.at(&group) as f32,
             (None, Some(computed)) => computed.as_view().at(&group) as f32,
-            (None, None) => return Err(KernelError::failed("there are neither scales nor a place for them")),
+            (None, None) => {
+                return Err(KernelError::failed("the call has neither `scale` nor an output for `scale_out`"));
+            }
         };
         let x = call.x.at(&element) as f32;
         let quotient = match call.format {
@@ -42,9 +45,9 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
             Format::Int4 => {
                 set_nibble(&mut out.quantized, &element, integer(quotient, zero_point, -8, 7) as u8 & 15);
             }
-            // The stores of both eight-bit floats round to nearest even, saturate and keep NaN.
+            // Stores to both FP8 formats round to nearest even, saturate and keep NaN.
             Format::Fp8E4m3 | Format::Fp8E5m2 => out.quantized.set(&element, f64::from(quotient)),
-            // The encoding gives 0 for NaN.
+            // The encoding maps NaN to 0.
             Format::Mxfp4 | Format::Nvfp4 => {
                 set_nibble(&mut out.quantized, &element, f64_to_f4_e2m1(f64::from(quotient)));
             }
@@ -53,16 +56,16 @@ pub fn run(call: &QuantizeCall<'_>, mut out: QuantizeOut<'_>) -> Result<(), Kern
     Ok(())
 }
 
-/// Rounds half to even, adds the zero point and saturates; NaN counts as 0.
+/// Rounds half to even, adds the zero point and saturates; NaN becomes 0.
 fn integer(quotient: f32, zero_point: i64, lowest: i64, highest: i64) -> i64 {
-    // A cast saturates and turns NaN to 0; the bounds keep the sum exact and lie far beyond every format.
+    // The cast saturates and turns NaN to 0; the clamp keeps the sum exact and is far outside every format.
     let rounded = (quotient.round_ties_even() as i64).clamp(-(1 << 62), 1 << 62);
     (rounded + zero_point).clamp(lowest, highest)
 }
 
-/// The largest absolute value of a group: 0 of none, NaN if one is NaN.
+/// Absolute maximum of a group: 0 if empty, NaN if an element is NaN.
 fn largest(call: &QuantizeCall<'_>, groups: Groups, group: Dims) -> f32 {
-    let (start, sizes) = groups.reach(&group, call.x.shape());
+    let (start, sizes) = groups.extent(&group, call.x.shape());
     let mut largest = 0f32;
     for inside in Indices::new(&sizes) {
         let element: Vec<i64> = start.iter().zip(inside.iter()).map(|(start, step)| start + step).collect();
@@ -77,7 +80,7 @@ fn largest(call: &QuantizeCall<'_>, groups: Groups, group: Dims) -> f32 {
     largest
 }
 
-/// The scale of a group whose largest absolute value is given.
+/// The scale of a group with this absolute maximum.
 fn scale_of(format: Format, largest: f32, global_scale: f32) -> f32 {
     if largest == 0.0 {
         return 1.0;
@@ -92,7 +95,7 @@ fn scale_of(format: Format, largest: f32, global_scale: f32) -> f32 {
         Format::Fp8E4m3 => (largest / 448.0).max(smallest),
         Format::Fp8E5m2 => (largest / 57344.0).max(smallest),
         Format::Mxfp4 => {
-            // Every f32 is a normal f64, so that the exponent field is the floor of the logarithm; infinity's is 1024.
+            // Every f32 is a normal f64, so the exponent field is floor(log2); that of infinity is 1024.
             let floor_log2 = (f64::from(largest).to_bits() >> 52) as i32 - 1023;
             2f64.powi((floor_log2 - 2).clamp(-127, 127)) as f32
         }

@@ -1,4 +1,4 @@
-//! Decode, contiguous and paged: it is the last row of prefill.
+//! Decode, contiguous and paged, equals the last row of prefill.
 
 use lz_ops::{
     AttentionGqaDecode, AttentionGqaDecodeLayout, AttentionGqaDecodePaged, AttentionGqaDecodePagedLayout,
@@ -8,12 +8,12 @@ use lz_ops::{
 };
 
 use crate::ragged::Cache;
-use crate::support::{Answer, Problem, engine, numbers, swap_middle, view};
+use crate::support::{AttentionResult, Problem, engine, random_values, swap_middle, view};
 
 const KEYS: usize = 7;
 const LENS: [i32; 4] = [7, 0, 1, 4];
 
-/// Three queries a batch row, of which decode sees the last one.
+/// Three queries per batch row; decode uses the last one.
 fn problem(kv_heads: usize) -> Problem {
     Problem::new([4, 3, KEYS, 4, kv_heads, 3, 3], 61)
 }
@@ -27,9 +27,9 @@ fn first_tokens(data: &[f32], b: usize, kv_heads: usize) -> &[f32] {
     &data[b * KEYS * kv_heads * 3..][..LENS[b] as usize * kv_heads * 3]
 }
 
-/// Causal prefill of each batch row cut to its length, the last query of each.
-fn last_rows(problem: &Problem, slopes: &[f32]) -> Answer {
-    let mut all = Answer::default();
+/// Causal prefill of each batch row truncated to its length; the last query of each.
+fn last_rows(problem: &Problem, slopes: &[f32]) -> AttentionResult {
+    let mut all = AttentionResult::default();
     for b in 0..4 {
         let row = Problem {
             batch: 1,
@@ -40,31 +40,32 @@ fn last_rows(problem: &Problem, slopes: &[f32]) -> Answer {
             ..problem.clone()
         };
         let slopes = &slopes[b * 4..][..4];
-        let answer =
+        let attention_result =
             row.gqa(|args| args.causal(true).window_left(3).soft_cap(1.5).alibi_slopes(view(slopes, &[4])));
-        all.output.extend(&answer.output[24..]);
-        all.lse.extend(&answer.lse[8..]);
+        all.output.extend(&attention_result.output[24..]);
+        all.lse.extend(&attention_result.lse[8..]);
     }
     all
 }
 
 #[test]
-fn one_key_is_returned_as_it_is() {
+fn one_key_returns_its_value() {
     let (q, k, v) = ([2.0f32], [3.0f32], [5.0f32]);
     let args =
         AttentionStandardDecode::new(view(&q, &[1, 1, 1]), view(&k, &[1, 1, 1, 1]), view(&v, &[1, 1, 1, 1]));
     let result = attention_standard_decode(engine(), args.return_lse(true)).unwrap();
-    Answer::of(&result.output, result.lse.as_ref()).must_equal(&Answer { output: vec![5.0], lse: vec![6.0] });
+    AttentionResult::of(&result.output, result.lse.as_ref())
+        .assert_matches(&AttentionResult { output: vec![5.0], lse: vec![6.0] });
 }
 
 #[test]
 fn decode_is_the_last_row_of_prefill() {
-    let slopes = numbers(16, 71);
+    let slopes = random_values(16, 71);
     for kv_heads in [1, 2, 4] {
         let mut problem = problem(kv_heads);
         let q = last_queries(&problem);
         let expected = last_rows(&problem, &slopes);
-        // What lies beyond the lengths must not matter.
+        // Keys past the lengths must be ignored.
         for (b, &length) in LENS.iter().enumerate() {
             let (start, end) = ((b * KEYS + length as usize) * kv_heads * 3, (b + 1) * KEYS * kv_heads * 3);
             problem.k[start..end].fill(f32::NAN);
@@ -89,7 +90,7 @@ fn decode_is_the_last_row_of_prefill() {
                 .layout(gqa[usize::from(heads_first)])
                 .return_lse(true);
             let result = attention_gqa_decode(engine(), args).unwrap();
-            Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+            AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             if kv_heads == 4 {
                 let standard = [AttentionStandardDecodeLayout::Bshd, AttentionStandardDecodeLayout::Bhsd];
                 let args = AttentionStandardDecode::new(args.q, k, v)
@@ -100,7 +101,7 @@ fn decode_is_the_last_row_of_prefill() {
                     .layout(standard[usize::from(heads_first)])
                     .return_lse(true);
                 let result = attention_standard_decode(engine(), args).unwrap();
-                Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+                AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             }
         }
     }
@@ -116,13 +117,13 @@ fn without_lengths_every_key_is_seen() {
         view(&problem.v, &problem.v_shape()),
     );
     let result = attention_gqa_decode(engine(), args.return_lse(true)).unwrap();
-    Answer::of(&result.output, result.lse.as_ref())
-        .must_equal(&problem.expected(|_, _, _, _, dot| Some(scale * dot)));
+    AttentionResult::of(&result.output, result.lse.as_ref())
+        .assert_matches(&problem.expected(|_, _, _, _, dot| Some(scale * dot)));
 }
 
 #[test]
-fn paged_decode_is_the_last_row_of_prefill_too() {
-    let slopes = numbers(16, 79);
+fn paged_decode_is_the_last_row_of_prefill() {
+    let slopes = random_values(16, 79);
     for (kv_heads, page_size) in [(1, 1), (2, 3), (4, 4), (4, 16)] {
         let problem = problem(kv_heads);
         let q = last_queries(&problem);
@@ -160,7 +161,7 @@ fn paged_decode_is_the_last_row_of_prefill_too() {
             .layout(gqa[usize::from(heads_first)])
             .return_lse(true);
             let result = attention_gqa_decode_paged(engine(), args).unwrap();
-            Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+            AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             if kv_heads == 4 {
                 let standard =
                     [AttentionStandardDecodePagedLayout::Nhd, AttentionStandardDecodePagedLayout::Hnd];
@@ -172,14 +173,14 @@ fn paged_decode_is_the_last_row_of_prefill_too() {
                         .layout(standard[usize::from(heads_first)])
                         .return_lse(true);
                 let result = attention_standard_decode_paged(engine(), args).unwrap();
-                Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+                AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             }
         }
     }
 }
 
 #[test]
-fn batches_and_caches_of_nothing_give_nothing_or_zeros() {
+fn empty_batches_and_caches_give_empty_or_zero_results() {
     let (nothing, none): ([f32; 0], [i32; 0]) = ([], []);
     let no_batch = AttentionStandardDecodePaged::new(
         view(&nothing, &[0, 2, 3]),
@@ -190,15 +191,15 @@ fn batches_and_caches_of_nothing_give_nothing_or_zeros() {
         view(&none, &[0]),
     );
     let result = attention_standard_decode_paged(engine(), no_batch.return_lse(true)).unwrap();
-    Answer::of(&result.output, result.lse.as_ref()).must_equal(&Answer::default());
+    AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&AttentionResult::default());
 
-    let q = numbers(6, 83);
+    let q = random_values(6, 83);
     let no_keys = AttentionStandardDecode::new(
         view(&q, &[1, 2, 3]),
         view(&nothing, &[1, 0, 2, 3]),
         view(&nothing, &[1, 0, 2, 3]),
     );
     let result = attention_standard_decode(engine(), no_keys.return_lse(true)).unwrap();
-    Answer::of(&result.output, result.lse.as_ref())
-        .must_equal(&Answer { output: vec![0.0; 6], lse: vec![f64::NEG_INFINITY; 2] });
+    AttentionResult::of(&result.output, result.lse.as_ref())
+        .assert_matches(&AttentionResult { output: vec![0.0; 6], lse: vec![f64::NEG_INFINITY; 2] });
 }

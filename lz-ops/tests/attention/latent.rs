@@ -1,4 +1,4 @@
-//! Latent attention in the absorbed form: it is grouped attention with one key head over concatenated keys.
+//! Multi-head latent attention (MLA) in the absorbed form equals GQA with one KV head over concatenated keys.
 
 use lz_ops::{
     AttentionMlaDecode, AttentionMlaDecodePaged, AttentionMlaPrefill, attention_mla_decode,
@@ -6,12 +6,12 @@ use lz_ops::{
 };
 
 use crate::ragged::Cache;
-use crate::support::{Answer, Problem, engine, view};
+use crate::support::{AttentionResult, Problem, engine, view};
 
 const CKV: usize = 4;
 const KPE: usize = 2;
 
-/// A problem whose keys are latents with their rotary parts behind them, and whose values are the latents.
+/// A problem whose keys are latents followed by their rotary parts, and whose values are the latents.
 struct Latent {
     whole: Problem,
     q_nope: Vec<f32>,
@@ -39,7 +39,7 @@ impl Latent {
         [[m, h, CKV as i64], [m, h, KPE as i64], [l, 1, CKV as i64], [l, 1, KPE as i64]]
     }
 
-    fn prefill(&self, causal: bool, offset: Option<i64>) -> Answer {
+    fn prefill(&self, causal: bool, offset: Option<i64>) -> AttentionResult {
         let shapes = self.shapes();
         let args = AttentionMlaPrefill {
             causal_offset: offset,
@@ -52,10 +52,10 @@ impl Latent {
             )
         };
         let result = attention_mla_prefill(engine(), args.causal(causal).return_lse(true)).unwrap();
-        Answer::of(&result.output, result.lse.as_ref())
+        AttentionResult::of(&result.output, result.lse.as_ref())
     }
 
-    fn decode(&self) -> Answer {
+    fn decode(&self) -> AttentionResult {
         let shapes = self.shapes();
         let args = AttentionMlaDecode::new(
             view(&self.q_nope, &shapes[0]),
@@ -65,46 +65,47 @@ impl Latent {
             0.3,
         );
         let result = attention_mla_decode(engine(), args.return_lse(true)).unwrap();
-        Answer::of(&result.output, result.lse.as_ref())
+        AttentionResult::of(&result.output, result.lse.as_ref())
     }
 }
 
 #[test]
 fn latent_attention_is_attention_over_concatenated_keys() {
     let latent = Latent::new(3, 5, 2, 201);
-    latent.prefill(false, None).must_equal(&latent.whole.gqa(|args| args.sm_scale(0.3)));
-    latent.decode().must_equal(&latent.whole.gqa(|args| args.sm_scale(0.3)));
-    latent.prefill(true, None).must_equal(&latent.whole.gqa(|args| args.sm_scale(0.3).causal(true)));
+    latent.prefill(false, None).assert_matches(&latent.whole.gqa(|args| args.sm_scale(0.3)));
+    latent.decode().assert_matches(&latent.whole.gqa(|args| args.sm_scale(0.3)));
+    latent.prefill(true, None).assert_matches(&latent.whole.gqa(|args| args.sm_scale(0.3).causal(true)));
     for offset in [0, -2, 1] {
         latent
             .prefill(true, Some(offset))
-            .must_equal(&latent.whole.gqa(|args| args.sm_scale(0.3).causal(true).causal_offset(offset)));
-        // Without causality the offset means nothing.
-        latent.prefill(false, Some(offset)).must_equal(&latent.decode());
+            .assert_matches(&latent.whole.gqa(|args| args.sm_scale(0.3).causal(true).causal_offset(offset)));
+        // Without causality the offset is ignored.
+        latent.prefill(false, Some(offset)).assert_matches(&latent.decode());
     }
 }
 
 #[test]
 fn an_empty_cache_gives_zeros() {
     let latent = Latent::new(2, 0, 2, 203);
-    let zeros = Answer { output: vec![0.0; 16], lse: vec![f64::NEG_INFINITY; 4] };
-    latent.prefill(true, None).must_equal(&zeros);
-    latent.decode().must_equal(&zeros);
+    let zeros = AttentionResult { output: vec![0.0; 16], lse: vec![f64::NEG_INFINITY; 4] };
+    latent.prefill(true, None).assert_matches(&zeros);
+    latent.decode().assert_matches(&zeros);
 }
 
 #[test]
-fn nan_latents_spoil_the_rows_that_see_them() {
+fn nan_latents_affect_only_rows_that_see_them() {
     let mut latent = Latent::new(2, 2, 1, 207);
     latent.kpe[KPE] = f32::NAN;
-    let answer = latent.prefill(true, None);
-    assert!(answer.lse[0].is_finite() && answer.lse[1].is_nan());
+    let attention_result = latent.prefill(true, None);
+    assert!(attention_result.lse[0].is_finite() && attention_result.lse[1].is_nan());
     assert!(
-        answer.output[..4].iter().all(|x| x.is_finite()) && answer.output[4..].iter().all(|x| x.is_nan())
+        attention_result.output[..4].iter().all(|x| x.is_finite())
+            && attention_result.output[4..].iter().all(|x| x.is_nan())
     );
 }
 
 #[test]
-fn a_latent_whose_score_is_minus_infinity_takes_no_part() {
+fn latent_with_score_minus_infinity_is_ignored() {
     let mut latent = Latent::new(1, 2, 1, 209);
     latent.q_nope.fill(1.0);
     let one = Latent {
@@ -115,10 +116,10 @@ fn a_latent_whose_score_is_minus_infinity_takes_no_part() {
         kpe: latent.kpe[..KPE].to_vec(),
     };
     latent.ckv[CKV..].fill(f32::NEG_INFINITY);
-    latent.decode().must_equal(&one.decode());
-    latent.prefill(true, None).must_equal(&one.prefill(false, None));
+    latent.decode().assert_matches(&one.decode());
+    latent.prefill(true, None).assert_matches(&one.prefill(false, None));
     latent.ckv.fill(f32::NEG_INFINITY);
-    latent.decode().must_equal(&Answer { output: vec![0.0; CKV], lse: vec![f64::NEG_INFINITY] });
+    latent.decode().assert_matches(&AttentionResult { output: vec![0.0; CKV], lse: vec![f64::NEG_INFINITY] });
 }
 
 #[test]
@@ -126,11 +127,11 @@ fn paged_decode_is_decode_of_each_request() {
     for page_size in [1, 2, 5] {
         let requests: Vec<Latent> =
             [4, 0, 1, 7].iter().zip(0..).map(|(&keys, seed)| Latent::new(1, keys, 3, 300 + seed)).collect();
-        let mut expected = Answer::default();
+        let mut expected = AttentionResult::default();
         for request in &requests {
-            let answer = request.decode();
-            expected.output.extend(answer.output);
-            expected.lse.extend(answer.lse);
+            let attention_result = request.decode();
+            expected.output.extend(attention_result.output);
+            expected.lse.extend(attention_result.lse);
         }
         let joined = |part: fn(&Latent) -> &Vec<f32>| -> Vec<f32> {
             requests.iter().flat_map(|request| part(request).clone()).collect()
@@ -151,6 +152,6 @@ fn paged_decode_is_decode_of_each_request() {
             0.3,
         );
         let result = attention_mla_decode_paged(engine(), args.return_lse(true)).unwrap();
-        Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+        AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
     }
 }

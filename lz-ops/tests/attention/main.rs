@@ -1,7 +1,7 @@
-//! The attention references: tiny cases worked out by hand, and what must hold between the operations.
+//! Attention references: small cases computed by hand, and equalities between operations.
 //!
-//! `support::Problem` is one attention problem in plain numbers. Its `expected` is the oracle: the formula of the schemas
-//! with bare exponentials, written without any part of the references.
+//! `support::Problem` is one attention problem in plain vectors. Its `expected` is the oracle: the formula of
+//! the schemas with plain exponentials, independent of the references.
 
 mod cross;
 mod decode;

@@ -1,4 +1,4 @@
-//! Ragged and paged prefill: the same data as contiguous requests must give the same answers.
+//! Ragged and paged prefill must equal contiguous prefill of the same requests.
 
 use lz_ops::{
     AttentionGqaPrefillPaged, AttentionGqaPrefillPagedLayout, AttentionGqaPrefillRagged,
@@ -7,12 +7,13 @@ use lz_ops::{
     attention_standard_prefill_ragged,
 };
 
-use crate::support::{Answer, Problem, engine, numbers, swap_middle, view};
+use crate::support::{AttentionResult, Problem, engine, random_values, swap_middle, view};
 
-/// Lengths of queries and keys of each request: one usual, one with more queries than keys, without keys, without queries, one of one.
+/// Numbers of queries and keys of each request: a usual one, more queries than keys, no keys, no queries, one
+/// of each.
 const LENGTHS: [(usize, usize); 5] = [(3, 7), (4, 2), (2, 0), (0, 3), (1, 1)];
 
-/// The requests as problems of their own, the last number being the key heads.
+/// The requests as separate problems with `kv_heads` KV heads.
 fn requests(kv_heads: usize) -> Vec<Problem> {
     LENGTHS
         .iter()
@@ -31,30 +32,33 @@ fn indptr(lengths: impl Iterator<Item = usize>) -> Vec<i32> {
         .collect()
 }
 
-fn joined(requests: &[Problem], part: impl Fn(&Problem) -> &Vec<f32>) -> Vec<f32> {
+fn concatenated(requests: &[Problem], part: impl Fn(&Problem) -> &Vec<f32>) -> Vec<f32> {
     requests.iter().flat_map(|request| part(request).clone()).collect()
 }
 
-/// Each request by contiguous prefill, with causality, windows, soft-cap and slopes of its own.
-fn separately(requests: &[Problem], slopes: &[f32]) -> Answer {
-    let mut all = Answer::default();
+/// Contiguous prefill of each request, with causality, windows, soft cap and its own slopes.
+fn separately(requests: &[Problem], slopes: &[f32]) -> AttentionResult {
+    let mut all = AttentionResult::default();
     for (request, slopes) in requests.iter().zip(slopes.chunks(4)) {
-        let answer = request.gqa(|args| {
+        let attention_result = request.gqa(|args| {
             args.causal(true).window_left(3).window_right(5).soft_cap(1.25).alibi_slopes(view(slopes, &[4]))
         });
-        all.output.extend(answer.output);
-        all.lse.extend(answer.lse);
+        all.output.extend(attention_result.output);
+        all.lse.extend(attention_result.lse);
     }
     all
 }
 
 #[test]
 fn ragged_requests_do_not_see_each_other() {
-    let slopes = numbers(20, 3);
+    let slopes = random_values(20, 3);
     for kv_heads in [2, 4] {
         let requests = requests(kv_heads);
-        let (q, k, v) =
-            (joined(&requests, |r| &r.q), joined(&requests, |r| &r.k), joined(&requests, |r| &r.v));
+        let (q, k, v) = (
+            concatenated(&requests, |r| &r.q),
+            concatenated(&requests, |r| &r.k),
+            concatenated(&requests, |r| &r.v),
+        );
         let qo_indptr = indptr(LENGTHS.iter().map(|lengths| lengths.0));
         let kv_indptr = indptr(LENGTHS.iter().map(|lengths| lengths.1));
         let (q, qo_indptr) = (view(&q, &[10, 4, 3]), view(&qo_indptr, &[6]));
@@ -69,8 +73,8 @@ fn ragged_requests_do_not_see_each_other() {
             .return_lse(true);
         let result = attention_gqa_prefill_ragged(engine(), args).unwrap();
         let expected = separately(&requests, &slopes);
-        assert!(expected.lse.contains(&f64::NEG_INFINITY), "some row should see no key");
-        Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+        assert!(expected.lse.contains(&f64::NEG_INFINITY), "expected a row without visible keys");
+        AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
         if kv_heads == 4 {
             let args = AttentionStandardPrefillRagged::new(q, k, v, qo_indptr, kv_indptr)
                 .causal(true)
@@ -80,12 +84,12 @@ fn ragged_requests_do_not_see_each_other() {
                 .alibi_slopes(view(&slopes, &[5, 4]))
                 .return_lse(true);
             let result = attention_standard_prefill_ragged(engine(), args).unwrap();
-            Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+            AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
         }
     }
 }
 
-/// Keys or values spread over pages in an order that is not the natural one; what no request owns is NaN.
+/// Keys or values on pages in a permuted order; unused slots are NaN.
 pub struct Cache {
     pub pages: Vec<f32>,
     pub page_count: usize,
@@ -95,7 +99,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// `rows[b]` are the tokens of request b, `width` numbers each.
+    /// `rows[b]` are the tokens of request b, `width` elements each.
     pub fn new(rows: &[&[f32]], width: usize, page_size: usize) -> Cache {
         let counts: Vec<usize> = rows.iter().map(|row| (row.len() / width).div_ceil(page_size)).collect();
         let total: usize = counts.iter().sum();
@@ -104,7 +108,7 @@ impl Cache {
             pages: vec![f32::NAN; page_count * page_size * width],
             page_count,
             indptr: indptr(counts.iter().copied()),
-            // Pages from the back to the front.
+            // Pages in reverse order.
             indices: (0..total as i32).rev().map(|page| page + 1).collect(),
             last_page_len: Vec::new(),
         };
@@ -124,10 +128,10 @@ impl Cache {
 
 #[test]
 fn paged_requests_equal_contiguous_ones() {
-    let slopes = numbers(20, 5);
+    let slopes = random_values(20, 5);
     for (kv_heads, page_size) in [(2, 1), (2, 3), (4, 2), (4, 16)] {
         let requests = requests(kv_heads);
-        let q = joined(&requests, |request| &request.q);
+        let q = concatenated(&requests, |request| &request.q);
         let qo_indptr = indptr(LENGTHS.iter().map(|lengths| lengths.0));
         let rows = |part: fn(&Problem) -> &Vec<f32>| -> Vec<&[f32]> {
             requests.iter().map(|request| part(request).as_slice()).collect()
@@ -166,7 +170,7 @@ fn paged_requests_equal_contiguous_ones() {
                 AttentionGqaPrefillPagedLayout::Nhd
             });
             let result = attention_gqa_prefill_paged(engine(), args).unwrap();
-            Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+            AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             if kv_heads == 4 {
                 let args = AttentionStandardPrefillPaged {
                     layout: Some(if heads_first {
@@ -191,7 +195,7 @@ fn paged_requests_equal_contiguous_ones() {
                     )
                 };
                 let result = attention_standard_prefill_paged(engine(), args).unwrap();
-                Answer::of(&result.output, result.lse.as_ref()).must_equal(&expected);
+                AttentionResult::of(&result.output, result.lse.as_ref()).assert_matches(&expected);
             }
         }
     }
@@ -216,12 +220,12 @@ fn requests_may_share_pages() {
         .return_lse(true),
     )
     .unwrap();
-    Answer::of(&result.output, result.lse.as_ref())
-        .must_equal(&Answer { output: twice.output.repeat(2), lse: twice.lse.repeat(2) });
+    AttentionResult::of(&result.output, result.lse.as_ref())
+        .assert_matches(&AttentionResult { output: twice.output.repeat(2), lse: twice.lse.repeat(2) });
 }
 
 #[test]
-fn no_requests_give_nothing() {
+fn empty_batch_gives_empty_output() {
     let nothing: [f32; 0] = [];
     let (none, empty): ([i32; 0], [i32; 1]) = ([], [0]);
     let q = view(&nothing, &[0, 2, 3]);

@@ -1,13 +1,13 @@
-//! Sparse attention: blocks are a mask over dense attention.
+//! Sparse attention equals dense attention with a block mask.
 
 use lz_ops::{
     AttentionSparseBlock, AttentionSparseVariableBlock, attention_sparse_block,
     attention_sparse_variable_block,
 };
 
-use crate::support::{Answer, Problem, bools, engine, swap_middle, view};
+use crate::support::{AttentionResult, Problem, bools, engine, swap_middle, view};
 
-fn blocks(problem: &Problem, indptr: &[i32], indices: &[i32], rows: i64, columns: i64) -> Answer {
+fn blocks(problem: &Problem, indptr: &[i32], indices: &[i32], rows: i64, columns: i64) -> AttentionResult {
     let args = AttentionSparseBlock::new(
         view(&problem.q, &problem.q_shape()[1..]),
         view(&problem.k, &problem.k_shape()[1..]),
@@ -18,26 +18,26 @@ fn blocks(problem: &Problem, indptr: &[i32], indices: &[i32], rows: i64, columns
         columns,
     );
     let result = attention_sparse_block(engine(), args.soft_cap(2.0).return_lse(true)).unwrap();
-    Answer::of(&result.output, result.lse.as_ref())
+    AttentionResult::of(&result.output, result.lse.as_ref())
 }
 
 #[test]
 fn all_blocks_are_dense_attention() {
     let problem = Problem::new([1, 5, 7, 4, 2, 3, 3], 401);
     let dense = problem.gqa(|args| args.soft_cap(2.0));
-    blocks(&problem, &[0, 3, 6, 9], &[0, 1, 2, 2, 1, 0, 1, 0, 2], 2, 3).must_equal(&dense);
-    // Blocks may be larger than everything.
-    blocks(&problem, &[0, 1], &[0], 100, 2_147_483_647).must_equal(&dense);
+    blocks(&problem, &[0, 3, 6, 9], &[0, 1, 2, 2, 1, 0, 1, 0, 2], 2, 3).assert_matches(&dense);
+    // Blocks may be larger than the whole problem.
+    blocks(&problem, &[0, 1], &[0], 100, 2_147_483_647).assert_matches(&dense);
 }
 
 #[test]
 fn listed_blocks_are_a_mask() {
     let problem = Problem::new([1, 5, 7, 4, 2, 3, 3], 403);
-    // Rows of blocks: {2}, {} and {0, 1}; the last block of keys holds one key, the last of queries one query.
+    // Block rows: {2}, {} and {0, 1}; the last key block has one key, the last query block one query.
     let listed = [vec![2], vec![], vec![0, 1]];
     let mask = bools((0..35).map(|at| listed[at / 7 / 2].contains(&(at % 7 / 3))));
     blocks(&problem, &[0, 1, 1, 3], &[2, 1, 0], 2, 3)
-        .must_equal(&problem.gqa(|args| args.soft_cap(2.0).mask(view(&mask, &[5, 7]))));
+        .assert_matches(&problem.gqa(|args| args.soft_cap(2.0).mask(view(&mask, &[5, 7]))));
 }
 
 #[test]
@@ -46,20 +46,20 @@ fn a_block_listed_twice_counts_twice() {
     let twice = 2f32.ln();
     let added = [twice, twice, 0.0, 0.0];
     blocks(&problem, &[0, 3], &[0, 1, 0], 2, 2)
-        .must_equal(&problem.gqa(|args| args.soft_cap(2.0).mask(view(&added, &[4]))));
+        .assert_matches(&problem.gqa(|args| args.soft_cap(2.0).mask(view(&added, &[4]))));
 }
 
 #[test]
-fn sparse_attention_of_nothing() {
+fn empty_sparse_attention() {
     let empty = Problem::new([1, 0, 4, 2, 1, 2, 2], 407);
-    blocks(&empty, &[0], &[], 2, 2).must_equal(&Answer::default());
+    blocks(&empty, &[0], &[], 2, 2).assert_matches(&AttentionResult::default());
     let no_keys = Problem::new([1, 1, 0, 2, 1, 2, 2], 409);
     blocks(&no_keys, &[0, 0], &[], 2, 2)
-        .must_equal(&Answer { output: vec![0.0; 4], lse: vec![f64::NEG_INFINITY; 2] });
+        .assert_matches(&AttentionResult { output: vec![0.0; 4], lse: vec![f64::NEG_INFINITY; 2] });
 }
 
-/// In the order of `attention.sparse.variable_block`, heads before tokens, and back.
-fn variable(problem: &Problem, mask: &[bool], rows: &[i32], columns: &[i32]) -> Answer {
+/// Runs `attention.sparse.variable_block` (heads before tokens) and converts the result back.
+fn variable(problem: &Problem, mask: &[bool], rows: &[i32], columns: &[i32]) -> AttentionResult {
     let (m, n, h, g) = (problem.queries, problem.keys, problem.heads, problem.kv_heads);
     let q = swap_middle(&problem.q, [1, m, h], problem.dim);
     let k = swap_middle(&problem.k, [1, n, g], problem.dim);
@@ -77,17 +77,17 @@ fn variable(problem: &Problem, mask: &[bool], rows: &[i32], columns: &[i32]) -> 
         view(columns, &[g_size, column_blocks]),
     );
     let result = attention_sparse_variable_block(engine(), args.soft_cap(2.0).return_lse(true)).unwrap();
-    let answer = Answer::of(&result.output, result.lse.as_ref());
-    Answer {
-        output: swap_middle(&answer.output, [1, h, m], problem.dim),
-        lse: swap_middle(&answer.lse, [1, h, m], 1),
+    let attention_result = AttentionResult::of(&result.output, result.lse.as_ref());
+    AttentionResult {
+        output: swap_middle(&attention_result.output, [1, h, m], problem.dim),
+        lse: swap_middle(&attention_result.lse, [1, h, m], 1),
     }
 }
 
 #[test]
 fn variable_blocks_are_a_mask_for_each_key_head() {
     let problem = Problem::new([1, 5, 7, 4, 2, 3, 3], 411);
-    // Sizes of 0 shift nothing.
+    // Blocks of size 0 are skipped.
     let (rows, columns) = ([2, 0, 3, 1, 1, 3], [3, 4, 0, 0, 0, 6, 1, 0]);
     let mask: Vec<bool> = (0..24).map(|at| [0, 5, 8, 10, 13, 18, 19, 20].contains(&at)).collect();
     let block_of = |sizes: &[i32], position: usize| {
@@ -111,21 +111,21 @@ fn variable_blocks_are_a_mask_for_each_key_head() {
     assert!(dense.contains(&true) && dense.contains(&false));
     let dense = bools(dense);
     let expected = problem.gqa(|args| args.soft_cap(2.0).mask(view(&dense, &[4, 5, 7])));
-    variable(&problem, &mask, &rows, &columns).must_equal(&expected);
+    variable(&problem, &mask, &rows, &columns).assert_matches(&expected);
 }
 
 #[test]
 fn variable_blocks_that_are_all_seen_are_dense() {
     let problem = Problem::new([1, 5, 7, 2, 2, 3, 3], 413);
     let everything = variable(&problem, &[true; 8], &[1, 4, 5, 0], &[7, 0, 2, 5]);
-    everything.must_equal(&problem.gqa(|args| args.soft_cap(2.0)));
+    everything.assert_matches(&problem.gqa(|args| args.soft_cap(2.0)));
 }
 
 #[test]
-fn variable_blocks_of_nothing() {
+fn empty_variable_blocks() {
     let empty = Problem::new([1, 0, 0, 2, 1, 2, 2], 415);
-    variable(&empty, &[], &[], &[]).must_equal(&Answer::default());
+    variable(&empty, &[], &[], &[]).assert_matches(&AttentionResult::default());
     let no_keys = Problem::new([1, 1, 0, 2, 1, 2, 2], 417);
     variable(&no_keys, &[], &[1], &[])
-        .must_equal(&Answer { output: vec![0.0; 4], lse: vec![f64::NEG_INFINITY; 2] });
+        .assert_matches(&AttentionResult { output: vec![0.0; 4], lse: vec![f64::NEG_INFINITY; 2] });
 }

@@ -1,4 +1,4 @@
-//! One attention problem in plain numbers, its answer by the bare formula, and comparisons.
+//! An attention problem in plain vectors, its expected result by the plain formula, and comparisons.
 
 use std::sync::OnceLock;
 
@@ -7,14 +7,14 @@ use lz_core::tensor::{Dims, Indices, Layout, Place};
 use lz_core::{DType, Engine, Tensor, TensorView};
 use lz_ops::{AttentionGqaPrefill, attention_gqa_prefill, reference_engine};
 
-/// An engine with nothing but the references.
+/// An engine with only the reference kernels.
 pub fn engine() -> &'static Engine {
     static ENGINE: OnceLock<Engine> = OnceLock::new();
     ENGINE.get_or_init(reference_engine)
 }
 
-/// Numbers between -1 and 1 that look random and are always the same.
-pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
+/// Deterministic pseudo-random values between -1 and 1.
+pub fn random_values(count: usize, seed: u64) -> Vec<f32> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     (0..count)
         .map(|_| {
@@ -24,12 +24,12 @@ pub fn numbers(count: usize, seed: u64) -> Vec<f32> {
         .collect()
 }
 
-/// A dense view.
+/// A contiguous view.
 pub fn view<'a, T: lz_core::element::Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {
     TensorView::from_slice(data, shape).unwrap()
 }
 
-/// A view with strides of its own.
+/// A view with explicit strides.
 pub fn strided<'a>(data: &'a [f32], start: usize, shape: &[i64], strides: &[i64]) -> TensorView<'a> {
     let layout = Layout {
         shape: Dims::new(shape).unwrap(),
@@ -40,35 +40,36 @@ pub fn strided<'a>(data: &'a [f32], start: usize, shape: &[i64], strides: &[i64]
     TensorView::from_slice_with(data, start, layout).unwrap()
 }
 
-/// Bools as they lie in memory.
+/// Bools in their memory representation.
 pub fn bools(values: impl IntoIterator<Item = bool>) -> Vec<Bool> {
     values.into_iter().map(|value| Bool(u8::from(value))).collect()
 }
 
-/// What an attention gave, in the row-major order of its tensors.
+/// The result of an attention call, in row-major order.
 #[derive(Debug, Clone, Default)]
-pub struct Answer {
+pub struct AttentionResult {
     pub output: Vec<f64>,
     pub lse: Vec<f64>,
 }
 
-impl Answer {
+impl AttentionResult {
     /// From the tensors of an operation.
-    pub fn of(output: &Tensor, lse: Option<&Tensor>) -> Answer {
-        Answer { output: flat(output), lse: lse.map_or(Vec::new(), flat) }
+    pub fn of(output: &Tensor, lse: Option<&Tensor>) -> AttentionResult {
+        AttentionResult { output: flat(output), lse: lse.map_or(Vec::new(), flat) }
     }
 
-    /// Fails where two answers differ by more than f32 rounding. NaN equals NaN here.
+    /// Panics if two results differ by more than f32 rounding. NaN equals NaN here.
     #[track_caller]
-    pub fn must_equal(&self, other: &Answer) {
-        for (what, ours, theirs) in [("output", &self.output, &other.output), ("lse", &self.lse, &other.lse)]
+    pub fn assert_matches(&self, other: &AttentionResult) {
+        for (what, actual, expected) in
+            [("output", &self.output, &other.output), ("lse", &self.lse, &other.lse)]
         {
-            assert_eq!(ours.len(), theirs.len(), "{what} has another size");
-            for (place, (&a, &b)) in ours.iter().zip(theirs).enumerate() {
+            assert_eq!(actual.len(), expected.len(), "{what} has a different length");
+            for (index, (&a, &b)) in actual.iter().zip(expected).enumerate() {
                 let same = a == b || (a.is_nan() && b.is_nan());
                 assert!(
                     same || (a - b).abs() <= 2e-6 * b.abs().max(1.0),
-                    "{what}[{place}]: {a} against {b}\n{ours:?}\n{theirs:?}"
+                    "{what}[{index}]: {a}, expected {b}\n{actual:?}\n{expected:?}"
                 );
             }
         }
@@ -80,7 +81,8 @@ pub fn flat(tensor: &Tensor) -> Vec<f64> {
     Indices::new(tensor.shape()).map(|index| tensor.view().at(&index)).collect()
 }
 
-/// Swaps dimensions 1 and 2 of a dense tensor with the given sizes; `inner` is what hangs on each place.
+/// Swaps dimensions 1 and 2 of a contiguous tensor with the given sizes; `inner` is the number of elements
+/// per index.
 pub fn swap_middle<T: Copy>(data: &[T], sizes: [usize; 3], inner: usize) -> Vec<T> {
     let [outer, rows, columns] = sizes;
     let mut swapped = Vec::with_capacity(data.len());
@@ -111,11 +113,11 @@ pub struct Problem {
 }
 
 impl Problem {
-    /// Sizes in the order batch, queries, keys, heads, key heads, features, features of values.
+    /// Sizes: batch, queries, keys, heads, KV heads, head dimension, head dimension of values.
     pub fn new(sizes: [usize; 7], seed: u64) -> Problem {
         let [batch, queries, keys, heads, kv_heads, dim, dim_v] = sizes;
-        // Scores between about -4 and 4 let a wrong weight show.
-        let twice = |numbers: Vec<f32>| numbers.into_iter().map(|number| 2.0 * number).collect();
+        // Scores between about -4 and 4, so that a wrong weight is visible.
+        let twice = |random_values: Vec<f32>| random_values.into_iter().map(|number| 2.0 * number).collect();
         Problem {
             batch,
             queries,
@@ -124,9 +126,9 @@ impl Problem {
             kv_heads,
             dim,
             dim_v,
-            q: twice(numbers(batch * queries * heads * dim, seed)),
-            k: twice(numbers(batch * keys * kv_heads * dim, seed + 1)),
-            v: numbers(batch * keys * kv_heads * dim_v, seed + 2),
+            q: twice(random_values(batch * queries * heads * dim, seed)),
+            k: twice(random_values(batch * keys * kv_heads * dim, seed + 1)),
+            v: random_values(batch * keys * kv_heads * dim_v, seed + 2),
         }
     }
 
@@ -146,9 +148,13 @@ impl Problem {
         f64::from((1.0 / (self.dim as f64).sqrt()) as f32)
     }
 
-    /// The oracle. `score` gets batch row, head, query, key and the inner product, and says `None` for a hidden key.
-    pub fn expected(&self, score: impl Fn(usize, usize, usize, usize, f64) -> Option<f64>) -> Answer {
-        let mut answer = Answer::default();
+    /// The oracle. `score` gets batch row, head, query, key and the dot product, and returns `None` for a
+    /// masked key.
+    pub fn expected(
+        &self,
+        score: impl Fn(usize, usize, usize, usize, f64) -> Option<f64>,
+    ) -> AttentionResult {
+        let mut attention_result = AttentionResult::default();
         for b in 0..self.batch {
             for i in 0..self.queries {
                 for h in 0..self.heads {
@@ -167,27 +173,27 @@ impl Problem {
                             }
                         }
                     }
-                    answer.lse.push(sum.ln());
-                    answer
+                    attention_result.lse.push(sum.ln());
+                    attention_result
                         .output
                         .extend(values.iter().map(|value| if sum == 0.0 { 0.0 } else { value / sum }));
                 }
             }
         }
-        answer
+        attention_result
     }
 
-    /// The answer of `attention.gqa.prefill` in BSHD, with lse and whatever `options` adds.
+    /// Result of `attention.gqa.prefill` in BSHD, with lse and the given options.
     pub fn gqa<'a>(
         &'a self,
         options: impl FnOnce(AttentionGqaPrefill<'a>) -> AttentionGqaPrefill<'a>,
-    ) -> Answer {
+    ) -> AttentionResult {
         let args = AttentionGqaPrefill::new(
             view(&self.q, &self.q_shape()),
             view(&self.k, &self.k_shape()),
             view(&self.v, &self.v_shape()),
         );
         let result = attention_gqa_prefill(engine(), options(args.return_lse(true))).unwrap();
-        Answer::of(&result.output, result.lse.as_ref())
+        AttentionResult::of(&result.output, result.lse.as_ref())
     }
 }

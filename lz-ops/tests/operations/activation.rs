@@ -1,4 +1,4 @@
-//! Activations: values, limits, both formulas of gelu, narrow dtypes and strides.
+//! Activations: values, limits, both variants of gelu, narrow dtypes and strides.
 
 use half::{bf16, f16};
 use lz_ops::{
@@ -13,13 +13,13 @@ use crate::{assert_near, strided, values, view};
 const X: [f32; 6] = [0.0, 1.0, -1.0, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
 
 #[test]
-fn relu_cuts_and_keeps_nan() {
+fn relu_clamps_and_keeps_nan() {
     let result = activation_relu(&reference_engine(), ActivationRelu::new(view(&X, &[2, 3]))).unwrap();
     assert_near(&values(&result.output), &[0.0, 1.0, 0.0, f32::INFINITY, 0.0, f32::NAN], 0.0);
 }
 
 #[test]
-fn relu_squared_cuts_squares_and_keeps_nan() {
+fn relu_squared_clamps_squares_and_keeps_nan() {
     let x = [0.0f32, 1.5, -1.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
     let args = ActivationReluSquared::new(view(&x, &[2, 3]));
     let result = activation_relu_squared(&reference_engine(), args).unwrap();
@@ -27,34 +27,34 @@ fn relu_squared_cuts_squares_and_keeps_nan() {
 }
 
 #[test]
-fn silu_with_and_without_a_steepness() {
+fn silu_with_and_without_alpha() {
     let engine = reference_engine();
     let plain = activation_silu(&engine, ActivationSilu::new(view(&X, &[6]))).unwrap();
-    let wanted = [0.0, 0.731_058_6, -0.268_941_43, f32::INFINITY, 0.0, f32::NAN];
-    assert_near(&values(&plain.output), &wanted, 1e-7);
+    let expected = [0.0, 0.731_058_6, -0.268_941_43, f32::INFINITY, 0.0, f32::NAN];
+    assert_near(&values(&plain.output), &expected, 1e-7);
     let halved = activation_silu(&engine, ActivationSilu::new(view(&X, &[6])).alpha(0.0)).unwrap();
-    let wanted = [0.0, 0.5, -0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
-    assert_near(&values(&halved.output), &wanted, 0.0);
+    let expected = [0.0, 0.5, -0.5, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    assert_near(&values(&halved.output), &expected, 0.0);
     let steep = activation_silu(&engine, ActivationSilu::new(view(&[2.0f32], &[])).alpha(1.702)).unwrap();
     assert_near(&values(&steep.output), &[2.0 / (1.0 + (-3.404f32).exp())], 1e-6);
 }
 
 #[test]
-fn both_formulas_of_gelu() {
+fn both_variants_of_gelu() {
     let engine = reference_engine();
     let exact = activation_gelu(&engine, ActivationGelu::new(view(&X, &[6]))).unwrap();
-    let wanted = [0.0, 0.841_344_7, -0.158_655_26, f32::INFINITY, 0.0, f32::NAN];
-    assert_near(&values(&exact.output), &wanted, 1e-7);
+    let expected = [0.0, 0.841_344_7, -0.158_655_26, f32::INFINITY, 0.0, f32::NAN];
+    assert_near(&values(&exact.output), &expected, 1e-7);
     let args = ActivationGelu::new(view(&X, &[6])).approximate(ActivationGeluApproximate::Tanh);
     let tanh = activation_gelu(&engine, args).unwrap();
-    let wanted = [0.0, 0.841_192, -0.158_808, f32::INFINITY, 0.0, f32::NAN];
-    assert_near(&values(&tanh.output), &wanted, 1e-6);
+    let expected = [0.0, 0.841_192, -0.158_808, f32::INFINITY, 0.0, f32::NAN];
+    assert_near(&values(&tanh.output), &expected, 1e-6);
 }
 
 #[test]
-fn gates_are_not_rounded_before_the_product() {
+fn gated_activations_round_once() {
     let engine = reference_engine();
-    // The product of two bf16 values that were rounded in between would differ in the last place.
+    // Rounding the gate to bf16 before the product would differ in the last bit.
     let (gate, up) = (bf16::from_f32(1.3), bf16::from_f32(1.7));
     let result =
         activation_silu_mul(&engine, ActivationSiluMul::new(view(&[gate], &[1]), view(&[up], &[1]))).unwrap();

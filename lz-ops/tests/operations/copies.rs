@@ -1,4 +1,4 @@
-//! Lookups copy bits, not numbers.
+//! `embedding.lookup` copies bits, not values.
 
 use lz_core::ReasonCode;
 use lz_ops::{EmbeddingLookup, embedding_lookup, reference_engine};
@@ -6,20 +6,20 @@ use lz_ops::{EmbeddingLookup, embedding_lookup, reference_engine};
 use crate::{strided, values, view};
 
 #[test]
-fn rows_come_in_the_order_of_the_ids_bit_for_bit() {
-    let signalling = f32::from_bits(0xff80_0001);
-    let table = [1.0f32, signalling, -0.0, 4.0, 5.0, 6.0];
+fn lookup_copies_rows_bit_by_bit_in_id_order() {
+    let signaling = f32::from_bits(0xff80_0001);
+    let table = [1.0f32, signaling, -0.0, 4.0, 5.0, 6.0];
     let ids = [1i64, 0, 1, 2];
     let args = EmbeddingLookup::new(view(&table, &[3, 2]), view(&ids, &[2, 2]));
     let result = embedding_lookup(&reference_engine(), args).unwrap();
     assert_eq!(result.output.shape(), [2, 2, 2]);
     let found: Vec<u32> = values::<f32>(&result.output).into_iter().map(f32::to_bits).collect();
-    let wanted = [-0.0f32, 4.0, 1.0, signalling, -0.0, 4.0, 5.0, 6.0].map(f32::to_bits);
-    assert_eq!(found, wanted);
+    let expected = [-0.0f32, 4.0, 1.0, signaling, -0.0, 4.0, 5.0, 6.0].map(f32::to_bits);
+    assert_eq!(found, expected);
 }
 
 #[test]
-fn a_transposed_table_and_an_id_that_is_not_there() {
+fn lookup_with_transposed_table_and_out_of_range_id() {
     let table = [1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0];
     let table = strided(&table, 0, &[3, 2], &[1, 3]);
     let result =

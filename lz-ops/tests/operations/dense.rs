@@ -1,4 +1,4 @@
-//! Norms and linear layers, on numbers small enough for a pencil.
+//! Norms and linear layers, with values computed by hand.
 
 use half::bf16;
 use lz_core::TensorMut;
@@ -10,7 +10,7 @@ use lz_ops::{
 use crate::{assert_near, strided, values, view};
 
 #[test]
-fn the_residual_becomes_the_sum_and_the_sum_is_normalised() {
+fn rms_add_updates_and_normalizes_the_residual() {
     let x = [1.0f32, 2.0, 0.0, 0.0];
     let mut residual = [2.0f32, 2.0, 0.0, 0.0];
     let weight = [1.0f32, 0.0, 5.0, 5.0];
@@ -24,7 +24,7 @@ fn the_residual_becomes_the_sum_and_the_sum_is_normalised() {
 }
 
 #[test]
-fn the_norm_is_that_of_the_rounded_sum() {
+fn rms_add_normalizes_the_rounded_sum() {
     // 256 + 1 is a tie in bf16 and rounds to 256; the exact sum would give another norm.
     let x = [1.0, 1.0].map(bf16::from_f32);
     let mut residual = [256.0, 0.0].map(bf16::from_f32);
@@ -32,8 +32,8 @@ fn the_norm_is_that_of_the_rounded_sum() {
     let result = norm_rms_add(&reference_engine(), args).unwrap();
     assert_eq!(residual.map(bf16::to_f32), [256.0, 1.0]);
     let norm = ((256f64.powi(2) + 1.0) / 2.0).sqrt();
-    let wanted = [256.0 / norm, 1.0 / norm].map(bf16::from_f64);
-    assert_eq!(values::<bf16>(&result.output), wanted);
+    let expected = [256.0 / norm, 1.0 / norm].map(bf16::from_f64);
+    assert_eq!(values::<bf16>(&result.output), expected);
 }
 
 #[test]
@@ -47,8 +47,8 @@ fn layer_norm_with_and_without_its_statistics() {
         .return_stats(true);
     let result = norm_layer(&reference_engine(), args).unwrap();
     let inv = 1.0 / 5.001f32.sqrt();
-    let wanted = [1.0 - 6.0 * inv, -2.0 * inv, 2.0 * inv, 6.0 * inv - 1.0, 1.0, 0.0, 0.0, -1.0];
-    assert_near(&values(&result.output), &wanted, 1e-6);
+    let expected = [1.0 - 6.0 * inv, -2.0 * inv, 2.0 * inv, 6.0 * inv - 1.0, 1.0, 0.0, 0.0, -1.0];
+    assert_near(&values(&result.output), &expected, 1e-6);
     assert_eq!(values::<f32>(&result.mean.unwrap()), [4.0, 2.0]);
     assert_near(&values(&result.inv_std.unwrap()), &[inv, 1.0 / 0.001f32.sqrt()], 1e-6);
     let plain = norm_layer(&reference_engine(), NormLayer::new(view(&x, &[2, 4]))).unwrap();
@@ -58,7 +58,7 @@ fn layer_norm_with_and_without_its_statistics() {
 #[test]
 fn linear_adds_the_bias_before_the_activation() {
     let x = [1.0f32, 2.0, -1.0, 0.5];
-    // The weight lies transposed in memory: [in, out] with out the faster one.
+    // The weight is stored transposed: [in, out], with out contiguous.
     let weight = [1.0f32, 0.0, 3.0, -1.0, 1.0, 2.0];
     let bias = [0.5f32, -2.5, 0.0];
     let args =
@@ -81,7 +81,7 @@ fn an_empty_sum_is_zero() {
 }
 
 #[test]
-fn rows_without_anything_in_them_take_no_time() {
+fn empty_rows_are_not_iterated() {
     let empty = [0f32; 0];
     let args = MlpLinear::new(view(&empty, &[1 << 50, 0]), view(&empty, &[0, 0]));
     assert_eq!(mlp_linear(&reference_engine(), args).unwrap().output.shape(), [1 << 50, 0]);
@@ -95,7 +95,7 @@ fn rows_without_anything_in_them_take_no_time() {
 }
 
 #[test]
-fn the_fused_block_gates_and_comes_back() {
+fn fused_mlp_matches_hand_computed_values() {
     let x = [1.0f32, 2.0];
     let gate = [1.0f32, 1.0, -1.0, 0.0];
     let up = [2.0f32, 0.0, 0.0, 1.0];

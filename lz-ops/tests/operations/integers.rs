@@ -1,4 +1,4 @@
-//! Linear layers of integers, on numbers small enough for a pencil.
+//! Integer linear layers, with values computed by hand.
 
 use lz_ops::{
     MlpLinearInt8, MlpLinearInt8Activation, MlpLinearInt8WeightLayout, MlpLinearPack, MlpLinearWeightOnly,
@@ -24,7 +24,7 @@ fn a_panel_holds_one_word_of_each_row() {
 fn every_block_has_a_scale_and_a_zero_point() {
     let (x, bias) = ([1.0f32, 2.0, 4.0], [0.5f32, 0.0]);
     let weight = [1i8, -2, 3, 4, 5, -6];
-    // Blocks of two inputs, the last one shorter.
+    // Blocks of two inputs; the last one is shorter.
     let (scale, zero_point) = ([1.0f32, 10.0, 0.5, 2.0], [0, 1, 4, -6]);
     let args = MlpLinearWeightOnly::new(
         view(&x, &[1, 3]),
@@ -43,7 +43,7 @@ fn every_block_has_a_scale_and_a_zero_point() {
 
 #[test]
 fn low_nibbles_come_first_in_rows_and_in_panels() {
-    // Inputs 1, -1, 7 and, in the high half that means nothing, 9; then -8, 0, 2.
+    // Inputs 1, -1, 7 and an ignored 9 in the high nibble; then -8, 0, 2.
     let weight = [0xf1u8, 0x97, 0x08, 0x02];
     let (x, scale) = ([1.0f32, 10.0, 100.0], [1.0f32, 0.5]);
     let engine = reference_engine();

@@ -1,4 +1,4 @@
-//! The paged cache: slots in order, skipped tokens, saturation, and moves that happen all at once.
+//! The paged KV cache: slots in order, skipped tokens, saturation, and simultaneous moves.
 
 use lz_core::TensorMut;
 use lz_core::element::{F8E4M3, F8E5M2};
@@ -8,7 +8,7 @@ use crate::view;
 
 #[test]
 fn later_tokens_win_and_minus_one_is_skipped() {
-    // Three pages of two places, one head, one feature.
+    // Three pages of two slots, one head, one feature.
     let k = [1.0f32, 2.0, 3.0, 4.0];
     let v = [-1.0f32, -2.0, -3.0, -4.0];
     let slots = [5i64, -1, 0, 5];
@@ -26,8 +26,8 @@ fn later_tokens_win_and_minus_one_is_skipped() {
 }
 
 #[test]
-fn heads_and_places_change_order_with_the_layout() {
-    // One page of two places, two heads, one feature; one token into place 1.
+fn layout_determines_order_of_heads_and_slots() {
+    // One page of two slots, two heads, one feature; one token into slot 1.
     let kv = [1.0f32, 2.0];
     let run = |layout, shape: &[i64]| {
         let (mut k_cache, mut v_cache) = ([0.0f32; 4], [0.0f32; 4]);
@@ -60,15 +60,15 @@ fn eight_bit_caches_saturate_and_keep_nan() {
         view(&slots, &[4]),
     );
     kv_append(&reference_engine(), args).unwrap();
-    // 1.0625 lies halfway between 1 and 1.125 and goes to the even mantissa.
+    // 1.0625 is halfway between 1 and 1.125 and rounds to the even mantissa.
     assert_eq!(k_cache, [F8E4M3(0x7e), F8E4M3(0xfe), F8E4M3(0x7f), F8E4M3(0x38)]);
 }
 
 #[test]
-fn pages_are_exchanged_and_the_later_move_wins() {
+fn pages_are_swapped_and_the_later_move_wins() {
     let mut k_cache: Vec<f32> = (0..8).map(|i| i as f32).collect();
     let mut v_cache: Vec<f32> = (0..8).map(|i| -(i as f32)).collect();
-    // Pages 0 and 1 change places; page 3 is first meant for page 0's content, then for page 2's.
+    // Pages 0 and 1 are swapped; page 3 is the target of page 0, then of page 2.
     let (source, target) = ([0i32, 1, 0, 2], [1i32, 0, 3, 3]);
     let args = KvCompact::new(
         TensorMut::from_slice(&mut k_cache, &[4, 2, 1, 1]).unwrap(),
@@ -82,7 +82,7 @@ fn pages_are_exchanged_and_the_later_move_wins() {
 }
 
 #[test]
-fn every_code_of_a_page_survives_the_move() {
+fn compaction_copies_every_code_exactly() {
     let mut k_cache: Vec<F8E5M2> = (0..=255u8).chain(0..=255).map(F8E5M2).collect();
     k_cache[256..].fill(F8E5M2(0));
     let mut v_cache = k_cache.clone();
@@ -94,7 +94,7 @@ fn every_code_of_a_page_survives_the_move() {
     )
     .layout(KvCompactLayout::Hnd);
     kv_compact(&reference_engine(), args).unwrap();
-    let wanted: Vec<F8E5M2> = (0..=255u8).chain(0..=255).map(F8E5M2).collect();
-    assert_eq!(k_cache, wanted);
-    assert_eq!(v_cache, wanted);
+    let expected: Vec<F8E5M2> = (0..=255u8).chain(0..=255).map(F8E5M2).collect();
+    assert_eq!(k_cache, expected);
+    assert_eq!(v_cache, expected);
 }

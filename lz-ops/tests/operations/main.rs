@@ -1,4 +1,4 @@
-//! The references of all operations but attention, held against values computed by hand.
+//! References of all operations except attention, checked against values computed by hand.
 
 mod activation;
 mod copies;
@@ -18,7 +18,7 @@ use lz_core::element::Element;
 use lz_core::tensor::{Dims, Layout, Place};
 use lz_core::{Tensor, TensorView};
 
-/// A dense view.
+/// A contiguous view.
 fn view<'a, T: Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {
     TensorView::from_slice(data, shape).unwrap()
 }
@@ -34,17 +34,17 @@ fn strided<'a, T: Element>(data: &'a [T], start: usize, shape: &[i64], strides: 
     TensorView::from_slice_with(data, start, layout).unwrap()
 }
 
-/// All elements of a result.
+/// All elements of an output.
 fn values<T: Element>(tensor: &Tensor) -> Vec<T> {
     tensor.view().as_slice::<T>().unwrap().to_vec()
 }
 
-/// Element by element, to a relative and absolute error.
+/// Compares element by element, with a relative and absolute tolerance.
 #[track_caller]
-fn assert_near(found: &[f32], wanted: &[f32], tolerance: f32) {
-    assert_eq!(found.len(), wanted.len());
-    for (position, (found, wanted)) in found.iter().zip(wanted).enumerate() {
-        let close = (found - wanted).abs() <= tolerance * (1.0 + wanted.abs()) || found == wanted;
-        assert!(close || (found.is_nan() && wanted.is_nan()), "[{position}]: {found}, not {wanted}");
+fn assert_near(found: &[f32], expected: &[f32], tolerance: f32) {
+    assert_eq!(found.len(), expected.len());
+    for (position, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let close = (found - expected).abs() <= tolerance * (1.0 + expected.abs()) || found == expected;
+        assert!(close || (found.is_nan() && expected.is_nan()), "[{position}]: {found}, not {expected}");
     }
 }

@@ -1,16 +1,16 @@
-//! Position encodings: both pairings, both layouts, positions, and what passes through.
+//! Position encodings: both pairings, both layouts, positions, and features that pass through.
 
 use lz_ops::{PosencAlibi, PosencRope, PosencRopeLayout, posenc_alibi, posenc_rope, reference_engine};
 
 use crate::{values, view};
 
-/// Quarter turns: exact cosines and sines, so that results are exact too. Position 0 stands still, 1 turns by 90°, 2 by 180°;
-/// the second frequency never turns.
+/// Quarter turns: exact cosines and sines, so that results are exact too. Position 0 does not rotate, 1
+/// rotates by 90°, 2 by 180°; the second frequency never rotates.
 const COS: [f32; 6] = [1.0, 1.0, 0.0, 1.0, -1.0, 1.0];
 const SIN: [f32; 6] = [0.0, 0.0, 1.0, 0.0, 0.0, 0.0];
 
 #[test]
-fn halves_and_neighbours_are_turned() {
+fn rope_rotates_both_pairings() {
     let x = [1.0f32, 2.0, 3.0, 4.0, 5.0, 1.0, 2.0, 3.0, 4.0, 5.0];
     let positions = [1i32, 2];
     let run = |interleaved| {
@@ -24,8 +24,8 @@ fn halves_and_neighbours_are_turned() {
 }
 
 #[test]
-fn without_positions_the_place_counts_in_either_layout() {
-    // Two places, two heads; every head holds (1, 2).
+fn rope_without_positions_uses_sequence_indices() {
+    // Two positions, two heads; every head holds (1, 2).
     let x = [1.0f32, 2.0, 1.0, 2.0, 1.0, 2.0, 1.0, 2.0];
     let (cos, sin) = ([1.0f32, 0.0], [0.0f32, 1.0]);
     let run = |layout| {
@@ -38,16 +38,16 @@ fn without_positions_the_place_counts_in_either_layout() {
 }
 
 #[test]
-fn the_bias_is_zero_at_the_query_itself() {
+fn alibi_bias_is_zero_at_the_query_position() {
     let scores = [0.0f32; 12];
     let slopes = [1.0f32, 0.5];
     let scores = view(&scores, &[1, 2, 2, 3]);
     let engine = reference_engine();
     let aligned = posenc_alibi(&engine, PosencAlibi::new(scores, view(&slopes, &[2]))).unwrap();
-    let wanted = [-1.0, 0.0, 1.0, -2.0, -1.0, 0.0, -0.5, 0.0, 0.5, -1.0, -0.5, 0.0];
-    assert_eq!(values::<f32>(&aligned.output), wanted);
+    let expected = [-1.0, 0.0, 1.0, -2.0, -1.0, 0.0, -0.5, 0.0, 0.5, -1.0, -0.5, 0.0];
+    assert_eq!(values::<f32>(&aligned.output), expected);
     let top_left =
         posenc_alibi(&engine, PosencAlibi::new(scores, view(&slopes, &[2])).causal_offset(0)).unwrap();
-    let wanted = [0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 0.0, 0.5, 1.0, -0.5, 0.0, 0.5];
-    assert_eq!(values::<f32>(&top_left.output), wanted);
+    let expected = [0.0, 1.0, 2.0, -1.0, 0.0, 1.0, 0.0, 0.5, 1.0, -0.5, 0.0, 0.5];
+    assert_eq!(values::<f32>(&top_left.output), expected);
 }

@@ -1,4 +1,5 @@
-//! Quantised values with given scales: every code of every format, rounding, saturation, packing, NaN and infinities.
+//! Quantization with given scales: every code of every format, rounding, saturation, packing, NaN and
+//! infinities.
 
 use half::bf16;
 use lz_core::element::{F4E2M1x2, F8E4M3, F8E5M2, F8E8M0, f8_e4m3_to_f64, f8_e5m2_to_f64};
@@ -12,8 +13,8 @@ use crate::{strided, values, view};
 
 const ONE: [f32; 1] = [1.0];
 
-/// Quantises one row with a scale for all of it.
-fn by_scale(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Option<i32>) -> Tensor {
+/// Quantizes one row with a single scale.
+fn quantize_row(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Option<i32>) -> Tensor {
     let scale = [scale];
     let zero_point = zero_point.map(|zero_point| [zero_point]);
     let mut args = Quantize::new(view(x, &[1, x.len() as i64]), format, QuantizeGranularity::Tensor)
@@ -26,19 +27,19 @@ fn by_scale(x: &[f32], format: QuantizeFormat, scale: f32, zero_point: Option<i3
     result.quantized
 }
 
-/// Dequantises one row with a scale of 1.
-fn back(quantized: TensorView<'_>, format: DequantizeFormat) -> Vec<f32> {
+/// Dequantizes one row with a scale of 1.
+fn dequantize_row(quantized: TensorView<'_>, format: DequantizeFormat) -> Vec<f32> {
     let args = Dequantize::new(quantized, view(&ONE, &[]), format, DequantizeGranularity::Tensor);
     values(&dequantize(&reference_engine(), args).unwrap().output)
 }
 
 #[test]
-fn every_code_of_fp8_goes_there_and_back() {
+fn every_fp8_code_round_trips() {
     let codes: Vec<u8> = (0..=255).collect();
     let e4m3: Vec<F8E4M3> = codes.iter().copied().map(F8E4M3).collect();
-    let numbers = back(view(&e4m3, &[1, 256]), DequantizeFormat::Fp8E4m3);
-    let again = by_scale(&numbers, QuantizeFormat::Fp8E4m3, 1.0, None);
-    for (code, (number, again)) in codes.iter().zip(numbers.iter().zip(values::<F8E4M3>(&again))) {
+    let decoded = dequantize_row(view(&e4m3, &[1, 256]), DequantizeFormat::Fp8E4m3);
+    let again = quantize_row(&decoded, QuantizeFormat::Fp8E4m3, 1.0, None);
+    for (code, (number, again)) in codes.iter().zip(decoded.iter().zip(values::<F8E4M3>(&again))) {
         let exact = f8_e4m3_to_f64(*code);
         if exact.is_nan() {
             assert!(number.is_nan() && f8_e4m3_to_f64(again.0).is_nan(), "{code:#x}");
@@ -47,14 +48,14 @@ fn every_code_of_fp8_goes_there_and_back() {
         }
     }
     let e5m2: Vec<F8E5M2> = codes.iter().copied().map(F8E5M2).collect();
-    let numbers = back(view(&e5m2, &[1, 256]), DequantizeFormat::Fp8E5m2);
-    let again = by_scale(&numbers, QuantizeFormat::Fp8E5m2, 1.0, None);
-    for (code, (number, again)) in codes.iter().zip(numbers.iter().zip(values::<F8E5M2>(&again))) {
+    let decoded = dequantize_row(view(&e5m2, &[1, 256]), DequantizeFormat::Fp8E5m2);
+    let again = quantize_row(&decoded, QuantizeFormat::Fp8E5m2, 1.0, None);
+    for (code, (number, again)) in codes.iter().zip(decoded.iter().zip(values::<F8E5M2>(&again))) {
         let exact = f8_e5m2_to_f64(*code);
         if exact.is_nan() {
             assert!(number.is_nan() && f8_e5m2_to_f64(again.0).is_nan(), "{code:#x}");
         } else if exact.is_infinite() {
-            // Infinities can be read, and saturate when they are written.
+            // Infinities can be read, and saturate when written.
             assert_eq!(f64::from(*number), exact);
             assert_eq!(f8_e5m2_to_f64(again.0), 57344f64.copysign(exact));
         } else {
@@ -64,11 +65,11 @@ fn every_code_of_fp8_goes_there_and_back() {
 }
 
 #[test]
-fn every_pair_of_nibbles_goes_there_and_back() {
+fn every_pair_of_nibbles_round_trips() {
     let bytes: Vec<u8> = (0..=255).collect();
-    let numbers = back(view(&bytes, &[1, 256]), DequantizeFormat::Int4);
-    assert_eq!(numbers[2 * 0x8f..2 * 0x8f + 2], [-1.0, -8.0], "the low nibble is the first element");
-    assert_eq!(values::<u8>(&by_scale(&numbers, QuantizeFormat::Int4, 1.0, None)), bytes);
+    let decoded = dequantize_row(view(&bytes, &[1, 256]), DequantizeFormat::Int4);
+    assert_eq!(decoded[2 * 0x8f..2 * 0x8f + 2], [-1.0, -8.0], "the low nibble is the first element");
+    assert_eq!(values::<u8>(&quantize_row(&decoded, QuantizeFormat::Int4, 1.0, None)), bytes);
 
     let packed: Vec<F4E2M1x2> = bytes.iter().copied().map(F4E2M1x2).collect();
     let scales = [F8E8M0(127); 16];
@@ -78,11 +79,11 @@ fn every_pair_of_nibbles_goes_there_and_back() {
         DequantizeFormat::Mxfp4,
         DequantizeGranularity::Block,
     );
-    let numbers = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
-    assert_eq!(numbers[2 * 0xf1..2 * 0xf1 + 2], [0.5, -6.0]);
-    let first: Vec<f32> = (0..8u8).map(|code| numbers[2 * usize::from(code)]).collect();
+    let decoded = values::<f32>(&dequantize(&reference_engine(), args).unwrap().output);
+    assert_eq!(decoded[2 * 0xf1..2 * 0xf1 + 2], [0.5, -6.0]);
+    let first: Vec<f32> = (0..8u8).map(|code| decoded[2 * usize::from(code)]).collect();
     assert_eq!(first, [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0]);
-    let args = Quantize::new(view(&numbers, &[1, 512]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
+    let args = Quantize::new(view(&decoded, &[1, 512]), QuantizeFormat::Mxfp4, QuantizeGranularity::Block)
         .scale(view(&scales, &[1, 16]));
     assert_eq!(values::<F4E2M1x2>(&quantize(&reference_engine(), args).unwrap().quantized), packed);
 }
@@ -91,28 +92,29 @@ fn every_pair_of_nibbles_goes_there_and_back() {
 fn integers_round_half_to_even_and_saturate() {
     let x =
         [0.5f32, 1.5, 2.5, -0.5, -1.5, 126.5, 127.5, 1e30, -128.5, -129.0, f32::INFINITY, f32::NEG_INFINITY];
-    let found = values::<i8>(&by_scale(&x, QuantizeFormat::Int8, 1.0, None));
+    let found = values::<i8>(&quantize_row(&x, QuantizeFormat::Int8, 1.0, None));
     assert_eq!(found, [0, 2, 2, 0, -2, 126, 127, 127, -128, -128, 127, -128]);
-    let found = values::<i8>(&by_scale(&[10.0, -10.0, f32::NAN, 0.0], QuantizeFormat::Int8, 0.5, Some(100)));
+    let found =
+        values::<i8>(&quantize_row(&[10.0, -10.0, f32::NAN, 0.0], QuantizeFormat::Int8, 0.5, Some(100)));
     assert_eq!(found, [120, 80, 100, 100], "NaN counts as 0, which the zero point moves");
-    let found = values::<i8>(&by_scale(&[1e30, -1e30, 5.0], QuantizeFormat::Int8, 1.0, Some(i32::MIN)));
+    let found = values::<i8>(&quantize_row(&[1e30, -1e30, 5.0], QuantizeFormat::Int8, 1.0, Some(i32::MIN)));
     assert_eq!(found, [127, -128, -128]);
-    let found = values::<i8>(&by_scale(&[1.0, -1.0, 0.0], QuantizeFormat::Int8, 0.0, None));
+    let found = values::<i8>(&quantize_row(&[1.0, -1.0, 0.0], QuantizeFormat::Int8, 0.0, None));
     assert_eq!(found, [127, -128, 0], "a scale of 0 gives infinities and 0/0");
 }
 
 #[test]
-fn the_quotient_is_rounded_to_f32_before_it_is_rounded_to_the_format() {
+fn quotient_is_rounded_to_f32_first() {
     // 0.1 / 0.04 is 2.5 in f32 and just above it in exact arithmetic on these f32 values.
     let (x, scale) = (0.1f32, 0.04f32);
     assert!(f64::from(x) / f64::from(scale) != 2.5 && x / scale == 2.5);
-    assert_eq!(values::<i8>(&by_scale(&[x], QuantizeFormat::Int8, scale, None)), [2]);
+    assert_eq!(values::<i8>(&quantize_row(&[x], QuantizeFormat::Int8, scale, None)), [2]);
 }
 
 #[test]
 fn small_floats_saturate_and_only_fp8_keeps_nan() {
     let x = [1e9f32, f32::NEG_INFINITY, f32::NAN, 464.0, 17.0, 19.0];
-    let found = values::<F8E4M3>(&by_scale(&x, QuantizeFormat::Fp8E4m3, 1.0, None));
+    let found = values::<F8E4M3>(&quantize_row(&x, QuantizeFormat::Fp8E4m3, 1.0, None));
     let found: Vec<f64> = found.iter().map(|code| f8_e4m3_to_f64(code.0)).collect();
     assert_eq!(found[..2], [448.0, -448.0]);
     assert!(found[2].is_nan());
@@ -150,7 +152,7 @@ fn an_odd_row_ends_in_an_empty_nibble() {
 }
 
 #[test]
-fn zero_points_and_narrow_outputs_on_the_way_back() {
+fn dequantize_with_zero_points_and_narrow_outputs() {
     let stored = [-128i8, 0, 127, 3];
     let (scale, zero_point) = ([0.1f32, 2.0], [-128i32, 1]);
     let args = Dequantize::new(

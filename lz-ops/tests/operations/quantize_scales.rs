@@ -1,4 +1,5 @@
-//! Scales that `quantize` computes: by tensor, channel and block, the OCP floor rule, nvfp4's two levels, and the corner cases.
+//! Scales computed by `quantize`: per tensor, channel and block, the OCP floor rule, nvfp4's two levels, and
+//! corner cases.
 
 use lz_core::element::{F4E2M1x2, F8E4M3, F8E8M0};
 use lz_ops::{
@@ -21,7 +22,7 @@ fn computed(
 }
 
 #[test]
-fn the_largest_value_of_each_group_sets_its_scale() {
+fn absolute_maximum_of_each_group_sets_its_scale() {
     let x = [1.0f32, -12.7, 3.0, 4.0, 25.4, 0.0, 0.0, 0.0];
     let scales = |granularity, block_size| {
         let result = computed(&x, &[2, 2, 2], QuantizeFormat::Int8, granularity, block_size);
@@ -72,7 +73,7 @@ fn each_format_has_its_own_largest_value() {
 }
 
 #[test]
-fn an_empty_tensor_still_has_its_scale() {
+fn empty_tensor_has_scale_one() {
     let result = computed(&[], &[0, 3, 2], QuantizeFormat::Int8, QuantizeGranularity::Channel, None);
     assert_eq!(values::<f32>(&result.scale_out.unwrap()), [1.0; 3]);
     let result = computed(&[], &[1 << 50, 0], QuantizeFormat::Int8, QuantizeGranularity::Tensor, None);
@@ -80,7 +81,7 @@ fn an_empty_tensor_still_has_its_scale() {
 }
 
 #[test]
-fn mxfp4_takes_the_floor_rule_of_ocp() {
+fn mxfp4_uses_the_ocp_floor_rule() {
     let code = |largest: f32| {
         let result =
             computed(&[largest, 0.0], &[1, 2], QuantizeFormat::Mxfp4, QuantizeGranularity::Block, None);
@@ -141,7 +142,7 @@ fn nvfp4_scales_are_e4m3_under_a_global_scale() {
     // The usual global scale, 448 * 6 / 6, lifts the largest scale to 448.
     let scaled = run(Some(448.0));
     assert_eq!(scaled, (vec![F8E4M3(0x7e), F8E4M3(0x76)], [0xb7, 0x07], [6.0, -1.5, 3.0, 0.0]));
-    // A larger one saturates it: the values are then divided by less, and saturate too.
+    // A larger one saturates: values are then divided by less, and saturate too.
     let saturated = run(Some(896.0));
     assert_eq!(saturated.0, [F8E4M3(0x7e), F8E4M3(0x7e)]);
     assert_eq!(saturated.2, [3.0, -1.5, 3.0, 0.0]);

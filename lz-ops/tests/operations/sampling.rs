@@ -1,4 +1,4 @@
-//! Sampling from logits: which tokens can come, how often, and that the same counters give the same token.
+//! Sampling from logits: possible tokens, their distribution, and reproducibility by counters.
 
 use half::f16;
 use lz_core::{ReasonCode, TensorView};
@@ -26,7 +26,7 @@ pub fn chi_square(counts: &[u64], probabilities: &[f64]) -> f64 {
         .sum()
 }
 
-/// Counts the tokens of many draws: rows and offsets both move the counter.
+/// Counts the tokens of many draws; rows and offsets both advance the counter.
 fn counts(draw: impl Fn(TensorView<'_>, i64) -> Vec<i32>, logits: &[f32]) -> Vec<u64> {
     const ROWS: usize = 64;
     let rows: Vec<f32> = logits.iter().copied().cycle().take(ROWS * logits.len()).collect();
@@ -40,7 +40,7 @@ fn counts(draw: impl Fn(TensorView<'_>, i64) -> Vec<i32>, logits: &[f32]) -> Vec
 }
 
 #[test]
-fn draws_are_distributed_as_the_softmax_of_what_is_kept() {
+fn draws_follow_the_softmax_of_kept_candidates() {
     let weights = [1.0f64, 2.0, 3.0, 4.0, 6.0];
     let logits = weights.map(|weight| weight.ln() as f32);
     let found = counts(|rows, offset| topk(rows, 4, 11, offset), &logits);
@@ -60,7 +60,7 @@ fn draws_are_distributed_as_the_softmax_of_what_is_kept() {
 }
 
 #[test]
-fn the_same_counters_give_the_same_tokens_and_others_do_not() {
+fn same_counters_give_same_tokens() {
     let logits = [0.0f32; 4096];
     let logits = view(&logits, &[4, 1024]);
     let tokens = topk(logits, 1024, 1, 5);
@@ -89,7 +89,7 @@ fn ties_keep_the_lowest_indices() {
 }
 
 #[test]
-fn k_and_p_of_each_row() {
+fn per_row_k_and_p() {
     let logits = [3.0f32, 2.0, 1.0, 3.0, 2.0, 1.0];
     let logits = view(&logits, &[2, 3]);
     let ks = [1i32, 3];
@@ -113,7 +113,7 @@ fn k_and_p_of_each_row() {
 }
 
 #[test]
-fn top_k_cuts_before_the_probability_is_looked_at() {
+fn top_k_applies_before_top_p() {
     // Of the first two, the first has half; of all four it has only a quarter.
     let logits = [0.0f32; 4];
     for offset in 0..100 {
@@ -123,7 +123,7 @@ fn top_k_cuts_before_the_probability_is_looked_at() {
 }
 
 #[test]
-fn rows_that_hold_no_choice() {
+fn rows_without_candidates_or_with_one() {
     let nan = f32::NAN;
     let low = f32::NEG_INFINITY;
     let logits = [nan, nan, nan, low, nan, low, nan, f32::INFINITY, 5.0, low, -3.0, nan];

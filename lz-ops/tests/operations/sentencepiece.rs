@@ -1,4 +1,5 @@
-//! SentencePiece models written by hand. The ids were checked with the library; Python's tests compare many more models with it.
+//! SentencePiece models written by hand. The ids were checked with the library; the Python tests compare many
+//! more models with it.
 
 use lz_core::Handle;
 use lz_ops::tokenizer::{Tokenizer, TokenizerError};
@@ -47,9 +48,9 @@ fn user_defined_pieces_stay_whole_and_control_words_are_text() {
         let tokenizer = Tokenizer::from_sentencepiece(&model(kind, &pieces(), &[])).unwrap();
         assert_eq!(ids(&tokenizer, "[x]ab"), [2, 7, 5]);
         assert_eq!(ids(&tokenizer, "ab  a"), [6, 2, 3]);
-        // Neighbors that are unknown are one token.
+        // Adjacent unknown characters are one token.
         assert_eq!(ids(&tokenizer, "<s>"), [2, 0]);
-        // An unused piece is never given out.
+        // Unused pieces are never produced.
         assert_eq!(ids(&tokenizer, "aa"), [2, 3, 3]);
         assert_eq!(ids(&tokenizer, " \t")[..1], [2]);
         assert!(ids(&tokenizer, "  ").is_empty());
@@ -66,7 +67,7 @@ fn offsets_are_bytes_before_normalization() {
 }
 
 #[test]
-fn a_model_travels_as_json_with_the_same_digest() {
+fn model_converted_to_json_keeps_its_digest() {
     let read = Tokenizer::from_sentencepiece(&model(BPE, &pieces(), &[])).unwrap();
     assert_eq!(read.digest(), Tokenizer::from_json(read.json()).unwrap().digest());
     assert_eq!(read.digest(), read.splitting_special_tokens().unwrap().digest());
@@ -75,7 +76,7 @@ fn a_model_travels_as_json_with_the_same_digest() {
 }
 
 #[test]
-fn what_is_not_understood_is_refused() {
+fn unsupported_models_are_rejected() {
     let error = |model: &[u8]| match Tokenizer::from_sentencepiece(model) {
         Err(TokenizerError::SentencePiece { message }) => message,
         other => panic!("{other:?}"),
@@ -89,15 +90,15 @@ fn what_is_not_understood_is_refused() {
 
 proptest! {
     #[test]
-    fn no_bytes_make_it_panic(
+    fn arbitrary_bytes_do_not_panic(
         changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..6),
         kind in 1u8..5,
         text in "[ab<>sx\u{2581} \u{fb01}\\[\\]]{0,12}",
     ) {
         let mut bytes = model(kind, &pieces(), &[]);
-        for (place, byte) in changes {
-            let place = place.index(bytes.len());
-            bytes[place] = byte;
+        for (index, byte) in changes {
+            let index = index.index(bytes.len());
+            bytes[index] = byte;
         }
         if let Ok(tokenizer) = Tokenizer::from_sentencepiece(&bytes) {
             let ids = ids(&tokenizer, &text);

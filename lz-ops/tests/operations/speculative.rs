@@ -1,11 +1,11 @@
-//! Speculative sampling: what must be accepted, what must not, and that the result follows the target model.
+//! Speculative sampling: acceptance and rejection, and that the result follows the target distribution.
 
 use lz_ops::{SamplingSpeculative, reference_engine, sampling_speculative};
 
 use crate::sampling::chi_square;
 use crate::{values, view};
 
-/// Runs one request; gives back its tokens and how many drafts were accepted.
+/// Runs one request; returns its tokens and the number of accepted draft tokens.
 fn verify(draft: &[f32], tokens: &[i32], target: &[f32], vocab: i64, offset: i64) -> (Vec<i32>, i32) {
     let draft_len = tokens.len() as i64;
     let args = SamplingSpeculative::new(
@@ -38,14 +38,14 @@ fn disjoint_models_accept_nothing() {
 }
 
 #[test]
-fn the_first_token_follows_the_target_whatever_the_draft_says() {
+fn first_token_follows_the_target_distribution() {
     let draft = [0.7f32, 0.2, 0.1];
     let target = [0.2f32, 0.3, 0.5, 1.0, 0.0, 0.0];
     let mut counts = [0u64; 3];
     let mut accepted = 0;
     let draws = 8000;
     for offset in 0..draws {
-        // The draft's own draws, spread exactly as its probabilities say.
+        // The draft's tokens, distributed exactly by its probabilities.
         let token = match offset % 10 {
             0..7 => 0,
             7..9 => 1,
@@ -64,8 +64,8 @@ fn the_first_token_follows_the_target_whatever_the_draft_says() {
 }
 
 #[test]
-fn a_rest_without_weight_falls_back_to_the_target_and_then_to_nothing() {
-    // p ≤ q everywhere and p = 0 for the draft's token: nothing is left of p - q, so p decides.
+fn empty_residual_falls_back_to_target_then_to_none() {
+    // p ≤ q everywhere and p = 0 for the draft's token: the residual p - q is empty, so p is used.
     let found = verify(&[0.5, 0.5], &[0], &[0.0, 0.25, 1.0, 0.0], 2, 0);
     assert_eq!(found, (vec![1, -1], 0));
     let found = verify(&[0.5, 0.5], &[0], &[0.0, 0.0, 1.0, 0.0], 2, 0);
@@ -75,7 +75,7 @@ fn a_rest_without_weight_falls_back_to_the_target_and_then_to_nothing() {
 }
 
 #[test]
-fn without_a_draft_it_is_plain_sampling() {
+fn empty_draft_is_plain_sampling() {
     let (draft, tokens): ([f32; 0], [i32; 0]) = ([], []);
     let mut counts = [0u64; 2];
     for offset in 0..2000 {
@@ -89,7 +89,7 @@ fn without_a_draft_it_is_plain_sampling() {
 }
 
 #[test]
-fn requests_draw_on_their_own() {
+fn requests_draw_independently() {
     let batch = 64;
     let target: Vec<f32> = vec![0.5; 2 * batch];
     let args = SamplingSpeculative::new(

@@ -1,4 +1,4 @@
-//! Tokenisation by a small byte-level BPE whose byte tokens have the byte's value as their id.
+//! Tokenization with a small byte-level BPE whose byte tokens have the byte's value as id.
 
 use std::any::Any;
 
@@ -34,11 +34,11 @@ fn decode(ids: &[i32], indptr: &[i64], skip: bool) -> Vec<String> {
 #[test]
 fn merges_added_tokens_and_the_post_processor() {
     let result = encode(&["hello world", "", "hell<tool>é<|end|>"], true);
-    // The file asks for truncation to 3 and padding to 8; neither happens.
+    // The file specifies truncation to 3 and padding to 8; both are ignored.
     assert_eq!(values::<i64>(&result.indptr), [0, 3, 4, 10]);
-    let wanted = [266, 259, 264, 266, 266, 258, 267, 0xc3, 0xa9, 265];
-    assert_eq!(values::<i32>(&result.tokens), wanted);
-    // Offsets are bytes: both halves of é come from the same two bytes.
+    let expected = [266, 259, 264, 266, 266, 258, 267, 0xc3, 0xa9, 265];
+    assert_eq!(values::<i32>(&result.tokens), expected);
+    // Offsets are in bytes: both bytes of é map to the same range.
     let offsets = values::<i64>(&result.offsets.unwrap());
     let pairs: Vec<(i64, i64)> = offsets.chunks(2).map(|pair| (pair[0], pair[1])).collect();
     assert_eq!(pairs[..4], [(0, 0), (0, 5), (5, 11), (0, 0)]);
@@ -49,14 +49,14 @@ fn merges_added_tokens_and_the_post_processor() {
 }
 
 #[test]
-fn offsets_are_only_there_when_asked_for() {
+fn offsets_are_absent_unless_requested() {
     let tokenizer = tokenizer();
     let result = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["hello"], &tokenizer)).unwrap();
     assert!(result.offsets.is_none());
 }
 
 #[test]
-fn decoding_skips_what_it_should() {
+fn decoding_skips_special_and_unknown_tokens() {
     let ids = [266, 259, 264, 265, 5000, 0xc3, 0xa9, 0xc3];
     assert_eq!(decode(&ids, &[0, 5, 5, 7, 8], true), ["hello world", "", "é", "\u{fffd}"]);
     assert_eq!(decode(&ids, &[0, 4, 8], false), ["<|begin|>hello world<|end|>", "é\u{fffd}"]);
@@ -65,7 +65,7 @@ fn decoding_skips_what_it_should() {
 }
 
 #[test]
-fn the_digest_tells_definitions_apart() {
+fn digest_distinguishes_definitions() {
     let digest = tokenizer().digest();
     let other = JSON.replace("\"l d\"", "\"l e\"").replace("\"ld\"", "\"le\"").replace("Ġwor ld", "Ġwor le");
     let other = Tokenizer::from_json(other.replace("Ġworld", "Ġworle").as_bytes()).unwrap();
@@ -79,42 +79,42 @@ const PADDING: &str = r#"{"strategy": {"Fixed": 8}, "direction": "Right", "pad_t
     "pad_type_id": 0, "pad_token": "<|end|>"}"#;
 
 #[test]
-fn truncation_and_padding_are_refused_or_ignored_on_request() {
+fn truncation_and_padding_are_rejected_or_ignored_on_request() {
     for (name, stated) in [("truncation", TRUNCATION), ("padding", PADDING)] {
         let json = JSON.replace(&format!("\"{name}\": null"), &format!("\"{name}\": {stated}"));
         assert_ne!(json, JSON);
-        let refused = Tokenizer::from_json(json.as_bytes()).unwrap_err();
-        assert!(matches!(refused, TokenizerError::Setting { name: found, .. } if found == name));
+        let error = Tokenizer::from_json(json.as_bytes()).unwrap_err();
+        assert!(matches!(error, TokenizerError::Setting { name: found, .. } if found == name));
         for part in [name, "null", "whole_texts"] {
-            assert!(refused.to_string().contains(part), "{refused}");
+            assert!(error.to_string().contains(part), "{error}");
         }
         let whole = Tokenizer::whole_texts(json.as_bytes()).unwrap();
         assert_eq!(whole.digest(), tokenizer().digest());
         assert_eq!(whole.encode("hello world hello", false), tokenizer().encode("hello world hello", false));
-        // What is passed on to other processes states nothing that they would refuse.
+        // The JSON passed to other processes contains no setting that they would reject.
         assert!(Tokenizer::from_json(whole.json()).is_ok());
     }
 }
 
 #[test]
-fn a_file_that_is_no_regular_file_is_refused() {
-    let refused = Tokenizer::from_file("/dev/zero").unwrap_err();
-    assert!(refused.to_string().contains("not a regular file"), "{refused}");
+fn non_regular_files_are_rejected() {
+    let error = Tokenizer::from_file("/dev/zero").unwrap_err();
+    assert!(error.to_string().contains("not a regular file"), "{error}");
 }
 
 #[test]
-fn definitions_beyond_the_limits_are_refused() {
-    let refused = |json: String| Tokenizer::from_json(json.as_bytes()).unwrap_err();
-    let large = refused(JSON.replace("\"id\": 267", "\"id\": 4294967294"));
+fn definitions_above_the_limits_are_rejected() {
+    let error = |json: String| Tokenizer::from_json(json.as_bytes()).unwrap_err();
+    let large = error(JSON.replace("\"id\": 267", "\"id\": 4294967294"));
     assert!(matches!(&large, TokenizerError::Limit { part, .. } if part == "added_tokens"), "{large}");
     let deep = "[".repeat(200_000);
-    assert!(matches!(refused(deep), TokenizerError::Json { .. }));
+    assert!(matches!(error(deep), TokenizerError::Json { .. }));
     assert!(matches!(Tokenizer::from_json(b"{\"model\": \"\xff\"}"), Err(TokenizerError::Json { .. })));
     assert!(matches!(Tokenizer::from_json(b"{\"model\": \"\0\"}"), Err(TokenizerError::Json { .. })));
 }
 
 #[test]
-fn what_is_not_a_tokenizer_is_refused() {
+fn invalid_definitions_are_rejected() {
     let error = |json: &str| Tokenizer::from_json(json.as_bytes()).unwrap_err();
     assert!(matches!(error("{"), TokenizerError::Json { .. }));
     assert!(matches!(error("{}"), TokenizerError::Definition { .. } | TokenizerError::Failed { .. }));
@@ -128,9 +128,9 @@ fn what_is_not_a_tokenizer_is_refused() {
 }
 
 #[test]
-fn a_handle_of_another_type_is_declined() {
-    struct Stranger;
-    impl Handle for Stranger {
+fn handle_of_another_type_is_rejected() {
+    struct OtherHandle;
+    impl Handle for OtherHandle {
         fn digest(&self) -> [u8; 32] {
             [0; 32]
         }
@@ -138,13 +138,13 @@ fn a_handle_of_another_type_is_declined() {
             self
         }
     }
-    let error = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["a"], &Stranger)).unwrap_err();
+    let error = tokenize_encode(&reference_engine(), TokenizeEncode::new(&["a"], &OtherHandle)).unwrap_err();
     assert!(error.to_string().contains("lz_ops::tokenizer::Tokenizer"), "{error}");
 }
 
 proptest! {
     #[test]
-    fn every_text_comes_back(texts in proptest::collection::vec("\\PC*|(hello| world|<tool>|é|\n)*", 0..4)) {
+    fn every_text_round_trips(texts in proptest::collection::vec("\\PC*|(hello| world|<tool>|é|\n)*", 0..4)) {
         let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
         let result = encode(&texts, true);
         let (tokens, indptr) = (values::<i32>(&result.tokens), values::<i64>(&result.indptr));
@@ -169,7 +169,7 @@ fn special_tokens_in_a_text_can_be_plain_text() {
         tokens.into_iter().map(|token| token.id).collect()
     };
     assert_eq!(ids(&tokenizer(), false), [259, 265, 267]);
-    // Tokens that are not special are cut out as before, and the post-processor still adds its own.
+    // Tokens that are not special are still split off, and the post-processor still adds its own.
     let text: Vec<u32> = "<|end|>".bytes().map(u32::from).collect();
     assert_eq!(ids(&split, false), [vec![259], text.clone(), vec![267]].concat());
     assert_eq!(ids(&split, true), [vec![266, 259], text, vec![267]].concat());

@@ -1,4 +1,4 @@
-// The calls from C++ that are timed. Each runs `count` calls and returns nanoseconds for one.
+// The timed calls from C++. Each runs `count` calls and returns nanoseconds per call.
 #include <layerzero/layerzero.hpp>
 
 #include <chrono>
@@ -18,8 +18,8 @@ template <class Work> double timed(std::uint64_t count, Work &&work) {
 }
 
 const lz::Engine &engine() {
-    static const lz::Engine made;
-    return made;
+    static const lz::Engine instance;
+    return instance;
 }
 
 } // namespace
@@ -29,8 +29,8 @@ extern "C" double bench_cpp_into(std::uint64_t count) {
     std::vector<float> weight(hidden, 2.0F);
     std::vector<float> out(hidden);
     const lz::ops::NormRms args{.x = {std::span(x), {1, hidden}}, .weight = lz::TensorView(std::span(weight), {hidden})};
-    const lz::ops::NormRmsOut places{.output = {std::span(out), {1, hidden}}};
-    return timed(count, [&] { lz::ops::norm_rms_into(engine(), args, places); });
+    const lz::ops::NormRmsOut outputs{.output = {std::span(out), {1, hidden}}};
+    return timed(count, [&] { lz::ops::norm_rms_into(engine(), args, outputs); });
 }
 
 extern "C" double bench_cpp_fresh(std::uint64_t count) {

@@ -1,7 +1,9 @@
-//! Prints what a call from C++ costs beside the same call from Rust; with `--json` one object a line.
+//! Prints the latency of a call from C++ compared with the same call from Rust; with `--json` one object per
+//! line.
 //!
-//! Both sides call `norm.rms` on one row of eight elements with the native kernel, whose decision is cached. The sides take
-//! turns and the best of many rounds counts, so that whatever else the machine does disturbs neither.
+//! Both sides call `norm.rms` on one row of eight elements with the native kernel, with a cached decision.
+//! The sides are interleaved and the best of many rounds counts, to reduce the effect of other load on the
+//! machine.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -9,13 +11,13 @@ use std::time::Instant;
 use lz_core::{Engine, TensorMut, TensorView};
 use lz_ops::{NormRms, norm_rms, norm_rms_into};
 
-// What the C++ half calls comes with this crate.
+// Symbols that the C++ half calls.
 use lz_cpp as _;
 
 const CALLS: u64 = 1_000;
 const ROUNDS: usize = 500;
 const HIDDEN: usize = 8;
-/// What a call from C++ may cost over the call from Rust.
+/// Maximum overhead of a call from C++ over the call from Rust.
 const LIMIT_NS: f64 = 60.0;
 
 unsafe extern "C" {
@@ -73,7 +75,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         } else {
             let over = ours - theirs;
             println!(
-                "{case:<40} C++ {ours:>7.1} ns   Rust {theirs:>7.1} ns   over {over:>6.1} ns (to reach: {LIMIT_NS})"
+                "{case:<40} C++ {ours:>7.1} ns   Rust {theirs:>7.1} ns   overhead {over:>6.1} ns (target: {LIMIT_NS})"
             );
         }
     }

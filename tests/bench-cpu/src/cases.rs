@@ -1,4 +1,5 @@
-//! What is measured: the workloads of an operation with the kernel that would run them, and what each must move at least.
+//! Benchmark cases: the workloads of an operation with the selected kernel, and the minimum memory traffic
+//! and FLOPs of each.
 
 use lz_conformance::assign::Prepared;
 use lz_conformance::call::{OwnedArg, OwnedCall, OwnedOut};
@@ -12,14 +13,14 @@ use serde_json::{Map, Value, json};
 
 use crate::sweep;
 
-/// What a call must do at least.
+/// Minimum work of a call.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Work {
     /// Bytes that must be read.
     pub read: usize,
     /// Bytes that must be written.
     pub written: usize,
-    /// Multiplications and additions of f32.
+    /// f32 multiplications and additions.
     pub flops: f64,
 }
 
@@ -37,33 +38,34 @@ pub struct Case {
     pub scratch: Scratch,
     /// The call.
     pub call: OwnedCall,
-    /// What it must do.
+    /// Minimum work.
     pub work: Work,
-    /// The workload as the peer is told.
-    pub told: Value,
+    /// The workload as sent to the peer.
+    pub description: Value,
 }
 
-/// Which cases are wanted.
+/// Which cases to run.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'w> {
-    /// Part of a kernel's id.
+pub struct Filter<'w> {
+    /// Substring of a kernel id.
     pub kernel: Option<&'w str>,
-    /// Parts of a row's name, of which one must be in it; empty for all.
+    /// Substrings of a row's name, one of which must match; empty for all.
     pub rows: &'w [&'w str],
-    /// Workloads with tensors of more bytes are left out.
-    pub most_bytes: usize,
+    /// Workloads with more bytes of tensors are skipped.
+    pub max_bytes: usize,
 }
 
-/// Every workload of an operation that a CPU kernel runs, one after the other: each has its memory only while it is measured.
+/// Every workload of an operation that a CPU kernel runs. Lazy: each case has its memory only while it is
+/// measured.
 pub fn of<'w>(
     subject: &'static dyn Subject,
-    wanted: Wanted<'w>,
+    filter: Filter<'w>,
 ) -> Result<impl Iterator<Item = Case> + use<'w>, String> {
     let operation = subject.info().schema();
     let kernels: Vec<KernelEntry> = lz_test_kernels::runnable()
         .iter()
         .filter(|entry| entry.spec.operation == operation.name && entry.spec.backend != "reference")
-        .filter(|entry| wanted.kernel.is_none_or(|kernel| entry.spec.id.contains(kernel)))
+        .filter(|entry| filter.kernel.is_none_or(|kernel| entry.spec.id.contains(kernel)))
         .cloned()
         .collect();
     let engine = Engine::new();
@@ -72,8 +74,8 @@ pub fn of<'w>(
     workloads.extend(sweep::of(operation));
     workloads.retain(|workload| {
         let name = format!("{} {}", operation.name, workload.name);
-        let named = wanted.rows.is_empty() || wanted.rows.iter().any(|row| name.contains(row));
-        named && !kernels.is_empty() && bytes_of(operation, workload) <= wanted.most_bytes
+        let named = filter.rows.is_empty() || filter.rows.iter().any(|row| name.contains(row));
+        named && !kernels.is_empty() && bytes_of(operation, workload) <= filter.max_bytes
     });
     Ok(workloads.into_iter().filter_map(move |workload| {
         let mut call = filled(&Prepared::new(operation), &workload).ok()?;
@@ -84,15 +86,15 @@ pub fn of<'w>(
         let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else { return None };
         let plan = engine.which(subject.info(), &context).ok()?;
         let kernel = lz_test_kernels::runnable().iter().find(|entry| entry.spec.id == plan.kernel)?;
-        let told = told(operation, &workload);
+        let description = description(operation, &workload);
         Some(Case {
             operation: &operation.name,
             workload: workload.name,
             kernel: kernel.clone(),
             workspace: plan.workspace_bytes,
             scratch: Scratch::default(),
-            work: Work { flops: flops(&operation.name, &told), ..work(operation, &call) },
-            told,
+            work: Work { flops: flops(&operation.name, &description), ..minimum_work(operation, &call) },
+            description,
             call,
         })
     }))
@@ -107,16 +109,17 @@ fn bytes_of(operation: &'static Operation, workload: &Workload) -> usize {
         .map_or(usize::MAX, |call| call.args.iter().filter_map(OwnedArg::tensor).map(bytes).sum())
 }
 
-/// Every sequence has all the keys that it may have, and pages are shared out evenly: then the least that must be read is known.
+/// Gives every sequence the maximum number of keys, and distributes pages evenly, so that the minimum traffic
+/// is known.
 fn fill_lengths(operation: &Operation, call: &mut OwnedCall) {
     let shape = |call: &OwnedCall, name: &str| {
-        let place = operation.inputs.iter().position(|input| input.name == name)?;
-        call.args.get(place).and_then(OwnedArg::tensor).map(|tensor| tensor.layout().shape.to_vec())
+        let index = operation.inputs.iter().position(|input| input.name == name)?;
+        call.args.get(index).and_then(OwnedArg::tensor).map(|tensor| tensor.layout().shape.to_vec())
     };
     let heads_first =
         call.args.iter().any(|arg| matches!(arg, OwnedArg::Value(lz_core::expr::Value::Enum(1))));
     let at =
-        |dims: Option<Vec<i64>>, place: usize| dims.and_then(|dims| dims.get(place).copied()).unwrap_or(0);
+        |dims: Option<Vec<i64>>, index: usize| dims.and_then(|dims| dims.get(index).copied()).unwrap_or(0);
     let keys = at(shape(call, "k"), if heads_first { 2 } else { 1 });
     let listed = at(shape(call, "kv_indices"), 0);
     let caches = shape(call, "k_cache").map(|dims| at(Some(dims), if heads_first { 2 } else { 1 }));
@@ -126,47 +129,47 @@ fn fill_lengths(operation: &Operation, call: &mut OwnedCall) {
         let Some(tensor) = arg.tensor_mut() else { continue };
         let count = tensor.layout().elements().unwrap_or(0);
         let mut view = tensor.view_mut();
-        for place in 0..count {
+        for index in 0..count {
             match input.name.as_str() {
-                "kv_lens" => view.set_int(&[place], keys),
-                "kv_indptr" if paged => view.set_int(&[place], place * listed / (count - 1).max(1)),
-                "kv_last_page_len" => view.set_int(&[place], page),
+                "kv_lens" => view.set_int(&[index], keys),
+                "kv_indptr" if paged => view.set_int(&[index], index * listed / (count - 1).max(1)),
+                "kv_last_page_len" => view.set_int(&[index], page),
                 _ => break,
             };
         }
     }
 }
 
-/// Tokens go to slots of their own, as a server's would: what the rule allows at random would hit a few again and again.
+/// Gives tokens distinct slots, as a server would: random slots would hit a few again and again.
 fn spread_slots(operation: &Operation, call: &mut OwnedCall) {
-    let Some(place) = operation.inputs.iter().position(|input| input.name == "slots") else { return };
-    let Some(slots) = call.args.get_mut(place).and_then(OwnedArg::tensor_mut) else { return };
+    let Some(index) = operation.inputs.iter().position(|input| input.name == "slots") else { return };
+    let Some(slots) = call.args.get_mut(index).and_then(OwnedArg::tensor_mut) else { return };
     let count = slots.layout().elements().unwrap_or(0);
     let mut view = slots.view_mut();
     for token in 0..count {
-        // An odd step goes through all of a power of two before it comes back.
+        // An odd stride visits all of a power of two before it repeats.
         view.set_int(&[token], token * 5 % (count as u64).next_power_of_two() as i64);
     }
 }
 
-/// What is added to a residual is 0: run again and again, the sum would leave every number behind.
+/// Zeroes the tensor that is added to a residual: with repeated runs the sum would overflow.
 fn keep_residual(operation: &Operation, call: &mut OwnedCall) {
     if operation.inputs.iter().any(|input| input.name == "residual")
-        && let Some(place) = operation.inputs.iter().position(|input| input.name == "x")
-        && let Some(tensor) = call.args.get_mut(place).and_then(OwnedArg::tensor_mut)
+        && let Some(index) = operation.inputs.iter().position(|input| input.name == "x")
+        && let Some(tensor) = call.args.get_mut(index).and_then(OwnedArg::tensor_mut)
     {
         tensor.bytes_mut().fill(0);
     }
 }
 
-/// What the call must read, write and compute at least.
-fn work(operation: &Operation, call: &OwnedCall) -> Work {
+/// Minimum bytes read and written, and FLOPs, of a call.
+fn minimum_work(operation: &Operation, call: &OwnedCall) -> Work {
     let bytes = |tensor: &OwnedTensor| {
         tensor.layout().elements().unwrap_or(0) as usize * tensor.layout().dtype.size()
     };
     let named = |name: &str| {
-        let place = operation.inputs.iter().position(|input| input.name == name)?;
-        call.args.get(place).and_then(OwnedArg::tensor)
+        let index = operation.inputs.iter().position(|input| input.name == name)?;
+        call.args.get(index).and_then(OwnedArg::tensor)
     };
     let size = |name: &str| named(name).map_or(0, bytes);
     let written: usize = call
@@ -187,13 +190,13 @@ fn work(operation: &Operation, call: &OwnedCall) -> Work {
         })
         .sum();
     match operation.name.as_str() {
-        // Of tables and caches only what is named is touched.
+        // Only the addressed rows of tables and caches are accessed.
         "embedding.lookup" => Work { read: written + size("ids"), written, flops: 0.0 },
         "posenc.rope" => Work { read: size("x") + size("positions"), written, flops: 0.0 },
         "kv.append" => {
             let width = |name: &str| named(name).map_or(1, |tensor| tensor.layout().dtype.size());
-            let news = size("k") + size("v");
-            Work { read: news, written: news / width("k") * width("k_cache"), flops: 0.0 }
+            let inserted = size("k") + size("v");
+            Work { read: inserted, written: inserted / width("k") * width("k_cache"), flops: 0.0 }
         }
         "kv.compact" => {
             let pages = named("k_cache")
@@ -214,14 +217,14 @@ fn work(operation: &Operation, call: &OwnedCall) -> Work {
     }
 }
 
-/// Multiplications and additions of a workload as it is told; 0 where memory is the limit whatever the size.
-fn flops(operation: &str, told: &Value) -> f64 {
-    let axes = &told["axes"];
+/// FLOPs of a described workload; 0 if memory is the limit at every size.
+fn flops(operation: &str, description: &Value) -> f64 {
+    let axes = &description["axes"];
     let axis = |name: &str| match &axes[name] {
         Value::Array(sizes) => sizes.iter().filter_map(Value::as_f64).product(),
         size => size.as_f64().unwrap_or(1.0),
     };
-    let causal = if told["params"]["causal"].as_bool() == Some(true) { 0.5 } else { 1.0 };
+    let causal = if description["params"]["causal"].as_bool() == Some(true) { 0.5 } else { 1.0 };
     let latent =
         |queries: f64| queries * axis("heads") * axis("kv_len") * (2.0 * axis("dim_ckv") + axis("dim_kpe"));
     2.0 * match operation {
@@ -241,8 +244,8 @@ fn flops(operation: &str, told: &Value) -> f64 {
     }
 }
 
-/// The workload as the peer is told: sizes, dtypes and params by name.
-fn told(operation: &Operation, workload: &Workload) -> Value {
+/// The workload as sent to the peer: sizes, dtypes and params by name.
+fn description(operation: &Operation, workload: &Workload) -> Value {
     let axes: Map<String, Value> = operation
         .axes
         .iter()

@@ -1,5 +1,5 @@
-//! What this machine can do at best, measured in the same run with the same threads: memory read, written and both, and
-//! fused multiply-adds.
+//! Machine limits, measured in the same run with the same threads: memory read, write and triad bandwidth,
+//! and FMA throughput.
 
 use std::cell::RefCell;
 use std::hint::black_box;
@@ -11,47 +11,47 @@ use lz_cpu::simd::{Avx2, Avx512, Scalar, Simd};
 use crate::cases::Work;
 use crate::report::Report;
 
-/// Larger than any cache: what the last level reports on such machines is up to 300 MiB.
+/// Larger than any cache: up to 300 MiB of last-level cache are reported on such machines.
 const LARGE: usize = 384 << 20;
 
 /// Bytes that one task moves.
 const TASK: usize = 256 << 10;
 
-/// The limits with a number of threads.
+/// The limits for one thread count.
 pub struct Limits {
-    /// a = b + s c with stores past the caches, GB/s.
+    /// a = b + s c with non-temporal stores, GB/s.
     triad: f64,
-    /// Sums, GB/s.
+    /// Read bandwidth (sums), GB/s.
     read: f64,
     /// f32, GFLOP/s.
     flops: f64,
-    /// A call of the pool that does nothing, in nanoseconds.
-    forked: f64,
+    /// Fork-join latency of the pool with empty tasks, in nanoseconds.
+    fork_join: f64,
     memory: RefCell<Memory>,
 }
 
-/// Two buffers that grow.
+/// Two growing buffers.
 #[derive(Default)]
 struct Memory {
     from: Vec<f32>,
     to: Vec<f32>,
 }
 
-/// A pointer that tasks share; each has a part of its own.
+/// A pointer shared by tasks with disjoint parts.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+struct SharedPtr(*mut f32);
 
-// SAFETY: tasks touch parts that do not overlap.
-unsafe impl Sync for Shared {}
+// SAFETY: tasks access disjoint parts.
+unsafe impl Sync for SharedPtr {}
 
-impl Shared {
+impl SharedPtr {
     fn at(&self, index: usize) -> *mut f32 {
         self.0.wrapping_add(index)
     }
 }
 
 /// Runs a generic function with the widest instruction set.
-macro_rules! widest {
+macro_rules! with_widest_isa {
     ($function:ident($($argument:expr),*)) => {
         match (Avx512::detect(), Avx2::detect()) {
             (Some(simd), _) => simd.vectorize(|| $function(simd, $($argument),*)),
@@ -61,7 +61,7 @@ macro_rules! widest {
     };
 }
 
-/// Reads `count` numbers; `count` is a multiple of 64.
+/// Reads `count` elements; `count` is a multiple of 64.
 /// # Safety
 /// They are readable.
 #[inline(always)]
@@ -70,7 +70,7 @@ unsafe fn read<S: Simd>(s: S, from: *const f32, count: usize) -> f32 {
     let mut at = 0;
     while at + 4 * S::LANES <= count {
         for (k, sum) in sums.iter_mut().enumerate() {
-            // SAFETY: the caller vouches for the numbers.
+            // SAFETY: the caller guarantees the elements.
             *sum = s.add(*sum, unsafe { s.load(from.add(at + k * S::LANES)) });
         }
         at += 4 * S::LANES;
@@ -78,15 +78,15 @@ unsafe fn read<S: Simd>(s: S, from: *const f32, count: usize) -> f32 {
     s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])))
 }
 
-/// Writes `count` numbers.
+/// Writes `count` elements.
 /// # Safety
-/// They are writable, from an address that is a multiple of 64.
+/// They are writable, and the address is a multiple of 64.
 #[inline(always)]
 unsafe fn write<S: Simd>(s: S, to: *mut f32, count: usize, value: f32, stream: bool) {
     let value = s.splat(value);
     let mut at = 0;
     while at + S::LANES <= count {
-        // SAFETY: the caller vouches for the numbers and the address.
+        // SAFETY: the caller guarantees the elements and the alignment.
         unsafe { if stream { s.stream(to.add(at), value) } else { s.store(to.add(at), value) } };
         at += S::LANES;
     }
@@ -94,20 +94,20 @@ unsafe fn write<S: Simd>(s: S, to: *mut f32, count: usize, value: f32, stream: b
 }
 
 /// # Safety
-/// Both have `count` numbers, `to` from a multiple of 64.
+/// All have `count` elements, `to` aligned to 64 bytes.
 #[inline(always)]
 unsafe fn triad_part<S: Simd>(s: S, to: *mut f32, b: *const f32, c: *const f32, count: usize) {
     let factor = s.splat(3.0);
     let mut at = 0;
     while at + S::LANES <= count {
-        // SAFETY: the caller vouches for the numbers and the address.
+        // SAFETY: the caller guarantees the elements and the alignment.
         unsafe { s.stream(to.add(at), s.fma(s.load(c.add(at)), factor, s.load(b.add(at)))) };
         at += S::LANES;
     }
     s.fence();
 }
 
-/// Fused multiply-adds in registers alone; returns how many numbers were touched.
+/// FMAs in registers only; returns the number of elements processed.
 #[inline(always)]
 fn multiply_add<S: Simd>(s: S, rounds: usize) -> usize {
     let mut sums = [s.splat(0.5); 12];
@@ -123,13 +123,13 @@ fn multiply_add<S: Simd>(s: S, rounds: usize) -> usize {
     rounds * 12 * S::LANES
 }
 
-fn aligned(buffer: &mut [f32]) -> Shared {
+fn aligned(buffer: &mut [f32]) -> SharedPtr {
     let skip = buffer.as_ptr().align_offset(64).min(buffer.len());
-    Shared(buffer.as_mut_ptr().wrapping_add(skip))
+    SharedPtr(buffer.as_mut_ptr().wrapping_add(skip))
 }
 
-/// What it costs to hand out tasks that do nothing and to wait for them: the median, in nanoseconds.
-fn forked(tasks: usize) -> f64 {
+/// Fork-join latency: distributing empty tasks and waiting for them; the median, in nanoseconds.
+fn fork_join(tasks: usize) -> f64 {
     let mut times: Vec<f64> = (0..20_000)
         .map(|_| {
             let start = Instant::now();
@@ -155,7 +155,7 @@ fn best(runs: usize, mut body: impl FnMut()) -> f64 {
 }
 
 impl Limits {
-    /// Measures, with the threads that calls may use now.
+    /// Measures with the current thread limit.
     pub fn measure() -> Limits {
         let count = LARGE / 4;
         let mut memory = Memory { from: vec![1.0; count + 16], to: vec![0.0; count + 16] };
@@ -164,52 +164,52 @@ impl Limits {
         let triad = best(5, || {
             pool::for_each(third / step, &|task| {
                 let at = task * step;
-                widest!(triad_safe(to.at(at), from.at(at), from.at(third + at), step));
+                with_widest_isa!(triad_safe(to.at(at), from.at(at), from.at(third + at), step));
             });
         });
         let reading = best(5, || {
             pool::for_each(count / step, &|task| {
-                black_box(widest!(read_safe(from.at(task * step), step)));
+                black_box(with_widest_isa!(read_safe(from.at(task * step), step)));
             });
         });
         let rounds = 2_000_000;
         let tasks = pool::threads();
-        let mut touched = 0;
+        let mut processed = 0;
         let adding = best(5, || {
             let counted = std::sync::atomic::AtomicUsize::new(0);
             pool::for_each(tasks, &|_| {
-                let part = widest!(multiply_add(rounds));
+                let part = with_widest_isa!(multiply_add(rounds));
                 counted.fetch_add(part, std::sync::atomic::Ordering::Relaxed);
             });
-            touched = counted.into_inner();
+            processed = counted.into_inner();
         });
         Limits {
             triad: (third / step * step * 12) as f64 / triad / 1e9,
             read: (count / step * step * 4) as f64 / reading / 1e9,
-            flops: touched as f64 * 2.0 / adding / 1e9,
-            forked: forked(tasks),
+            flops: processed as f64 * 2.0 / adding / 1e9,
+            fork_join: fork_join(tasks),
             memory: RefCell::new(memory),
         }
     }
 
-    /// Tells them.
+    /// Prints the limits.
     pub fn print(&self, report: &Report, threads: usize) {
         report.limit(&format!("limit: triad with streamed stores {threads}t"), "GB/s", self.triad);
         report.limit(&format!("limit: read {threads}t"), "GB/s", self.read);
         report.limit(&format!("limit: f32 fused multiply-add {threads}t"), "GFLOP/s", self.flops);
-        report.limit(&format!("pool: tasks handed out and waited for {threads}t"), "ns", self.forked);
+        report.limit(&format!("pool: tasks handed out and waited for {threads}t"), "ns", self.fork_join);
     }
 
-    /// Moves as many bytes as a call must, and does nothing else: what the machine needs at least at this size.
-    pub fn least(&self, work: &Work) {
+    /// Moves as many bytes as a call must, without computing: the lower bound of its time on this machine.
+    pub fn minimum_traffic(&self, work: &Work) {
         let mut memory = self.memory.borrow_mut();
         let Memory { from, to } = &mut *memory;
-        let (most_read, most_written) = (work.read / 4 + 4096, work.written / 4 + 4096);
-        if from.len() < most_read {
-            from.resize(most_read, 1.0);
+        let (read_elements, write_elements) = (work.read / 4 + 4096, work.written / 4 + 4096);
+        if from.len() < read_elements {
+            from.resize(read_elements, 1.0);
         }
-        if to.len() < most_written {
-            to.resize(most_written, 0.0);
+        if to.len() < write_elements {
+            to.resize(write_elements, 0.0);
         }
         let (from, to) = (aligned(from), aligned(to));
         let whole = work.read + work.written;
@@ -218,34 +218,40 @@ impl Limits {
         let parts = |bytes: usize| bytes / 4 / tasks / 64 * 64;
         let (reads, writes) = (parts(work.read), parts(work.written));
         pool::for_each(tasks, &|task| {
-            // In turns that fit the first-level cache, as a kernel would.
-            let turns = (reads + writes).div_ceil(4096).max(1);
-            let (read_turn, write_turn) = (reads / turns / 64 * 64, writes / turns / 64 * 64);
-            for turn in 0..turns {
-                let value = widest!(read_safe(from.at(task * reads + turn * read_turn), read_turn));
-                widest!(write_safe(to.at(task * writes + turn * write_turn), write_turn, value, stream));
+            // In chunks that fit L1, as a kernel would.
+            let chunks = (reads + writes).div_ceil(4096).max(1);
+            let (read_chunk, write_chunk) = (reads / chunks / 64 * 64, writes / chunks / 64 * 64);
+            for chunk in 0..chunks {
+                let value =
+                    with_widest_isa!(read_safe(from.at(task * reads + chunk * read_chunk), read_chunk));
+                with_widest_isa!(write_safe(
+                    to.at(task * writes + chunk * write_chunk),
+                    write_chunk,
+                    value,
+                    stream
+                ));
             }
         });
     }
 
-    /// The share of the machine's limit that a call reaches: by bytes, or by operations where those take longer.
-    pub fn share(&self, work: &Work, least: f64, ours: f64) -> Option<f64> {
+    /// The share of the machine's limit that a call reaches: by bytes, or by FLOPs if those take longer.
+    pub fn share(&self, work: &Work, minimum_traffic: f64, ours: f64) -> Option<f64> {
         let by_operations = work.flops / self.flops;
-        (ours > 0.0).then(|| least.max(by_operations) / ours)
+        (ours > 0.0).then(|| minimum_traffic.max(by_operations) / ours)
     }
 }
 
 /// [`read`] of a part of the buffers above.
 #[inline(always)]
 fn read_safe<S: Simd>(s: S, from: *const f32, count: usize) -> f32 {
-    // SAFETY: callers cut the buffers into parts that lie inside.
+    // SAFETY: callers pass parts inside the buffers.
     unsafe { read(s, from, count) }
 }
 
 /// [`write`] of a part of the buffers above.
 #[inline(always)]
 fn write_safe<S: Simd>(s: S, to: *mut f32, count: usize, value: f32, stream: bool) {
-    // SAFETY: as above; parts are multiples of 64 numbers from an aligned start.
+    // SAFETY: as above; parts are multiples of 64 elements from an aligned start.
     unsafe { write(s, to, count, value, stream) }
 }
 

@@ -1,4 +1,4 @@
-"""torch beside the CPU kernels: one workload a line on standard input, or a turn to take; an answer a line."""
+"""torch as a peer of the CPU kernels: reads one workload or sample request per line, and writes one answer per line."""
 
 import json
 import math
@@ -23,12 +23,12 @@ DTYPES = {
 }
 
 
-# A run that takes longer is not measured three times.
+# Runs that take longer are not repeated three times.
 SLOW = 0.3
 
 
 def fill(shape, dtype):
-    """The same numbers again and again: drawing each of a large tensor would take longer than what is done with them."""
+    """Repeats a block of random values: drawing every element of a large tensor would take longer than the benchmark."""
     count = math.prod(shape)
     drawn = torch.randn(min(count, 1 << 20)).to(dtype)
     return drawn.repeat(-(-count // max(len(drawn), 1)))[:count].clone().view(shape)
@@ -94,12 +94,12 @@ def rope(a, t, p):
         one, two = x[..., :half], x[..., half : 2 * half]
         return torch.cat((one * c - two * s, two * c + one * s), dim=-1).to(x.dtype)
 
-    def neighbours():
+    def interleaved():
         c, s = cos[positions].unsqueeze(2), sin[positions].unsqueeze(2)
         one, two = x[..., 0::2], x[..., 1::2]
         return torch.stack((one * c - two * s, two * c + one * s), dim=-1).flatten(-2).to(x.dtype)
 
-    return neighbours if p.get("interleaved") else halves
+    return interleaved if p.get("interleaved") else halves
 
 
 def alibi(a, t, p):
@@ -133,7 +133,7 @@ def append(a, t, p):
 
     def run():
         for cache, new in zip(caches, (k, v)):
-            # Eight-bit floats have no index_put: the same bytes have.
+            # float8 does not support index_put, so the bytes are used.
             as_bytes = cache.view(torch.uint8) if cache.element_size() == 1 else cache
             new = new.to(cache.dtype)
             as_bytes[slots] = new.view(torch.uint8) if cache.element_size() == 1 else new
@@ -156,7 +156,7 @@ def compact(a, t, p):
 
 
 def groups(x, p):
-    """x seen so that the last dimension holds the elements of a group, for those granularities that allow it."""
+    """Reshapes x so that the last dimension holds the elements of a group, where the granularity allows it."""
     granularity = p["granularity"]
     if granularity == "block":
         size = p.get("block_size", 32)
@@ -217,7 +217,7 @@ def attention(a, t, p):
     v = tensor(keys, kv_heads, a["head_dim_v"])
     causal, mask = p.get("causal", False), None
     if causal and queries != keys:
-        # What torch calls causal is aligned at the first key, so the mask is written out.
+        # torch aligns its causal mask at the first key, so an explicit mask is needed.
         causal, mask = False, torch.ones((queries, keys), dtype=torch.bool).tril(keys - queries)
     return lambda: F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, is_causal=causal, scale=p.get("sm_scale"), enable_gqa=heads != kv_heads
@@ -225,7 +225,7 @@ def attention(a, t, p):
 
 
 def paged(a, t, p):
-    """torch has no pages: it gathers them and attends as to any keys."""
+    """torch has no paged attention: gathers the pages and runs dense attention."""
     batch, heads, kv_heads, dim = a["batch"], a["heads"], a.get("kv_heads", a["heads"]), a["head_dim"]
     pages = a["num_indices"] // batch
     window = p.get("window_left", -1)
@@ -257,7 +257,7 @@ def linear(a, t, p):
 
 
 def weight_only(a, t, p):
-    """torch's own kernels for packed weights: int8 by channel, int4 by block."""
+    """torch's kernels for packed weights: int8 per channel, int4 per block."""
     rows, inputs, outputs = math.prod(a["rows"]), a["in_features"], a["out_features"]
     act, x = ACTIVATIONS[p.get("activation", "none")], fill((rows, inputs), t["T"])
     if p["format"] == "int8":
@@ -307,7 +307,7 @@ def sample_topp(a, t, p):
         if p.get("top_k"):
             values = values[:, : p["top_k"]]
         chances = torch.softmax(values.float() / temperature, -1)
-        # What stands before a token decides, so that one is always kept.
+        # The cumulative probability before a token decides, so that at least one is kept.
         chances = chances.masked_fill(chances.cumsum(-1) - chances > p["p"], 0)
         return indices.gather(-1, chances.multinomial(1))
 
@@ -349,17 +349,17 @@ MAKERS = {
 }
 
 
-def prepare(told):
-    torch.set_num_threads(told["threads"])
-    make = MAKERS.get(told["operation"])
+def prepare(message):
+    torch.set_num_threads(message["threads"])
+    make = MAKERS.get(message["operation"])
     if make is None:
         return None
-    types = {name: DTYPES[dtype] for name, dtype in told["types"].items() if dtype in DTYPES}
-    return make(told["axes"], types, told["params"])
+    types = {name: DTYPES[dtype] for name, dtype in message["types"].items() if dtype in DTYPES}
+    return make(message["axes"], types, message["params"])
 
 
-def turn(run, seconds, threads):
-    # As ours: of one thread the time that it ran.
+def sample(run, seconds, threads):
+    # Like ours: CPU time for one thread.
     now = time.thread_time_ns if threads == 1 else time.perf_counter_ns
     times, begin = [], time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds or (len(times) < 3 and spent < SLOW):
@@ -374,17 +374,17 @@ def main():
     print(json.dumps(torch.__version__), flush=True)
     run, threads = None, 1
     for line in sys.stdin:
-        told = json.loads(line)
-        if "turn" in told:
-            print(json.dumps(turn(run, told["turn"], threads)), flush=True)
+        message = json.loads(line)
+        if "sample" in message:
+            print(json.dumps(sample(run, message["sample"], threads)), flush=True)
             continue
-        run, threads = None, told["threads"]
+        run, threads = None, message["threads"]
         try:
-            run = prepare(told)
+            run = prepare(message)
             if run is not None:
                 run()
         except (RuntimeError, KeyError, TypeError, NotImplementedError) as error:
-            print(f"torch cannot do {told['operation']}: {error}", file=sys.stderr)
+            print(f"torch does not support {message['operation']}: {error}", file=sys.stderr)
             run = None
         print(json.dumps(run is not None), flush=True)
 

@@ -1,26 +1,26 @@
-//! faer's product of f32 matrices, in this process: a second peer for linear layers that are nothing else.
+//! faer's f32 GEMM, in this process: a second peer for plain linear layers.
 
 use crate::cases::Case;
 
-/// Two factors and a place for their product, laid out as the layer's are.
+/// Operands and output of the GEMM, with the layout of the linear layer.
 #[cfg(feature = "peers")]
-pub struct Product {
+pub struct FaerGemm {
     sizes: [usize; 3],
-    left: Vec<f32>,
-    right: Vec<f32>,
+    a: Vec<f32>,
+    b: Vec<f32>,
     result: Vec<f32>,
     threads: faer::Par,
 }
 
 #[cfg(feature = "peers")]
-impl Product {
-    /// The product that a case is; nothing if it is none, or another type's.
-    pub fn of(case: &Case, threads: usize) -> Option<Product> {
-        if case.operation != "mlp.linear" || case.told["types"]["T"] != "f32" {
+impl FaerGemm {
+    /// The GEMM of a case; `None` if it is not a plain f32 linear layer.
+    pub fn of(case: &Case, threads: usize) -> Option<FaerGemm> {
+        if case.operation != "mlp.linear" || case.description["types"]["T"] != "f32" {
             return None;
         }
-        let size = |name: &str| usize::try_from(case.told["axes"][name].as_u64()?).ok();
-        let rows = match &case.told["axes"]["rows"] {
+        let size = |name: &str| usize::try_from(case.description["axes"][name].as_u64()?).ok();
+        let rows = match &case.description["axes"]["rows"] {
             serde_json::Value::Array(sizes) => {
                 sizes.iter().map(|size| size.as_u64()).product::<Option<u64>>()?
             }
@@ -28,40 +28,40 @@ impl Product {
         };
         let sizes = [usize::try_from(rows).ok()?, size("in_features")?, size("out_features")?];
         let [rows, depth, columns] = sizes;
-        let numbers = |count: usize| (0..count).map(|at| (at % 251) as f32 / 251.0 - 0.5).collect();
-        Some(Product {
+        let values = |count: usize| (0..count).map(|at| (at % 251) as f32 / 251.0 - 0.5).collect();
+        Some(FaerGemm {
             sizes,
-            left: numbers(rows * depth),
-            right: numbers(columns * depth),
+            a: values(rows * depth),
+            b: values(columns * depth),
             result: vec![0.0; rows * columns],
             threads: if threads > 1 { faer::Par::rayon(threads) } else { faer::Par::Seq },
         })
     }
 
-    /// Multiplies.
-    pub fn multiply(&mut self) {
+    /// Runs the GEMM.
+    pub fn run(&mut self) {
         use faer::{MatMut, MatRef};
         let [rows, depth, columns] = self.sizes;
-        let left = MatRef::from_row_major_slice(&self.left, rows, depth);
-        let right = MatRef::from_row_major_slice(&self.right, columns, depth).transpose();
+        let a = MatRef::from_row_major_slice(&self.a, rows, depth);
+        let b = MatRef::from_row_major_slice(&self.b, columns, depth).transpose();
         let result = MatMut::from_row_major_slice_mut(&mut self.result, rows, columns);
-        faer::linalg::matmul::matmul(result, faer::Accum::Replace, left, right, 1.0, self.threads);
+        faer::linalg::matmul::matmul(result, faer::Accum::Replace, a, b, 1.0, self.threads);
     }
 }
 
-/// Without the feature there is none.
+/// Not available without the feature `peers`.
 #[cfg(not(feature = "peers"))]
-pub enum Product {}
+pub enum FaerGemm {}
 
 #[cfg(not(feature = "peers"))]
-impl Product {
+impl FaerGemm {
     /// No product.
-    pub fn of(_case: &Case, _threads: usize) -> Option<Product> {
+    pub fn of(_case: &Case, _threads: usize) -> Option<FaerGemm> {
         None
     }
 
     /// Never called.
-    pub fn multiply(&mut self) {
+    pub fn run(&mut self) {
         match *self {}
     }
 }

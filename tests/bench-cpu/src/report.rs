@@ -1,17 +1,17 @@
-//! Rows as people or programs read them.
+//! Output as text or JSON.
 
 use serde_json::json;
 
 use crate::cases::Case;
 
-/// Where rows go.
+/// Output format.
 pub struct Report {
-    /// One object a line.
+    /// One JSON object per line.
     pub json: bool,
 }
 
 impl Report {
-    /// Something that is no row; programs are not told.
+    /// A note; omitted from JSON.
     pub fn note(&self, text: &str) {
         if !self.json {
             println!("{text}");
@@ -31,7 +31,7 @@ impl Report {
         }
     }
 
-    /// One case beside one peer, which may know no way to do it.
+    /// One case compared with one peer, which may not support it.
     pub fn row(
         &self,
         case: &Case,

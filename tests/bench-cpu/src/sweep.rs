@@ -1,9 +1,10 @@
-//! Shapes besides those of models: the sizes that others quote, and how cost grows with length, batch, heads, vocabulary and size.
+//! Shapes besides those of models: commonly quoted sizes, and scaling with length, batch, heads, vocabulary
+//! and size.
 
 use lz_schema::dtype::DType;
 use lz_schema::model::{Constant, Operation, Workload};
 
-/// One shape of a sweep. What an operation does not have is left out of its workload.
+/// One shape of a sweep. Axes that an operation does not have are ignored.
 struct Shape {
     operation: &'static str,
     name: String,
@@ -51,10 +52,10 @@ fn shapes() -> Vec<Shape> {
     for dtype in [DType::F32, DType::BF16] {
         for causal in [false, true] {
             for length in [256, 1024, 2048] {
-                let how = if causal { "causal" } else { "full" };
+                let masking = if causal { "causal" } else { "full" };
                 all.push(Shape {
                     operation: "attention.standard.prefill",
-                    name: format!("{dtype}_16x{length}x64_{how}"),
+                    name: format!("{dtype}_16x{length}x64_{masking}"),
                     axes: vec![
                         ("batch", 1),
                         ("heads", 16),

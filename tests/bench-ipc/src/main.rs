@@ -1,7 +1,7 @@
-//! Prints the round trip of a call to a worker process; with `--json` one object a line.
+//! Prints the round-trip latency of a call to a worker process; with `--json` one object per line.
 //!
-//! The worker is this very program, serving kernels that do next to nothing, so that what is measured is the way there and
-//! back. `LAYERZERO_WORKER_CONTROL` in the environment says which of the two it is.
+//! The worker is this same program, with kernels that do almost nothing, so that the round trip is measured.
+//! It is the worker if `LAYERZERO_WORKER_CONTROL` is set.
 
 use std::time::Instant;
 
@@ -13,11 +13,11 @@ use lz_worker::{Worker, WorkerOptions};
 const DESCRIPTOR: &str = r#"{"schema_version": "1.0", "backend": "far", "backend_version": "1", "platform": "cpu", "ops":
     {"norm.rms": [{"kernel_id": "far.norm.rms", "dtypes": ["float32"], "requires_layouts": ["any"], "params": ["eps"],
     "writes_into_output": true, "priority": 99}]}}"#;
-/// What a small call may cost there and back, in nanoseconds, at the median.
+/// Maximum median round-trip latency of a small call, in nanoseconds.
 const LIMIT_NS: f64 = 10_000.0;
 const CALLS: usize = 20_000;
 
-/// Writes one element, so that there is something to come back.
+/// Writes one element, so that shared_output is an output to transfer.
 struct Touch;
 
 impl Kernel for Touch {
@@ -61,9 +61,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut out = Tensor::zeros(&shape, DType::F32)?;
         let copied = measure(&engine, x.view(), |call| call(out.view_mut()))?;
         report(json, &format!("{name} tensors, copied"), &copied);
-        let here = worker.allocate(&shape, DType::F32).ok_or("no room")?;
-        let mut there = worker.allocate(&shape, DType::F32).ok_or("no room")?;
-        let shared = measure(&engine, here.view(), |call| call(there.view_mut()))?;
+        let shared_input = worker.allocate(&shape, DType::F32).ok_or("no space in shared memory")?;
+        let mut shared_output = worker.allocate(&shape, DType::F32).ok_or("no space in shared memory")?;
+        let shared = measure(&engine, shared_input.view(), |call| call(shared_output.view_mut()))?;
         report(json, &format!("{name} tensors, in shared memory"), &shared);
     }
     Ok(())
@@ -97,11 +97,8 @@ fn report(json: bool, case: &str, times: &[f64]) {
             );
         }
     } else {
-        let target = if case.starts_with("1 KB") {
-            format!("   (to reach: p50 {LIMIT_NS} ns)")
-        } else {
-            String::new()
-        };
+        let target =
+            if case.starts_with("1 KB") { format!("   (target: p50 {LIMIT_NS} ns)") } else { String::new() };
         println!("{case:<36} p50 {median:>9.0} ns   p99 {high:>9.0} ns{target}");
     }
 }

@@ -1,4 +1,4 @@
-//! Calls of each kind, each kind in a function of its own, so that their instructions can be counted.
+//! Each kind of call in a separate function, so that its instructions can be counted.
 
 use std::hint::black_box;
 
@@ -9,24 +9,24 @@ use lz_ops::{NormRms, NormRmsCall, NormRmsKernel};
 
 use crate::{decide, whole_call};
 
-/// How many calls [`inline_hits`] and [`whole_calls`] make.
+/// Number of calls of [`inline_hits`] and [`whole_calls`].
 pub const INLINE_HITS: usize = 1000;
-/// How many calls [`shared_hits`] makes.
+/// Number of calls of [`shared_hits`].
 pub const SHARED_HITS: usize = 1024;
-/// How many calls [`misses`] makes.
+/// Number of calls of [`misses`].
 pub const MISSES: usize = 256;
-/// How many calls [`static_calls`] and [`direct_calls`] make.
+/// Number of calls of [`static_calls`] and [`direct_calls`].
 pub const STATIC_CALLS: usize = 1000;
 
-/// By hand. The number keeps the compiler from making one function of the two.
+/// Direct calls of the kernel. The constant keeps the compiler from merging the two functions.
 #[inline(never)]
 pub fn direct_calls(
     kernel: &impl NormRmsKernel,
     call: &NormRmsCall<'_>,
-    place: &mut [f32],
+    output: &mut [f32],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut scratch = Scratch::default();
-    let mut output = TensorMut::from_slice(place, call.x.shape())?;
+    let mut output = TensorMut::from_slice(output, call.x.shape())?;
     black_box(1);
     for _ in 0..STATIC_CALLS {
         let out = call.outputs(output.reborrow())?;
@@ -35,15 +35,15 @@ pub fn direct_calls(
     Ok(())
 }
 
-/// In static mode.
+/// Calls in static mode.
 #[inline(never)]
 pub fn static_calls(
     kernel: &impl NormRmsKernel,
     call: &NormRmsCall<'_>,
-    place: &mut [f32],
+    output: &mut [f32],
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut scratch = Scratch::default();
-    let mut output = TensorMut::from_slice(place, call.x.shape())?;
+    let mut output = TensorMut::from_slice(output, call.x.shape())?;
     black_box(2);
     for _ in 0..STATIC_CALLS {
         let out = call.outputs(output.reborrow())?;
@@ -52,31 +52,31 @@ pub fn static_calls(
     Ok(())
 }
 
-/// Whole calls that the thread remembers.
+/// Whole calls that hit the thread cache.
 #[inline(never)]
-pub fn whole_calls(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), Error> {
-    (0..INLINE_HITS).try_for_each(|_| whole_call(engine, black_box(args), place))
+pub fn whole_calls(engine: &Engine, args: &NormRms<'_>, output: &mut [f32]) -> Result<(), Error> {
+    (0..INLINE_HITS).try_for_each(|_| whole_call(engine, black_box(args), output))
 }
 
-/// Decisions made afresh.
+/// Cache misses: full selection.
 #[inline(never)]
 pub fn misses(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
     calls.iter().cycle().take(MISSES).try_for_each(|call| decide(engine, black_box(call)))
 }
 
-/// A thousand calls that the thread remembers.
+/// A thousand hits in the thread cache.
 #[inline(never)]
 pub fn inline_hits(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), Error> {
     (0..INLINE_HITS).try_for_each(|_| decide(engine, black_box(call)))
 }
 
-/// Calls that only the shared table remembers.
+/// Calls that miss the thread cache and hit the shared decision cache.
 #[inline(never)]
 pub fn shared_hits(engine: &Engine, calls: &[NormRmsCall<'_>]) -> Result<(), Error> {
     calls.iter().cycle().take(SHARED_HITS).try_for_each(|call| decide(engine, black_box(call)))
 }
 
-/// Switches the cache off or on; what the policy was before comes back.
+/// Enables or disables the decision cache; returns the previous policy.
 pub fn cache(engine: &Engine, enabled: bool) -> Policy {
     let before = Policy::clone(&engine.policy());
     let config = CacheConfig { enabled, ..before.cache.value };

@@ -1,14 +1,15 @@
-//! Counting the instructions of one function of a program with callgrind, which does not care how busy the machine is.
+//! Counts the instructions of one function of a program with callgrind, independent of machine load.
 
 use std::path::Path;
 use std::process::Command;
 
-/// Whether there is anything to count with.
+/// Whether valgrind is installed.
 pub fn can_count() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok_and(|output| output.status.success())
 }
 
-/// Instructions that a program executes inside a function, and what that calls; `None` if it cannot be counted.
+/// Instructions that a program executes inside a function, including callees; `None` if they cannot be
+/// counted.
 pub fn count(program: &Path, argument: &str, function: &str) -> Option<u64> {
     let output = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])

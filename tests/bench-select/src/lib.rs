@@ -1,4 +1,5 @@
-//! A full house to select from: 32 kernels, 20 rules, measurements, health and real tensors, for every benchmark of selection.
+//! The engine of all selection benchmarks: all kernels registered (32 candidates), 20 rules, measurements,
+//! health and real tensors.
 
 pub mod counted;
 pub mod instructions;
@@ -17,23 +18,24 @@ use lz_core::spec::StrideNeeds;
 use lz_core::{Context, DType, Engine, KernelError, KernelSpec, ReasonCode, Run, TensorMut, TensorView};
 use lz_ops::{NORM_RMS, NormRms, NormRmsCall, NormRmsKernel, NormRmsOut, norm_rms_into, norm_rms_kernel};
 
-/// A kernel that does nothing: what is left is the decision.
+/// A kernel that does nothing, so that only selection is measured.
 #[derive(Debug)]
-pub struct Nothing;
+pub struct NoopKernel;
 
-impl NormRmsKernel for Nothing {
+impl NormRmsKernel for NoopKernel {
     fn run(&self, _: &NormRmsCall<'_>, _: NormRmsOut<'_>, _: &mut Run<'_>) -> Result<(), KernelError> {
         Ok(())
     }
 }
 
-/// A database in a folder of its own, which goes with it.
+/// A PerfDB in a temporary folder, which is removed on drop.
 struct Measurements {
     folder: PathBuf,
 }
 
 impl Measurements {
-    /// Measures nothing, but stores rows of some kernels for every bucket of the calls, and gives them to the engine.
+    /// Stores synthetic measurements of some kernels for every bucket of the calls, and attaches them to the
+    /// engine.
     fn attach(
         engine: &Engine,
         kernels: &[KernelSpec],
@@ -50,7 +52,7 @@ impl Measurements {
         }
         database.record_all(&rows).map_err(|reason| format!("{reason:?}"))?;
         if !engine.attach_perfdb(Arc::new(database), "") {
-            return Err("the engine has a database already".into());
+            return Err("the engine already has a PerfDB attached".into());
         }
         Ok(Measurements { folder })
     }
@@ -100,16 +102,16 @@ fn kernel(number: u8) -> KernelSpec {
     spec
 }
 
-/// The engine of all benchmarks, and what it keeps its measurements in.
-pub struct House {
+/// The engine of all benchmarks, and its PerfDB.
+pub struct BenchEngine {
     /// The engine.
     pub engine: Engine,
     _measurements: Measurements,
 }
 
-/// A house for these calls. The eleven best kernels cannot run them, so that a miss has to look at several; half of all are
-/// measured in every bucket.
-pub fn full_house(calls: &[NormRms<'_>]) -> Result<House, Box<dyn Error>> {
+/// An engine for these calls. The eleven kernels with the highest priority cannot run them, so that a miss
+/// evaluates several candidates; half of all kernels are measured in every bucket.
+pub fn bench_engine(calls: &[NormRms<'_>]) -> Result<BenchEngine, Box<dyn Error>> {
     let engine = Engine::new();
     let specs: Vec<KernelSpec> = (0..32)
         .map(|number| {
@@ -118,7 +120,7 @@ pub fn full_house(calls: &[NormRms<'_>]) -> Result<House, Box<dyn Error>> {
         })
         .collect();
     let measured: Vec<KernelSpec> = specs.iter().step_by(2).cloned().collect();
-    engine.register(specs.into_iter().map(|spec| norm_rms_kernel(spec, Nothing)))?;
+    engine.register(specs.into_iter().map(|spec| norm_rms_kernel(spec, NoopKernel)))?;
     let rules = (0..20).map(|number: i64| Rule {
         name: format!("rule {number}"),
         operations: Pattern::new("norm.*"),
@@ -137,10 +139,10 @@ pub fn full_house(calls: &[NormRms<'_>]) -> Result<House, Box<dyn Error>> {
         contexts.push(call.check()?.context());
     }
     let measurements = Measurements::attach(&engine, &measured, &contexts)?;
-    Ok(House { engine, _measurements: measurements })
+    Ok(BenchEngine { engine, _measurements: measurements })
 }
 
-/// Tensors that calls are made of: different row sizes give different cells.
+/// Tensors for the calls: different row sizes fall into different cache cells.
 pub struct Tensors {
     data: Vec<f32>,
     weight: Vec<f32>,
@@ -148,14 +150,14 @@ pub struct Tensors {
 }
 
 impl Tensors {
-    /// With so many different calls.
+    /// For `calls` different calls.
     pub fn new(calls: usize) -> Tensors {
         let hidden: Vec<i64> = (0..calls as i64).map(|number| 64 + 8 * number).collect();
-        let most = hidden.last().copied().unwrap_or(64) as usize;
-        Tensors { data: vec![1.0; 4 * most], weight: vec![1.0; most], hidden }
+        let max_hidden = hidden.last().copied().unwrap_or(64) as usize;
+        Tensors { data: vec![1.0; 4 * max_hidden], weight: vec![1.0; max_hidden], hidden }
     }
 
-    /// The arguments of one call, as views that borrow.
+    /// The arguments of all calls, as borrowed views.
     pub fn args(&self) -> Result<Vec<NormRms<'_>>, Box<dyn Error>> {
         let mut all = Vec::new();
         for &hidden in &self.hidden {
@@ -168,36 +170,37 @@ impl Tensors {
     }
 }
 
-/// Checks a call, builds its context from its tensors, decides, and runs a kernel that does nothing.
+/// Validates a call, builds its context from its tensors, selects, and runs a kernel that does nothing.
 #[inline(never)]
 pub fn call(engine: &Engine, args: &NormRms<'_>) -> Result<(), lz_core::Error> {
     let call = args.check()?;
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
-/// A whole call as a user makes it: checks, output, context, decision, and a typed kernel that does nothing.
+/// A whole call as a user makes it: validation, output, context, selection, and a typed kernel that does
+/// nothing.
 #[inline(never)]
-pub fn whole_call(engine: &Engine, args: &NormRms<'_>, place: &mut [f32]) -> Result<(), lz_core::Error> {
-    let (data, layout) = (place.as_mut_ptr().cast(), *args.x.layout());
-    // SAFETY: the benchmark gives a place with as many elements of the same type as the input, borrowed for this call.
+pub fn whole_call(engine: &Engine, args: &NormRms<'_>, output: &mut [f32]) -> Result<(), lz_core::Error> {
+    let (data, layout) = (output.as_mut_ptr().cast(), *args.x.layout());
+    // SAFETY: the buffer has as many elements of the same type as the input, borrowed for this call.
     let output = unsafe { TensorMut::from_raw(data, layout) };
     norm_rms_into(engine, args, output)
 }
 
-/// The context alone, from a checked call.
+/// Only the context, from a validated call.
 #[inline(never)]
 pub fn context(call: &NormRmsCall<'_>) -> Context {
     call.context()
 }
 
-/// Context and decision, from a checked call.
+/// Context and selection, from a validated call.
 #[inline(never)]
 pub fn decide(engine: &Engine, call: &NormRmsCall<'_>) -> Result<(), lz_core::Error> {
     engine.dispatch(&NORM_RMS, &call.context(), &mut |_, _| Ok(()))
 }
 
-/// Nanoseconds a run of `work`: the fastest of many short samples, because noise only ever adds, and a sample that is shorter
-/// than a turn of the scheduler is often left alone.
+/// Nanoseconds per run of `work`: the fastest of many short samples, because noise only adds time, and
+/// samples shorter than a scheduler time slice are often undisturbed.
 pub fn time(runs: u32, mut work: impl FnMut()) -> f64 {
     let runs = (runs / 100).max(20);
     let mut best = f64::INFINITY;

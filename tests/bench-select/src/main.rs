@@ -1,4 +1,4 @@
-//! Prints what deciding costs; with `--json` one object a line, as `cargo xtask bench` wants it.
+//! Prints the latency of selection; with `--json` one object per line, as `cargo xtask bench` expects.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,7 +10,9 @@ use bench_select::counted::{
     INLINE_HITS, MISSES, SHARED_HITS, STATIC_CALLS, cache, direct_calls, inline_hits, misses, shared_hits,
     static_calls, whole_calls,
 };
-use bench_select::{Nothing, Tensors, call, context, decide, full_house, instructions, time, whole_call};
+use bench_select::{
+    NoopKernel, Tensors, bench_engine, call, context, decide, instructions, time, whole_call,
+};
 use lz_core::policy::Policy;
 use lz_core::{Engine, Error};
 use lz_ops::{NORM_RMS, NormRms};
@@ -27,23 +29,23 @@ impl Report {
                 "{{\"bench\": \"select\", \"case\": \"{case}\", \"unit\": \"{unit}\", \"ours\": {ours:.3}, \"peer\": null, \"theirs\": null, \"speedup\": null, \"limit\": {peer}}}"
             );
         } else {
-            let target = limit.map_or_else(String::new, |limit| format!("   (to reach: {limit} {unit})"));
+            let target = limit.map_or_else(String::new, |limit| format!("   (target: {limit} {unit})"));
             println!("{case:<58} {ours:>10.2} {unit}{target}");
         }
     }
 }
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let asked = |word: &str| std::env::args().any(|argument| argument == word);
-    let report = Report { json: asked("--json") };
+    let has_flag = |word: &str| std::env::args().any(|argument| argument == word);
+    let report = Report { json: has_flag("--json") };
     let tensors = Tensors::new(64);
     let args = tensors.args()?;
-    if asked("--count-static") {
+    if has_flag("--count-static") {
         return count_static(&args[0]);
     }
-    let house = full_house(&args)?;
-    let engine = &house.engine;
-    if asked("--count") {
+    let bench = bench_engine(&args)?;
+    let engine = &bench.engine;
+    if has_flag("--count") {
         return count(engine, &args);
     }
     single(&report, engine, &args)?;
@@ -52,7 +54,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Runs itself under a tool that counts, where there is one.
+/// Runs this program under callgrind, if installed.
 fn count_instructions(report: &Report) {
     let cases = [
         ("inline hit: instructions", "--count", "inline_hits", INLINE_HITS),
@@ -63,7 +65,7 @@ fn count_instructions(report: &Report) {
         ("the same by a direct call: instructions", "--count-static", "direct_calls", STATIC_CALLS),
     ];
     if !instructions::can_count() {
-        eprintln!("valgrind is not installed here: instructions were not counted");
+        eprintln!("valgrind is not installed: instructions were not counted");
         return;
     }
     let Ok(program) = std::env::current_exe() else { return };
@@ -74,16 +76,16 @@ fn count_instructions(report: &Report) {
     }
 }
 
-/// Calls of a kernel by hand and in static mode, to be counted.
+/// Direct and static-mode calls of a kernel, for counting.
 fn count_static(args: &NormRms<'_>) -> Result<(), Box<dyn std::error::Error>> {
     let call = args.check()?;
-    let mut place = vec![0.0f32; args.x.elements() as usize];
-    direct_calls(&Nothing, &call, &mut place)?;
-    static_calls(&Nothing, &call, &mut place)?;
+    let mut output = vec![0.0f32; args.x.elements() as usize];
+    direct_calls(&NoopKernel, &call, &mut output)?;
+    static_calls(&NoopKernel, &call, &mut output)?;
     Ok(())
 }
 
-/// A few calls of each kind, each kind in a function of its own, to be counted.
+/// A few calls of each kind, each in a separate function, for counting.
 fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error::Error>> {
     let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
     let calls = calls?;
@@ -95,12 +97,12 @@ fn count(engine: &Engine, args: &[NormRms<'_>]) -> Result<(), Box<dyn std::error
         decide(engine, &calls[0])?;
     }
     inline_hits(engine, &calls[0])?;
-    let mut place = vec![0.0f32; args[0].x.elements() as usize];
-    whole_call(engine, &args[0], &mut place)?;
-    whole_call(engine, &args[0], &mut place)?;
-    whole_calls(engine, &args[0], &mut place)?;
+    let mut output = vec![0.0f32; args[0].x.elements() as usize];
+    whole_call(engine, &args[0], &mut output)?;
+    whole_call(engine, &args[0], &mut output)?;
+    whole_calls(engine, &args[0], &mut output)?;
     let cached = cache(engine, false);
-    // What every new policy costs once is not part of a decision.
+    // The one-time cost of a new policy is not part of a decision.
     decide(engine, &calls[0])?;
     misses(engine, &calls)?;
     engine.set_policy(cached);
@@ -127,8 +129,8 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     let whole = time(100_000, || drop(black_box(call(engine, black_box(first)))));
     report.line("inline hit: check, context and decision", "ns", whole, None);
     let mut four = args.iter().take(4).cycle();
-    let cycled = time(100_000, || drop(black_box(four.next().map(|one| call(engine, one)))));
-    report.line("inline hit: 4 calls in turn, with check", "ns", cycled, None);
+    let cycled_calls = time(100_000, || drop(black_box(four.next().map(|one| call(engine, one)))));
+    report.line("inline hit: 4 calls in turn, with check", "ns", cycled_calls, None);
 
     let calls: Result<Vec<_>, Error> = args.iter().map(NormRms::check).collect();
     let calls = calls?;
@@ -136,16 +138,16 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     let shared = time(100_000, || drop(black_box(many.next().map(|one| decide(engine, one)))));
     report.line("shared hit: 64 calls in turn, context and decision", "ns", shared, Some(25.0));
 
-    let mut place = vec![0.0f32; first.x.elements() as usize];
-    let typed = time(100_000, || drop(black_box(whole_call(engine, black_box(first), &mut place))));
+    let mut output = vec![0.0f32; first.x.elements() as usize];
+    let typed = time(100_000, || drop(black_box(whole_call(engine, black_box(first), &mut output))));
     report.line("inline hit: a whole call into a given output", "ns", typed, None);
 
     let contexts: Vec<_> = calls.iter().map(|one| one.context()).collect();
     let cached = cache(engine, false);
-    let mut contexts_in_turn = contexts.iter().cycle();
+    let mut cycled_contexts = contexts.iter().cycle();
     let miss = time(2_000, || {
         drop(black_box(
-            contexts_in_turn.next().map(|one| engine.dispatch(&NORM_RMS, one, &mut |_, _| Ok(()))),
+            cycled_contexts.next().map(|one| engine.dispatch(&NORM_RMS, one, &mut |_, _| Ok(()))),
         ));
     });
     report.line("uncached: 32 candidates, 20 rules, 16 rows", "ns", miss, Some(3000.0));
@@ -153,7 +155,7 @@ fn single(report: &Report, engine: &Engine, args: &[NormRms<'_>]) -> Result<(), 
     Ok(())
 }
 
-/// Runs `work` on so many threads for a while; the sum of their rates, in runs a nanosecond.
+/// Runs `work` on `threads` threads for a while; returns the sum of their rates, in runs per nanosecond.
 fn rate(threads: usize, work: impl Fn() + Sync) -> f64 {
     let start = Barrier::new(threads);
     let stop = AtomicBool::new(false);
@@ -177,7 +179,7 @@ fn rate(threads: usize, work: impl Fn() + Sync) -> f64 {
     })
 }
 
-/// A loop that touches no memory: what the second thread of this machine is worth just now.
+/// A loop without memory accesses: the gain of a second thread on this machine.
 fn register_work() {
     let mut word = black_box(1u64);
     for _ in 0..16 {
@@ -205,16 +207,16 @@ fn threads(report: &Report, engine: &Engine, args: &NormRms<'_>) -> Result<(), E
     Ok(())
 }
 
-/// Measures while the policy is replaced a hundred times a second.
+/// Measures while the policy is replaced a hundred times per second.
 fn reloaded(engine: &Engine, measure: impl FnOnce() -> f64) -> f64 {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut turn = 0.0;
+            let mut round = 0.0;
             while !stop.load(Ordering::Relaxed) {
                 let mut policy = Policy::clone(&engine.policy());
-                turn += 1.0;
-                policy.prefer_points = 20.0 + turn % 2.0;
+                round += 1.0;
+                policy.prefer_points = 20.0 + round % 2.0;
                 engine.set_policy(policy);
                 thread::sleep(Duration::from_millis(10));
             }

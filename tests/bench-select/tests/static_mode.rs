@@ -1,13 +1,13 @@
-//! Static mode costs nothing: the same number of instructions as calling the kernel by hand.
+//! Static mode has no overhead: it executes the same number of instructions as a direct call of the kernel.
 
 use std::path::Path;
 
 use bench_select::instructions::{can_count, count};
 
 #[test]
-fn static_mode_is_the_direct_call() {
+fn static_mode_executes_the_same_instructions_as_a_direct_call() {
     if !can_count() {
-        eprintln!("valgrind is not installed here: instructions were not counted");
+        eprintln!("valgrind is not installed: instructions were not counted");
         return;
     }
     let program = Path::new(env!("CARGO_BIN_EXE_bench-select"));

@@ -1,4 +1,4 @@
-//! Who encodes: selection first, then the others, each called as its own documentation says.
+//! The tokenizer libraries under comparison: LayerZero first, then the others, each called as documented.
 
 use lz_core::{Engine, Tensor};
 use lz_ops::tokenizer::Tokenizer;
@@ -7,40 +7,40 @@ use tokenizers_next::pipeline::{EncodeOptions, PipelineToken};
 
 type Encode = Box<dyn Fn(&[&str]) -> Option<Ids>>;
 
-/// Ids as who encodes hands them out.
+/// Token ids as each library returns them.
 pub enum Ids {
-    /// In memory of its own.
+    /// As a vector.
     Plain(Vec<u32>),
     /// As a tensor.
     Tensor(Tensor),
 }
 
 impl Ids {
-    /// The first so many.
-    pub fn first(&self, most: usize) -> Vec<u32> {
+    /// The first `max` ids.
+    pub fn first(&self, max: usize) -> Vec<u32> {
         match self {
-            Ids::Plain(ids) => ids.iter().copied().take(most).collect(),
+            Ids::Plain(ids) => ids.iter().copied().take(max).collect(),
             Ids::Tensor(ids) => {
                 let view = ids.view();
                 let ids = view.as_slice::<i32>().unwrap_or_default();
-                ids.iter().map(|id| *id as u32).take(most).collect()
+                ids.iter().map(|id| *id as u32).take(max).collect()
             }
         }
     }
 }
 
-/// Somebody who encodes documents.
+/// A library that encodes documents.
 pub struct Contender {
     /// The name, for the table.
     pub name: &'static str,
     /// Whether a megabyte takes long.
     pub slow: bool,
-    /// How.
+    /// The encode function.
     pub encode: Encode,
 }
 
 impl Contender {
-    /// Somebody who encodes one document at a time: each thread gets its share of them.
+    /// A library that encodes one document at a time: documents are distributed over threads.
     fn new(
         name: &'static str,
         threads: usize,
@@ -70,7 +70,7 @@ impl Contender {
     }
 }
 
-/// All who know this tokenizer; selection comes first. Loading is not part of any time.
+/// All libraries that support this tokenizer; LayerZero comes first. Loading is not timed.
 pub fn contenders(name: &str, tokenizer: &Tokenizer, threads: usize) -> Vec<Contender> {
     let mut all = vec![selection(tokenizer)];
     all.extend(next(tokenizer, threads));
@@ -86,12 +86,12 @@ pub fn contenders(name: &str, tokenizer: &Tokenizer, threads: usize) -> Vec<Cont
     all
 }
 
-/// Selection among all kernels; batches go to the pool.
+/// LayerZero: selection among all kernels; batches use the thread pool.
 fn selection(tokenizer: &Tokenizer) -> Contender {
     let engine = Engine::new();
     engine.register(lz_tokenize::kernels()).expect("the kernels register");
     let tokenizer = tokenizer.clone();
-    // Which kernel it is, is decided and proven before the first text.
+    // The kernel is selected and verified before the first text.
     if let Err(reason) = lz_tokenize::prepare(&tokenizer) {
         eprintln!("{reason}");
     }

@@ -1,6 +1,6 @@
-//! `cargo xtask bench tokenize [--json] [--two] [NAME]…`: megabytes of text a second through selection, beside what other libraries do with
-//! the same definition and the same text in the same run. Tokens are compared before times are. With `--two` the text comes in
-//! documents, for two threads.
+//! `cargo xtask bench tokenize [--json] [--two] [NAME]…`: tokenizer throughput in MB/s, compared with other
+//! libraries on the same definition and text in the same run. Tokens are compared before times. With `--two`
+//! the text is split into documents, for two threads.
 
 mod contenders;
 
@@ -15,9 +15,9 @@ use contenders::{Contender, contenders};
 
 /// Bytes of each text.
 const BYTES: usize = 4_000_000;
-/// And of each document where there are several.
+/// Bytes of each document, if there are several.
 const DOCUMENT: usize = 16_000;
-/// Passes over a text; the first is cold, of the rest the best counts: noise only ever adds.
+/// Passes over a text; the first is cold, and the best of the others counts: noise only adds time.
 const PASSES: usize = 6;
 
 fn main() {
@@ -27,7 +27,7 @@ fn main() {
         [("english", read("novel.txt")), ("languages", read("languages.txt")), ("python", python_sources())];
     let threads = if std::env::args().any(|argument| argument == "--two") { 2 } else { 1 };
     for name in ["o200k_base", "cl100k_base", "llama3", "gpt2", "qwen3", "llama2", "bert", "unigram"] {
-        if !only.is_empty() && !only.iter().any(|wanted| wanted == name) {
+        if !only.is_empty() && !only.iter().any(|selected| selected == name) {
             continue;
         }
         for (kind, text) in &texts {
@@ -36,7 +36,7 @@ fn main() {
     }
 }
 
-/// Every contender on one text, on so many threads.
+/// Runs every library on one text, with `threads` threads.
 fn report(name: &str, kind: &str, text: &str, threads: usize, machine_readable: bool) {
     let tokenizer = tokenizer(name);
     let size = if threads == 1 { text.len() } else { DOCUMENT };
@@ -47,7 +47,7 @@ fn report(name: &str, kind: &str, text: &str, threads: usize, machine_readable: 
     let ours = rows.remove(0);
     for row in rows {
         if row.tokens != ours.tokens {
-            eprintln!("{name} {kind}: {} gives other tokens", row.name);
+            eprintln!("{name} {kind}: {} gives different tokens", row.name);
             continue;
         }
         for (state, own, other) in [("cold", ours.cold, row.cold), ("warm", ours.warm, row.warm)] {
@@ -79,7 +79,7 @@ struct Row {
 }
 
 fn measure(contender: &Contender, text: &str, size: usize) -> Option<Row> {
-    // Those that take seconds for a text get a part of it, and one pass that counts twice.
+    // Slow libraries get a part of the text, and two passes.
     let (text, passes) =
         if contender.slow { (&text[..text.floor_char_boundary(400_000)], 2) } else { (text, PASSES) };
     let documents = cut(text, size);
@@ -90,7 +90,7 @@ fn measure(contender: &Contender, text: &str, size: usize) -> Option<Row> {
         let rate = text.len() as f64 / 1e6 / start.elapsed().as_secs_f64();
         if pass == 0 {
             cold = rate;
-            // Where a text is cut, the last tokens are others.
+            // Only a prefix, because the last tokens of a truncated text differ.
             tokens = ids.first(50_000);
         } else {
             warm = warm.max(rate);
@@ -109,13 +109,13 @@ fn cut(mut text: &str, size: usize) -> Vec<&str> {
     documents
 }
 
-/// Made anew for each text, so that nothing is remembered of another.
+/// Created for each text, so that nothing is cached from another text.
 fn tokenizer(name: &str) -> Tokenizer {
-    let made = match lz_tokenize::encoding(name).filter(|_| name.ends_with("_base")) {
-        Some(made) => made,
+    let loaded = match lz_tokenize::encoding(name).filter(|_| name.ends_with("_base")) {
+        Some(loaded) => loaded,
         None => Tokenizer::from_file(folder().join(format!("{name}.json"))),
     };
-    made.unwrap_or_else(|error| panic!("{name}: {error}"))
+    loaded.unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
 fn folder() -> PathBuf {
@@ -130,7 +130,7 @@ fn read(name: &str) -> String {
     text[..text.floor_char_boundary(BYTES.min(text.len()))].to_owned()
 }
 
-/// Sources of Python's standard library, which is wherever Python is.
+/// Sources of Python's standard library, located with `python3`.
 fn python_sources() -> String {
     let print = "import glob, sysconfig\nfor path in sorted(glob.glob(sysconfig.get_paths()['stdlib'] + '/**/*.py', recursive=True)):\n  if 'site-packages' not in path: print(path)";
     let output = Command::new("python3").args(["-c", print]).output();

@@ -1,7 +1,8 @@
-//! Sizes, dtypes, params and presence for one call, drawn so that every constraint of the schema holds, or all but one.
+//! Assigns sizes, dtypes, params and presence for one call, such that all constraints of the schema hold, or
+//! all but one.
 //!
-//! Constraints are met by repair: what a broken constraint looks at is drawn anew, one thing at a time. Where it says that a
-//! size equals an expression, the size is computed.
+//! Constraints are met by repair: a variable of a violated constraint is redrawn, one at a time. If a
+//! constraint equates a size with an expression, the size is computed.
 
 use lz_core::DType;
 use lz_core::expr::{Program, Value};
@@ -11,58 +12,58 @@ use lz_schema::model::{Cases, DTypeRef, Dim, Fuzz, Input, Kind, Operation, Param
 
 use crate::random::Random;
 
-/// No drawn input has more elements than this.
-const MOST_ELEMENTS: i64 = 20_000;
-/// How often a constraint is repaired before the draw is given up.
+/// Maximum number of elements of a drawn input.
+const MAX_ELEMENTS: i64 = 20_000;
+/// Maximum number of repairs before a draw is abandoned.
 const REPAIRS: usize = 200;
 
-/// Everything about a call but its memory.
+/// Everything about a call except its memory.
 #[derive(Debug, Clone)]
 pub struct Assignment {
-    /// One entry an axis; a pack is its product.
+    /// Per axis; a pack is its product.
     pub axes: Vec<i64>,
-    /// One entry an axis; the sizes of a pack.
+    /// Per axis; the sizes of a pack.
     pub packs: Vec<Vec<i64>>,
-    /// One entry a param; `None` is left out.
+    /// Per param; `None` if omitted.
     pub params: Vec<Option<Value>>,
-    /// One entry an input.
+    /// Per input.
     pub given: Vec<bool>,
-    /// One entry a dtype variable.
+    /// Per dtype variable.
     pub types: Vec<DType>,
 }
 
-/// Something that a draw holds on to, so that every case is drawn often enough.
+/// A property that a draw fixes, so that every case is drawn often enough.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Focus {
     /// An enum or bool param has this value.
     Param(usize, Value),
-    /// A param is left out.
+    /// A param is omitted.
     Default(usize),
-    /// An optional input is there or not.
+    /// An optional input is present or absent.
     Given(usize, bool),
     /// A dtype variable.
     Type(usize, DType),
 }
 
-/// An operation made ready for drawing: programs compiled, candidates listed.
+/// An operation prepared for drawing: compiled programs, candidate values.
 #[derive(Debug)]
 pub struct Prepared {
     /// The schema.
     pub operation: &'static Operation,
     /// Its slots.
     pub slots: Vec<Slot>,
-    /// What draws rotate through.
+    /// The focuses that draws rotate through.
     pub focuses: Vec<Focus>,
     defaults: Vec<Option<Program>>,
     constraints: Vec<Program>,
-    /// Values in and out of the range of each param.
+    /// Values inside the range of each param.
     inside: Vec<Vec<Value>>,
-    /// Values out of it.
+    /// Values outside the range of each param.
     pub outside: Vec<Vec<Value>>,
 }
 
 impl Prepared {
-    /// Reads the schema once.
+    /// Prepares a schema.
     pub fn new(operation: &'static Operation) -> Prepared {
         let slots = operation.slots();
         let mut inside = Vec::new();
@@ -93,7 +94,7 @@ impl Prepared {
         }
     }
 
-    /// Leaves out float params that are extreme or not finite: what a kernel makes of them says little about it.
+    /// Excludes extreme and non-finite float params, whose results say little about a kernel.
     pub fn tame(mut self) -> Prepared {
         for values in &mut self.inside {
             values.retain(|value| match value {
@@ -104,8 +105,8 @@ impl Prepared {
         self
     }
 
-    /// Draws an assignment that meets every constraint, or every one but `violated`; `None` if repair did not succeed.
-    /// `size` in 0..=100 bounds the axes, so that a failing case can be made smaller with its seed.
+    /// Draws an assignment that meets every constraint, or every one except `violated`; `None` if repair
+    /// fails. `size` in 0..=100 bounds the axes, so that a failing case can be shrunk with its seed.
     pub fn assign(
         &self,
         random: &mut Random,
@@ -128,10 +129,10 @@ impl Prepared {
             *dtype = random.pick(&variable.dtypes).copied()?;
         }
         let pinned = self.pin(&mut drawn, focus);
-        self.settle(&mut drawn);
+        self.normalize(&mut drawn);
         for _ in 0..REPAIRS {
             let values = self.values(&drawn);
-            let Some(wrong) = self.first_wrong(&values, violated) else {
+            let Some(wrong) = self.first_violation(&values, violated) else {
                 return self.fits(&drawn).then_some(drawn);
             };
             let check = &operation.constraints[wrong].check;
@@ -148,13 +149,13 @@ impl Prepared {
                 let wide = violated == Some(wrong);
                 self.redraw_for(random, &mut drawn, slot, size, wide.then_some(check));
             }
-            self.settle(&mut drawn);
+            self.normalize(&mut drawn);
         }
         None
     }
 
-    /// The first constraint that does not have the truth it should have.
-    fn first_wrong(&self, values: &[Value], violated: Option<usize>) -> Option<usize> {
+    /// The first constraint that does not have the expected truth value.
+    fn first_violation(&self, values: &[Value], violated: Option<usize>) -> Option<usize> {
         self.constraints.iter().enumerate().position(|(index, constraint)| {
             let should = violated != Some(index);
             constraint.eval_bool(values) != Ok(should)
@@ -192,17 +193,18 @@ impl Prepared {
                 drawn.params[param] = if optional && random.one_in(2) {
                     None
                 } else {
-                    // Extreme values come last and are drawn now and then; `wide` asks for them.
+                    // Extreme values come last and are drawn occasionally, or always if `wide`.
                     let values = &self.inside[param];
-                    let most = if wide || random.one_in(4) { values.len() } else { values.len().min(12) };
-                    random.pick(&values[..most]).copied()
+                    let candidates =
+                        if wide || random.one_in(4) { values.len() } else { values.len().min(12) };
+                    random.pick(&values[..candidates]).copied()
                 };
             }
             Slot::Given(input) => drawn.given[input] = random.one_in(2),
         }
     }
 
-    /// Draws anew; to violate a constraint, also from the numbers it mentions and their neighbours.
+    /// Redraws a slot; to violate a constraint, also from the literals it contains and their neighbors.
     fn redraw_for(
         &self,
         random: &mut Random,
@@ -239,7 +241,7 @@ impl Prepared {
         }
     }
 
-    /// Where a constraint says `axis == expression`, makes it so.
+    /// If a constraint has the form `axis == expression`, assigns the axis.
     fn solve(&self, drawn: &mut Assignment, check: &Typed, values: &[Value]) {
         let NodeKind::Compare { operator: Comparison::Equal, left, right } = &check.root.kind else { return };
         for (one, other) in [(left, right), (right, left)] {
@@ -254,8 +256,8 @@ impl Prepared {
         }
     }
 
-    /// Packs become products, and axes that no given input has become 0, as in a checked call.
-    fn settle(&self, drawn: &mut Assignment) {
+    /// Computes pack products, and sets axes that no given input has to 0, as in a checked call.
+    fn normalize(&self, drawn: &mut Assignment) {
         let operation = self.operation;
         let mut seen = vec![false; operation.axes.len()];
         for (input, given) in operation.inputs.iter().zip(&drawn.given) {
@@ -279,7 +281,7 @@ impl Prepared {
         }
     }
 
-    /// The value of every slot; what cannot be computed is 0.
+    /// The value of every slot; 0 if it cannot be computed.
     pub fn values(&self, drawn: &Assignment) -> Vec<Value> {
         let operation = self.operation;
         let mut values: Vec<Value> = drawn.axes.iter().map(|&size| Value::Int(size)).collect();
@@ -304,7 +306,7 @@ impl Prepared {
         values
     }
 
-    /// Whether every given input can be allocated and has a rank that a tensor can have.
+    /// Whether every given input can be allocated and has a valid rank.
     fn fits(&self, drawn: &Assignment) -> bool {
         let values = self.values(drawn);
         self.operation.inputs.iter().zip(&drawn.given).filter(|(_, given)| **given).all(|(input, _)| {
@@ -315,7 +317,7 @@ impl Prepared {
                         || shape
                             .iter()
                             .try_fold(1i64, |product, size| product.checked_mul(*size))
-                            .is_some_and(|elements| elements <= MOST_ELEMENTS))
+                            .is_some_and(|elements| elements <= MAX_ELEMENTS))
             })
         })
     }
@@ -340,7 +342,7 @@ impl Prepared {
 }
 
 impl Assignment {
-    /// The alternative that the enum param picks.
+    /// The alternative selected by the enum param.
     pub fn pick<'t, T>(&self, operation: &Operation, cases: &'t Cases<T>) -> Option<&'t T> {
         match cases {
             Cases::One(only) => Some(only),
@@ -403,7 +405,7 @@ fn fuzz(random: &mut Random, fuzz: &Fuzz, size: u8) -> i64 {
     }
 }
 
-/// Values worth trying, common ones first.
+/// Values to try, common ones first.
 fn candidates(ty: &ParamType) -> Vec<Value> {
     match ty {
         ParamType::Int => [
@@ -461,7 +463,7 @@ fn candidates(ty: &ParamType) -> Vec<Value> {
     }
 }
 
-/// The integers that an expression mentions, and their neighbours.
+/// The integer literals of an expression, and their neighbors.
 fn literals(node: &Node, found: &mut Vec<i64>) {
     if let NodeKind::Constant(Value::Int(value)) = node.kind {
         found.extend([value.saturating_sub(1), value, value.saturating_add(1)]);

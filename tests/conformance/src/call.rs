@@ -1,4 +1,4 @@
-//! A call that owns everything it passes, so that it can be drawn, changed, copied and run.
+//! A call that owns all of its arguments, so that it can be drawn, modified, copied and run.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,11 +14,11 @@ use crate::memory::OwnedTensor;
 /// One argument.
 #[derive(Clone)]
 pub enum OwnedArg {
-    /// Nothing.
+    /// Absent.
     Absent,
-    /// A tensor that is read.
+    /// A read-only tensor.
     Tensor(OwnedTensor),
-    /// A tensor that is changed in place.
+    /// A read-write tensor.
     Written(OwnedTensor),
     /// Strings.
     Text(Vec<String>),
@@ -29,7 +29,7 @@ pub enum OwnedArg {
 }
 
 impl OwnedArg {
-    /// The tensor behind it.
+    /// The tensor, if it is one.
     pub fn tensor(&self) -> Option<&OwnedTensor> {
         match self {
             OwnedArg::Tensor(tensor) | OwnedArg::Written(tensor) => Some(tensor),
@@ -37,7 +37,7 @@ impl OwnedArg {
         }
     }
 
-    /// The tensor behind it, to be changed.
+    /// The tensor, mutable.
     pub fn tensor_mut(&mut self) -> Option<&mut OwnedTensor> {
         match self {
             OwnedArg::Tensor(tensor) | OwnedArg::Written(tensor) => Some(tensor),
@@ -45,7 +45,7 @@ impl OwnedArg {
         }
     }
 
-    /// Whether something is passed.
+    /// Whether an argument is given.
     pub fn is_given(&self) -> bool {
         !matches!(self, OwnedArg::Absent)
     }
@@ -54,13 +54,13 @@ impl OwnedArg {
 /// One output.
 #[derive(Clone)]
 pub enum OwnedOut {
-    /// Nothing.
+    /// Absent.
     Absent,
     /// A tensor to fill.
     Tensor(OwnedTensor),
-    /// What the kernel allocates.
+    /// Allocated by the kernel.
     Dynamic(Option<Tensor>),
-    /// What the kernel writes as strings.
+    /// Strings written by the kernel.
     Text(Option<Vec<String>>),
 }
 
@@ -69,12 +69,12 @@ pub enum OwnedOut {
 pub struct OwnedCall {
     /// Inputs, then params.
     pub args: Vec<OwnedArg>,
-    /// Outputs; an entry each, in the schema's order.
+    /// Outputs, in the schema's order.
     pub outputs: Vec<OwnedOut>,
 }
 
 impl OwnedCall {
-    /// Lends the call as dynamic arguments.
+    /// Passes the call as borrowed dynamic arguments.
     pub fn lend<R>(&mut self, run: impl FnOnce(&mut [Arg<'_>], &mut [OutArg<'_>]) -> R) -> R {
         let texts: Vec<Vec<&str>> = self
             .args
@@ -110,7 +110,7 @@ impl OwnedCall {
         run(&mut args, &mut outputs)
     }
 
-    /// What the interpreter says of the inputs, and of the outputs too where asked.
+    /// Result of the interpreted check of the inputs, and of the outputs if `with_outputs`.
     pub fn interpret(&mut self, operation: &Operation, with_outputs: bool) -> Result<Bound, Error> {
         self.lend(|args, outputs| {
             let outputs: Option<&[OutArg<'_>]> = if with_outputs { Some(outputs) } else { None };
@@ -119,42 +119,42 @@ impl OwnedCall {
     }
 }
 
-/// A tensor that is changed in place. The call is lent exclusively, so nobody else looks at the memory.
+/// A read-write tensor. The call is borrowed exclusively, so nothing else accesses the memory.
 fn written(tensor: &OwnedTensor) -> TensorMut<'_> {
     let view: TensorView<'_> = tensor.view();
-    // SAFETY: `lend` borrows the whole call exclusively, and hands each tensor out once.
+    // SAFETY: `lend` borrows the whole call exclusively, and passes each tensor once.
     unsafe { TensorMut::from_raw(view.as_ptr().cast_mut(), *view.layout()) }
 }
 
 impl fmt::Debug for OwnedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (place, arg) in self.args.iter().enumerate() {
+        for (index, arg) in self.args.iter().enumerate() {
             match arg {
                 OwnedArg::Absent => continue,
-                OwnedArg::Tensor(tensor) => describe(f, place, "read", tensor)?,
-                OwnedArg::Written(tensor) => describe(f, place, "read and written", tensor)?,
-                OwnedArg::Text(texts) => writeln!(f, "  argument {place}: {texts:?}")?,
-                OwnedArg::Handle(_) => writeln!(f, "  argument {place}: a handle")?,
-                OwnedArg::Value(value) => writeln!(f, "  argument {place}: {value:?}")?,
+                OwnedArg::Tensor(tensor) => describe(f, index, "read", tensor)?,
+                OwnedArg::Written(tensor) => describe(f, index, "read and written", tensor)?,
+                OwnedArg::Text(texts) => writeln!(f, "  argument {index}: {texts:?}")?,
+                OwnedArg::Handle(_) => writeln!(f, "  argument {index}: a handle")?,
+                OwnedArg::Value(value) => writeln!(f, "  argument {index}: {value:?}")?,
             }
         }
-        for (place, output) in self.outputs.iter().enumerate() {
+        for (index, output) in self.outputs.iter().enumerate() {
             match output {
-                OwnedOut::Absent => writeln!(f, "  output {place}: none")?,
-                OwnedOut::Tensor(tensor) => describe(f, place, "output", tensor)?,
-                OwnedOut::Dynamic(_) => writeln!(f, "  output {place}: dynamic")?,
-                OwnedOut::Text(_) => writeln!(f, "  output {place}: text")?,
+                OwnedOut::Absent => writeln!(f, "  output {index}: none")?,
+                OwnedOut::Tensor(tensor) => describe(f, index, "output", tensor)?,
+                OwnedOut::Dynamic(_) => writeln!(f, "  output {index}: dynamic")?,
+                OwnedOut::Text(_) => writeln!(f, "  output {index}: text")?,
             }
         }
         Ok(())
     }
 }
 
-fn describe(f: &mut fmt::Formatter<'_>, place: usize, what: &str, tensor: &OwnedTensor) -> fmt::Result {
+fn describe(f: &mut fmt::Formatter<'_>, index: usize, what: &str, tensor: &OwnedTensor) -> fmt::Result {
     let layout = tensor.layout();
     writeln!(
         f,
-        "  {place} ({what}): {} {:?} strides {:?} on {} at {:#x} ({:?})",
+        "  {index} ({what}): {} {:?} strides {:?} on {} at {:#x} ({:?})",
         layout.dtype.long_name(),
         layout.shape,
         layout.strides,

@@ -1,4 +1,4 @@
-//! What a run drew, so that it can be held to have drawn everything: a strategy that never draws a case tests nothing about it.
+//! Coverage of drawn cases: a run fails if a case was never drawn, because it was then not tested.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use crate::broken::Break;
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
 use crate::memory::Pattern;
 
-/// Facts that were drawn, as texts.
+/// Drawn facts, as text.
 #[derive(Debug, Default)]
 pub struct Coverage {
     seen: BTreeSet<String>,
 }
 
 impl Coverage {
-    /// Notes a valid call.
+    /// Records a valid call.
     pub fn valid(&mut self, operation: &Operation, call: &OwnedCall) {
         for (input, arg) in operation.inputs.iter().zip(&call.args) {
             if input.optional.is_some() {
@@ -56,7 +56,7 @@ impl Coverage {
         }
     }
 
-    /// Notes a wrong call and the reason that came back.
+    /// Records a faulty call and its reason code.
     pub fn broken(&mut self, broken: Break, code: ReasonCode) {
         self.note(format!("{broken:?}"));
         self.note(format!("reason {code}"));
@@ -66,14 +66,14 @@ impl Coverage {
         self.seen.insert(fact);
     }
 
-    /// What should have been drawn and was not.
-    pub fn missing(&self, wanted: impl IntoIterator<Item = String>) -> Vec<String> {
-        wanted.into_iter().filter(|fact| !self.seen.contains(fact)).collect()
+    /// Facts that should have been drawn and were not.
+    pub fn missing(&self, required: impl IntoIterator<Item = String>) -> Vec<String> {
+        required.into_iter().filter(|fact| !self.seen.contains(fact)).collect()
     }
 }
 
-/// Everything that valid calls of an operation must have shown.
-pub fn wanted(operation: &Operation) -> Vec<String> {
+/// Every fact that valid calls of an operation must cover.
+pub fn required_facts(operation: &Operation) -> Vec<String> {
     let mut facts = Vec::new();
     let mut sized = false;
     for input in &operation.inputs {
@@ -101,7 +101,7 @@ pub fn wanted(operation: &Operation) -> Vec<String> {
             Contiguous::None if input.read_write || input.values.is_some() => &Pattern::WRITTEN,
             Contiguous::None => &Pattern::READ,
         };
-        // A tensor that never has dimensions lies in one way only.
+        // A tensor without dimensions has only one layout.
         let patterns = if input.shape.all().iter().all(Vec::is_empty) { &[] } else { patterns };
         facts.extend(patterns.iter().map(|pattern| format!("{} lies {pattern:?}", input.name)));
     }

@@ -1,4 +1,4 @@
-//! Values for drawn tensors: those that a schema's value rules ask for, and ordinary or awkward ones for the rest.
+//! Values of drawn tensors: by the schema's value rules, otherwise ordinary or special values.
 
 use lz_core::DType;
 use lz_core::expr::{Program, Value};
@@ -8,18 +8,18 @@ use lz_schema::model::{Input, ValueRule};
 use crate::memory::OwnedTensor;
 use crate::random::Random;
 
-/// What sort of numbers fill a tensor that no rule governs.
+/// Kinds of values for tensors without a value rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Numbers {
-    /// None: only rules are met. Enough for checks, which read nothing else.
+    /// None: only rules are met. Sufficient for validation, which reads nothing else.
     None,
-    /// About normal.
+    /// Approximately normal.
     Normal,
-    /// Normal with NaN, infinities, zeros of both signs, denormals and very large numbers among them.
+    /// Normal, mixed with NaN, infinities, zeros of both signs, denormals and very large values.
     Awkward,
 }
 
-/// A value rule with its bounds computed.
+/// A value rule with evaluated bounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Rule {
     /// `0 <= v < end`.
@@ -28,13 +28,13 @@ pub enum Rule {
     Between(i64, i64),
     /// The same for floats.
     Range(f64, f64),
-    /// From 0, never falling, to the total.
+    /// From 0, non-decreasing, to the total.
     Indptr(i64),
     /// Sums along the last dimension to the total.
     Partition(i64),
 }
 
-/// The rule of an input in a call; `None` if it has none or its bounds cannot be computed.
+/// The rule of an input in a call; `None` if it has none or its bounds cannot be evaluated.
 pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
     let int = |typed| Program::compile(typed).eval_int(values).ok();
     Some(match input.values.as_ref()? {
@@ -52,7 +52,7 @@ pub fn rule(input: &Input, values: &[Value]) -> Option<Rule> {
     })
 }
 
-/// Fills by a rule; `false` if no values can meet it.
+/// Fills by a rule; `false` if no values satisfy it.
 pub fn fill_by_rule(random: &mut Random, tensor: &mut OwnedTensor, rule: Rule) -> bool {
     let shape = tensor.layout().shape;
     let empty = shape.contains(&0);
@@ -130,13 +130,13 @@ fn set_all(tensor: &mut OwnedTensor, mut value: impl FnMut(&Dims) -> i64) {
     }
 }
 
-/// Fills a tensor that no rule governs. The name hints at what a caller would pass there.
+/// Fills a tensor without a rule. The name hints at typical values.
 pub fn fill_freely(random: &mut Random, name: &str, tensor: &mut OwnedTensor, numbers: Numbers) {
     if numbers == Numbers::None {
         return;
     }
     if tensor.layout().dtype == DType::F4E2M1x2 {
-        // Two numbers a byte, and every byte is valid.
+        // Two values per byte, and every byte is valid.
         tensor.relabel(|layout| layout.dtype = DType::U8);
         fill_freely(random, name, tensor, numbers);
         tensor.relabel(|layout| layout.dtype = DType::F4E2M1x2);

@@ -1,11 +1,11 @@
-//! Property tests and conformance of every operation, drawn from its schema.
+//! Property tests and conformance tests of every operation, drawn from its schema.
 //!
-//! One engine draws calls over the schema as data: valid ones ([`valid`]), ones with exactly one thing wrong ([`broken`]) and
-//! ones with anything wrong ([`wild`]). [`suite`] holds the checks to them, [`values`] the kernels. What is generated is a thin
-//! typed layer that says which operation a test is about.
+//! Calls are drawn from the schema as data: valid ones ([`valid`]), ones with exactly one fault ([`broken`])
+//! and ones with arbitrary faults ([`wild`]). [`suite`] tests validation, [`values`] checks the kernels
+//! against the reference. The generated code is a thin typed layer that binds tests to operations.
 //!
-//! A case is its number: `LZ_CASE=17 cargo test -p lz-conformance norm_rms::tests::metadata` runs one alone. `LZ_CASES_METADATA`
-//! and `LZ_CASES_VALUES` set how many are run.
+//! A case is identified by its number: `LZ_CASE=17 cargo test -p lz-conformance norm_rms::tests::metadata`
+//! runs a single one. `LZ_CASES_METADATA` and `LZ_CASES_VALUES` set the number of cases.
 
 pub mod assign;
 pub mod broken;

@@ -1,7 +1,7 @@
-//! Tensors with memory of their own that is laid out in every way a caller may: dense, transposed, padded, stepped,
-//! reversed or expanded, at any address that fits the dtype, with guard bytes on both sides and in the gaps.
+//! Tensors that own memory in every layout a caller may use: contiguous, transposed, padded, stepped,
+//! reversed or expanded, at any aligned address, with guard bytes on both sides and in the gaps.
 //!
-//! Nothing here knows operations.
+//! Independent of operations.
 
 use std::cell::UnsafeCell;
 
@@ -11,28 +11,28 @@ use lz_core::tensor::{Dims, Indices, Layout, MAX_RANK, Place, TensorMut, TensorV
 
 use crate::random::Random;
 
-/// Bytes before the first and after the last element.
+/// Guard bytes before the first and after the last element.
 const GUARD: usize = 64;
 
-/// How the elements lie in memory.
+/// Memory layout of the elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Pattern {
     /// Dense row-major.
     Contiguous,
-    /// Dense, but the dimensions lie in another order.
+    /// Dense, with permuted dimensions.
     Transposed,
-    /// Rows are apart.
+    /// Rows have padding between them.
     Padded,
-    /// Neighbours of the last dimension are apart.
+    /// The last dimension has a stride above 1.
     Stepped,
-    /// Some dimensions run backwards.
+    /// Some dimensions have a negative stride.
     Reversed,
     /// One dimension has stride 0.
     Expanded,
 }
 
 impl Pattern {
-    /// What an input that is only read may have.
+    /// Layouts of read-only inputs.
     pub const READ: [Pattern; 6] = [
         Pattern::Contiguous,
         Pattern::Transposed,
@@ -42,7 +42,7 @@ impl Pattern {
         Pattern::Expanded,
     ];
 
-    /// What a tensor that is written, or whose values follow a rule, may have.
+    /// Layouts of tensors that are written, or whose values follow a rule.
     pub const WRITTEN: [Pattern; 5] =
         [Pattern::Contiguous, Pattern::Transposed, Pattern::Padded, Pattern::Stepped, Pattern::Reversed];
 }
@@ -50,17 +50,17 @@ impl Pattern {
 /// A tensor and its memory.
 #[derive(Debug)]
 pub struct OwnedTensor {
-    /// Cells, because a call that is lent writes through pointers that shared references gave.
+    /// Cells, because a borrowed call writes through pointers derived from shared references.
     buffer: Vec<UnsafeCell<u64>>,
-    /// Where the 64-byte aligned window begins in the buffer, in bytes.
+    /// Offset of the 64-byte aligned window in the buffer, in bytes.
     origin: usize,
-    /// Bytes of the window.
+    /// Size of the window in bytes.
     window: usize,
-    /// Where index 0 lies in the window.
+    /// Offset of index 0 in the window.
     first: usize,
     layout: Layout,
     pattern: Pattern,
-    /// An address that replaces the true one, for calls that must be refused.
+    /// An address that replaces the real one, for calls that must be rejected.
     address: Option<usize>,
 }
 
@@ -68,12 +68,12 @@ impl OwnedTensor {
     /// Allocates; the sizes must be small, or one of them 0.
     pub fn new(random: &mut Random, shape: &[i64], dtype: DType, pattern: Pattern) -> OwnedTensor {
         let layout = drawn_layout(random, shape, dtype, pattern);
-        // Off a cache line in half of the cases, but always aligned for the dtype.
+        // Not at a cache line in half of the cases, but always aligned for the dtype.
         let shift = if random.one_in(2) { 0 } else { random.below(64 / dtype.size()) * dtype.size() };
         OwnedTensor::with_layout(layout, pattern, shift)
     }
 
-    /// Dense, at the start of a cache line.
+    /// Contiguous, at the start of a cache line.
     pub fn dense(shape: &[i64], dtype: DType) -> OwnedTensor {
         let layout = drawn_layout(&mut Random::new(0), shape, dtype, Pattern::Contiguous);
         OwnedTensor::with_layout(layout, Pattern::Contiguous, 0)
@@ -90,23 +90,23 @@ impl OwnedTensor {
         OwnedTensor { buffer, origin, window, first, layout, pattern, address: None }
     }
 
-    /// How its elements lie.
+    /// Memory layout of its elements.
     pub fn pattern(&self) -> Pattern {
         self.pattern
     }
 
-    /// Everything but the memory.
+    /// Shape, strides, dtype and device.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
-    /// The whole window, guards and gaps included.
+    /// The whole window, including guards and gaps.
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the window lies inside the buffer, which is initialised.
+        // SAFETY: the window is inside the buffer, which is initialized.
         unsafe { std::slice::from_raw_parts(self.buffer.as_ptr().cast::<u8>().add(self.origin), self.window) }
     }
 
-    /// The whole window, to be filled.
+    /// The whole window, mutable.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `bytes`, and the borrow is exclusive.
         unsafe {
@@ -124,9 +124,10 @@ impl OwnedTensor {
         }
     }
 
-    /// As an argument that is read.
+    /// As a read-only argument.
     pub fn view(&self) -> TensorView<'_> {
-        // SAFETY: the window was made for the layout. A changed layout or address is unsound, or on no host, and refused before anything is read.
+        // SAFETY: the window was allocated for the layout. A changed layout or address is unsound, or not on
+        // the host, and rejected before anything is read.
         unsafe { TensorView::from_raw(self.pointer(), self.layout) }
     }
 
@@ -136,17 +137,17 @@ impl OwnedTensor {
         unsafe { TensorMut::from_raw(self.pointer(), self.layout) }
     }
 
-    /// Says that the memory is on a device. Nothing on the host reads it then.
+    /// Marks the memory as device memory. The host then never reads it.
     pub fn put_on_device(&mut self, index: u16) {
         self.layout.place = Place { platform: Platform::Cuda, index };
     }
 
-    /// Replaces the metadata; the result must be unsound or refused for another reason before it is read.
+    /// Changes the metadata; the result must be unsound, or rejected for another reason before it is read.
     pub fn relabel(&mut self, change: impl FnOnce(&mut Layout)) {
         change(&mut self.layout);
     }
 
-    /// Replaces the address; the tensor must then be refused.
+    /// Replaces the address; the tensor must then be rejected.
     pub fn readdress(&mut self, address: usize) {
         self.address = Some(address);
     }
@@ -156,7 +157,8 @@ impl OwnedTensor {
         self.pointer() as usize
     }
 
-    /// Whether nothing that the check may read lies outside the memory: unsound or empty metadata is never followed, nor is a device's.
+    /// Whether everything that validation may read is inside the memory: unsound, empty and device tensors
+    /// are never read.
     pub fn is_backed(&self) -> bool {
         let view = self.view();
         if !view.is_sound() || !self.layout.place.is_host() {
@@ -167,7 +169,7 @@ impl OwnedTensor {
         start >= window && end <= window + self.window as u128
     }
 
-    /// A tensor of these sizes on a device, without memory: checks believe it, nothing can read it.
+    /// A device tensor without memory: validation accepts it, nothing can read it.
     pub fn described(shape: &[i64], dtype: DType) -> Option<OwnedTensor> {
         let mut layout = Layout::contiguous(shape, dtype).ok()?;
         layout.place = Place { platform: Platform::Cuda, index: 0 };
@@ -184,7 +186,7 @@ impl OwnedTensor {
         })
     }
 
-    /// The first byte that was changed since `before` and belongs to no element.
+    /// The first byte outside all elements that changed since `before`.
     pub fn stray_write(&self, before: &[u8]) -> Option<usize> {
         let now = self.bytes();
         if now == before {
@@ -247,9 +249,9 @@ fn strides(random: &mut Random, shape: &Dims, pattern: Pattern) -> Dims {
     }
     match pattern {
         Pattern::Reversed => {
-            let turned = random.below(rank.max(1));
+            let reversed = random.below(rank.max(1));
             for (dimension, stride) in values.iter_mut().enumerate().take(rank) {
-                if dimension == turned || random.one_in(3) {
+                if dimension == reversed || random.one_in(3) {
                     *stride = -*stride;
                 }
             }
@@ -269,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn dense_tensors_begin_at_a_cache_line() {
+    fn dense_tensors_start_at_a_cache_line() {
         for dtype in [DType::F32, DType::BF16, DType::I8] {
             for elements in [1, 64, 1000, 1 << 20] {
                 let tensor = OwnedTensor::dense(&[elements], dtype);

@@ -1,7 +1,9 @@
-//! Kernels with a fault on purpose. The suite must refuse every one of them: a mutant that passes shows what is not tested.
+//! Kernels with deliberate faults (mutation testing). The suite must reject every one: a surviving mutant
+//! shows a gap in the tests.
 //!
-//! A mutant runs the reference and spoils what goes in or what comes out. Faults of params and of optional inputs show that draws
-//! really depend on each of them: ignoring a mask, a causal offset that is off by one, another scale, another layout.
+//! A mutant runs the reference and corrupts its inputs or outputs. Faults of params and optional inputs show
+//! that results depend on each of them: an ignored mask, a causal offset off by one, another scale, another
+//! layout.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -19,31 +21,31 @@ use crate::values::{conforms, reference};
 /// One fault.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Mutation {
-    /// Does not run.
+    /// Returns an error.
     Fails,
-    /// Leaves the last element of an output as it was.
+    /// Does not write the last element of an output.
     DropsLast(usize),
-    /// Leaves a whole output as it was.
+    /// Does not write an output.
     Skips(usize),
     /// Writes zeros.
     Zeroes(usize),
     /// Results are 3 % too large, integers one too large.
     Scales(usize),
-    /// The last dimension runs backwards.
+    /// The last dimension is reversed.
     Mirrors(usize),
-    /// Floats of 32 bits are cut to 12 bits of mantissa.
+    /// f32 results are truncated to 12 bits of mantissa.
     Rounds(usize),
-    /// Writes beyond the end.
+    /// Writes past the end.
     Strays(usize),
-    /// Changes an input that is read only.
+    /// Modifies a read-only input.
     Scribbles(usize),
-    /// Leaves an input that it should change as it was.
+    /// Does not modify a read-write input.
     Leaves(usize),
-    /// Changes an input that it should change in one element more than it should.
+    /// Modifies one element too many of a read-write input.
     Overdoes(usize),
-    /// Does not look at an optional input.
+    /// Ignores an optional input.
     Ignores(usize),
-    /// Takes another value than it was given for a param.
+    /// Uses another value for a param.
     Misreads(usize),
 }
 
@@ -88,7 +90,7 @@ pub fn mutations(operation: &Operation) -> Vec<Mutation> {
     found
 }
 
-/// Params whose other values mean the same, and why.
+/// Params whose other values are equivalent, and why.
 const EQUIVALENT: [(&str, &str, &str); 4] = [
     ("quantize", "granularity", "`channel` and `head` group alike; other cases have other shapes"),
     ("dequantize", "granularity", "`channel` and `head` group alike; other cases have other shapes"),
@@ -106,61 +108,67 @@ fn is_equivalent(operation: &Operation, mutation: Mutation) -> bool {
     EQUIVALENT.iter().any(|(of, param, _)| *of == operation.name && param == name)
 }
 
-/// Every mutant of the reference must be refused.
+/// Every mutant of the reference must be rejected.
 pub fn mutants(subject: &dyn Subject) {
     let operation = subject.info().schema();
-    let Some(truth) = reference(operation) else { panic!("{}: no reference", operation.name) };
-    if let Err(problem) = conforms(subject, truth, &|_, _| true, 32, false) {
+    let Some(reference_entry) = reference(operation) else { panic!("{}: no reference", operation.name) };
+    if let Err(problem) = conforms(subject, reference_entry, &|_, _| true, 32, false) {
         panic!("the reference itself does not conform, so its mutants say nothing: {problem}");
     }
     let survivors: Vec<Mutation> = mutations(operation)
         .into_iter()
         .filter(|mutation| {
-            let acted = Arc::new(AtomicBool::new(false));
-            let mutant =
-                Mutant { operation, truth: truth.clone(), mutation: *mutation, acted: Arc::clone(&acted) };
-            let mut spec = (*truth.spec).clone();
+            let triggered = Arc::new(AtomicBool::new(false));
+            let mutant = Mutant {
+                operation,
+                reference_entry: reference_entry.clone(),
+                mutation: *mutation,
+                triggered: Arc::clone(&triggered),
+            };
+            let mut spec = (*reference_entry.spec).clone();
             spec.id = format!("mutant.{mutation:?}");
             let entry = KernelEntry::new(spec, mutant);
             if is_equivalent(operation, *mutation) {
                 return false;
             }
-            let unnoticed = conforms(subject, &entry, &|_, _| true, 256, false).is_ok();
-            // A fault that no call can have, such as another format in the same memory, is none.
-            unnoticed && acted.load(Ordering::Relaxed)
+            let survived = conforms(subject, &entry, &|_, _| true, 256, false).is_ok();
+            // A fault that no call can trigger does not count, such as another format of the same memory.
+            survived && triggered.load(Ordering::Relaxed)
         })
         .collect();
-    assert!(survivors.is_empty(), "{}: these faults pass unnoticed: {survivors:?}", operation.name);
+    assert!(survivors.is_empty(), "{}: these faults were not detected: {survivors:?}", operation.name);
 }
 
 struct Mutant {
     operation: &'static Operation,
-    truth: KernelEntry,
+    reference_entry: KernelEntry,
     mutation: Mutation,
-    /// Whether the fault was ever committed.
-    acted: Arc<AtomicBool>,
+    /// Whether the fault was ever triggered.
+    triggered: Arc<AtomicBool>,
 }
 
 impl Mutant {
-    /// Runs the reference with another argument. Where that is no valid call, or the same one, the mutant does what it should.
+    /// Runs the reference with another argument. If that call is invalid or the same, the mutant behaves
+    /// correctly.
     fn run_with(
         &self,
-        place: usize,
+        argument: usize,
         other: Arg<'static>,
         args: &mut [Arg<'_>],
         outputs: &mut [OutArg<'_>],
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
-        let meant = |args: &[Arg<'_>]| check_call(self.operation, args, None).ok().map(|bound| bound.values);
-        let right = meant(args);
+        let bound_values =
+            |args: &[Arg<'_>]| check_call(self.operation, args, None).ok().map(|bound| bound.values);
+        let right = bound_values(args);
         let mut changed: Vec<Arg<'_>> = args.iter_mut().map(Arg::reborrow).collect();
-        changed[place] = other;
-        let differs = meant(&changed).is_some_and(|values| Some(values) != right);
-        if differs && self.truth.kernel.run(&mut changed, outputs, run).is_ok() {
-            self.acted.store(true, Ordering::Relaxed);
+        changed[argument] = other;
+        let differs = bound_values(&changed).is_some_and(|values| Some(values) != right);
+        if differs && self.reference_entry.kernel.run(&mut changed, outputs, run).is_ok() {
+            self.triggered.store(true, Ordering::Relaxed);
             return Ok(());
         }
-        self.truth.kernel.run(args, outputs, run)
+        self.reference_entry.kernel.run(args, outputs, run)
     }
 }
 
@@ -176,40 +184,40 @@ impl Kernel for Mutant {
         run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         match self.mutation {
-            Mutation::Fails => return Err(KernelError::failed("not implemented on purpose")),
+            Mutation::Fails => return Err(KernelError::failed("fails on purpose")),
             Mutation::Ignores(input) => return self.run_with(input, Arg::Absent, args, outputs, run),
             Mutation::Misreads(param) => {
-                let place = self.operation.inputs.len() + param;
-                let other = Arg::Value(misread(&self.operation.params[param].ty, &args[place]));
-                return self.run_with(place, other, args, outputs, run);
+                let argument = self.operation.inputs.len() + param;
+                let other = Arg::Value(misread(&self.operation.params[param].ty, &args[argument]));
+                return self.run_with(argument, other, args, outputs, run);
             }
-            _ => self.acted.store(true, Ordering::Relaxed),
+            _ => self.triggered.store(true, Ordering::Relaxed),
         }
         let before = saved(self.mutation, outputs);
         let written = match self.mutation {
             Mutation::Leaves(input) => args.get(input).and_then(Arg::tensor).map(|view| elements(&view)),
             _ => None,
         };
-        self.truth.kernel.run(args, outputs, run)?;
+        self.reference_entry.kernel.run(args, outputs, run)?;
         if let Mutation::Leaves(input) | Mutation::Overdoes(input) = self.mutation
             && let Some(Arg::TensorMut(tensor)) = args.get_mut(input)
         {
-            respoil(tensor, written);
+            corrupt_input(tensor, written);
         }
         if let Mutation::Scribbles(input) = self.mutation {
-            scribble(&args[input]);
+            corrupt_read_only_input(&args[input]);
         }
-        if let Some(place) = spoiled(self.mutation)
-            && let Some(OutArg::Tensor(tensor)) = outputs.get_mut(place)
+        if let Some(argument) = corrupted_output(self.mutation)
+            && let Some(OutArg::Tensor(tensor)) = outputs.get_mut(argument)
         {
-            spoil(self.mutation, tensor, &before);
+            corrupt(self.mutation, tensor, &before);
         }
         Ok(())
     }
 }
 
-/// The output that a fault spoils.
-fn spoiled(mutation: Mutation) -> Option<usize> {
+/// The output that a fault corrupts.
+fn corrupted_output(mutation: Mutation) -> Option<usize> {
     match mutation {
         Mutation::DropsLast(output)
         | Mutation::Skips(output)
@@ -222,16 +230,16 @@ fn spoiled(mutation: Mutation) -> Option<usize> {
     }
 }
 
-/// The elements of the spoiled output before the run.
+/// The elements of the corrupted output before the run.
 fn saved(mutation: Mutation, outputs: &[OutArg<'_>]) -> Vec<f64> {
-    match spoiled(mutation).and_then(|place| outputs.get(place)) {
+    match corrupted_output(mutation).and_then(|argument| outputs.get(argument)) {
         Some(OutArg::Tensor(tensor)) => elements(&tensor.as_view()),
         _ => Vec::new(),
     }
 }
 
-/// Puts back what an input held, or changes its last element.
-fn respoil(tensor: &mut TensorMut<'_>, before: Option<Vec<f64>>) {
+/// Restores the previous contents of an input, or modifies its last element.
+fn corrupt_input(tensor: &mut TensorMut<'_>, before: Option<Vec<f64>>) {
     let shape = tensor.layout().shape;
     match before {
         Some(before) => {
@@ -252,50 +260,50 @@ fn elements(view: &TensorView<'_>) -> Vec<f64> {
     Indices::new(view.shape()).map(|index| view.at(&index)).collect()
 }
 
-fn spoil(mutation: Mutation, tensor: &mut TensorMut<'_>, before: &[f64]) {
+fn corrupt(mutation: Mutation, tensor: &mut TensorMut<'_>, before: &[f64]) {
     let now = elements(&tensor.as_view());
     let shape = tensor.layout().shape;
     let float = tensor.dtype().is_float();
     let last = shape.last().copied().unwrap_or(1);
-    for (place, index) in Indices::new(&shape).enumerate() {
-        let spoiled = match mutation {
-            Mutation::Skips(_) => before[place],
-            Mutation::DropsLast(_) if place + 1 == now.len() => before[place],
+    for (argument, index) in Indices::new(&shape).enumerate() {
+        let corrupted_output = match mutation {
+            Mutation::Skips(_) => before[argument],
+            Mutation::DropsLast(_) if argument + 1 == now.len() => before[argument],
             Mutation::Zeroes(_) => 0.0,
-            Mutation::Scales(_) if float => now[place] * 1.03,
-            Mutation::Scales(_) => now[place] + 1.0,
+            Mutation::Scales(_) if float => now[argument] * 1.03,
+            Mutation::Scales(_) => now[argument] + 1.0,
             Mutation::Mirrors(_) => {
                 let along = index.last().copied().unwrap_or(0);
-                now[place.wrapping_add_signed((last - 1 - 2 * along) as isize)]
+                now[argument.wrapping_add_signed((last - 1 - 2 * along) as isize)]
             }
             Mutation::Rounds(_) if tensor.dtype() == DType::F32 => {
-                f64::from(f32::from_bits((now[place] as f32).to_bits() & !0xfff))
+                f64::from(f32::from_bits((now[argument] as f32).to_bits() & !0xfff))
             }
             _ => continue,
         };
-        tensor.set(&index, spoiled);
+        tensor.set(&index, corrupted_output);
     }
     if let Mutation::Strays(_) = mutation
         && let Some((_, highest)) = tensor.layout().reach()
     {
         let beyond = (highest + 1) as isize * tensor.dtype().size() as isize;
         let address = tensor.as_mut_ptr().wrapping_offset(beyond);
-        // SAFETY: every drawn output has guard bytes behind its last element, in the same allocation.
+        // SAFETY: every drawn output has guard bytes after its last element, in the same allocation.
         unsafe { address.write(address.read() ^ 0xff) };
     }
 }
 
-/// Changes the first element of an input, as a kernel does that works in place where it must not.
-fn scribble(arg: &Arg<'_>) {
+/// Modifies the first element of an input, like a kernel that wrongly works in index_.
+fn corrupt_read_only_input(arg: &Arg<'_>) {
     let Some(view) = arg.tensor() else { return };
     if view.elements() > 0 {
         let address = view.as_ptr().cast_mut();
-        // SAFETY: drawn tensors are made of cells, and nobody looks at them while the mutant runs.
+        // SAFETY: drawn tensors consist of cells, and nothing else accesses them while the mutant runs.
         unsafe { address.write(address.read() ^ 0xff) };
     }
 }
 
-/// Another value than the one that was given.
+/// A value other than the given one.
 fn misread(ty: &ParamType, given: &Arg<'_>) -> Value {
     match (ty, given) {
         (ParamType::Int, Arg::Value(Value::Int(value))) if *value >= 1 << 31 => Value::Int(value - 1),

@@ -1,6 +1,6 @@
-//! Random numbers that are the same on every machine: a case is its seed, and a seed can be printed.
+//! Deterministic random numbers, the same on every machine: a case is identified by its seed.
 
-/// SplitMix64: small, fast, and good enough to draw test cases.
+/// SplitMix64: small, fast, and sufficient for drawing test cases.
 #[derive(Debug, Clone)]
 pub struct Random {
     state: u64,
@@ -21,12 +21,12 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number below `end`; 0 if `end` is 0.
+    /// An integer below `end`; 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.bits() % end as u64) as usize }
     }
 
-    /// A number in `low..=high`; `low` if they cross.
+    /// An integer in `low..=high`; `low` if the range is empty.
     pub fn between(&mut self, low: i64, high: i64) -> i64 {
         let span = i128::from(high) - i128::from(low) + 1;
         if span <= 0 {
@@ -35,29 +35,29 @@ impl Random {
         (i128::from(low) + (i128::from(self.bits()) % span)) as i64
     }
 
-    /// True once in `times`.
+    /// True with probability 1 / `times`.
     pub fn one_in(&mut self, times: usize) -> bool {
         self.below(times) == 0
     }
 
-    /// One of them.
+    /// A random element.
     pub fn pick<'a, T>(&mut self, choices: &'a [T]) -> Option<&'a T> {
         choices.get(self.below(choices.len()))
     }
 
-    /// Evenly in `[0, 1)`.
+    /// Uniform in `[0, 1)`.
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// About normal with deviation 1: a sum of four even ones.
+    /// Approximately normal with standard deviation 1: a sum of four uniforms.
     pub fn normal(&mut self) -> f64 {
         let sum: f64 = (0..4).map(|_| self.unit()).sum();
         (sum - 2.0) * 3f64.sqrt()
     }
 }
 
-/// The seed of one case: the operation's name, the sort of test and the number of the case, mixed.
+/// The seed of a case: a hash of the operation's name, the test and the case number.
 pub fn case_seed(operation: &str, test: &str, case: u64) -> u64 {
     let mut seed = 0xcbf2_9ce4_8422_2325u64;
     for byte in operation.bytes().chain([0]).chain(test.bytes()) {

@@ -1,4 +1,5 @@
-//! The drawing engine as proptest strategies, for property tests elsewhere. A failing case shrinks towards small axes.
+//! The drawing engine as proptest strategies, for property tests elsewhere. A failing case shrinks towards
+//! small axes.
 
 use lz_core::OperationInfo;
 use proptest::prelude::*;
@@ -21,11 +22,11 @@ pub fn valid(info: &'static OperationInfo) -> impl Strategy<Value = Drawn> {
     })
 }
 
-/// Calls with exactly one thing wrong, and the reason that must come back.
+/// Calls with exactly one fault, and the reason code that must be reported.
 pub fn broken(info: &'static OperationInfo) -> impl Strategy<Value = Broken> {
     let prepared = Prepared::new(info.schema());
     let breaks = breaks(&prepared);
-    (any::<u64>().no_shrink(), 0u8..=100).prop_filter_map("the call left no room", move |(seed, size)| {
+    (any::<u64>().no_shrink(), 0u8..=100).prop_filter_map("the fault does not apply", move |(seed, size)| {
         let broken = *breaks.get(seed as usize % breaks.len())?;
         draw_broken(&prepared, &mut Random::new(seed), broken, size)
     })
@@ -37,7 +38,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn drawn_calls_pass(mut drawn in valid(&lz_ops::NORM_LAYER)) {
+        fn drawn_calls_are_valid(mut drawn in valid(&lz_ops::NORM_LAYER)) {
             let outcome = drawn.call.interpret(lz_ops::NORM_LAYER.schema(), true);
             prop_assert!(outcome.is_ok(), "{outcome:?}");
         }

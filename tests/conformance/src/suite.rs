@@ -1,4 +1,4 @@
-//! The tests that every operation gets, whatever it does: generated code calls them with its operation.
+//! The tests of every operation: generated code calls them with its operation.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -11,36 +11,36 @@ use lz_schema::model::{Kind, Slot};
 use crate::assign::{Focus, Prepared};
 use crate::broken::{Break, breaks, draw_broken};
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
-use crate::coverage::{Coverage, wanted};
+use crate::coverage::{Coverage, required_facts};
 use crate::fill::Numbers;
 use crate::random::{Random, case_seed};
 use crate::valid::{Drawing, Drawn, draw_valid};
 use crate::{wild, workload};
 
-/// An operation as generated code knows it.
+/// An operation as generated code exposes it.
 pub trait Subject: Sync {
     /// Its description.
     fn info(&self) -> &'static OperationInfo;
 
-    /// Asks the generated check; `None` if generated arguments cannot state the call. Outputs are looked at if they are given and
-    /// the inputs are right.
+    /// Runs the generated check; `None` if generated arguments cannot represent the call. Outputs are checked
+    /// if they are given and the inputs are valid.
     fn check(&self, args: &mut [Arg<'_>], outputs: Option<&mut [OutArg<'_>]>) -> Option<Checked>;
 }
 
-/// The answer of a generated check.
+/// Result of a generated check.
 pub enum Checked {
-    /// The inputs are wrong.
+    /// The inputs are invalid.
     Refused(Error),
-    /// The inputs are right.
+    /// The inputs are valid.
     Right {
-        /// What selection would see.
+        /// The selection context.
         context: Box<Context>,
-        /// Whether the outputs are right; `None` if they were not asked about.
+        /// Whether the outputs are valid; `None` if they were not checked.
         outputs: Option<Result<(), Error>>,
     },
 }
 
-/// How many cases a test runs: an environment variable, or the default.
+/// Number of cases of a test: from an environment variable, or the default.
 pub fn cases(variable: &str, default: u64) -> u64 {
     std::env::var(variable).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
@@ -55,7 +55,8 @@ pub fn value_cases() -> u64 {
     cases("LZ_CASES_VALUES", 256)
 }
 
-/// Runs every case of a test. The first failure is made smaller by its size and told with what reproduces it. `LZ_CASE` runs one case alone.
+/// Runs every case of a test. The first failure is shrunk by size and reported with instructions to reproduce
+/// it. `LZ_CASE` runs a single case.
 pub fn for_each_case(
     operation: &str,
     test: &str,
@@ -68,7 +69,7 @@ pub fn for_each_case(
         let mut guarded = |size: u8| {
             let mut random = Random::new(case_seed(operation, test, case));
             catch_unwind(AssertUnwindSafe(|| run(case, &mut random, size)))
-                .unwrap_or_else(|panic| Err(format!("a panic: {}", panic_text(&*panic))))
+                .unwrap_or_else(|panic| Err(format!("panicked: {}", panic_text(&*panic))))
         };
         let Err(mut problem) = guarded(100) else { continue };
         let mut smallest = 100;
@@ -87,8 +88,8 @@ pub fn for_each_case(
     Ok(())
 }
 
-/// Ends a test that failed.
-fn demand(outcome: Result<(), String>) {
+/// Fails the test on an error.
+fn fail_on_error(outcome: Result<(), String>) {
     if let Err(problem) = outcome {
         panic!("{problem}");
     }
@@ -96,10 +97,10 @@ fn demand(outcome: Result<(), String>) {
 
 fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
-    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "without a message".to_owned())
+    text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
 }
 
-/// What a case draws its focus from, so that each is drawn equally often.
+/// The focus of a case, such that each is drawn equally often.
 pub fn focus_of(prepared: &Prepared, case: u64) -> Vec<Focus> {
     let count = prepared.focuses.len() as u64;
     if count == 0 {
@@ -109,32 +110,36 @@ pub fn focus_of(prepared: &Prepared, case: u64) -> Vec<Focus> {
     }
 }
 
-/// Holds the generated check and the interpreter to the same answer, for inputs and for outputs.
+/// Checks that the generated check and the interpreter agree, for inputs and outputs.
 pub fn agreement(subject: &dyn Subject, call: &mut OwnedCall) -> Result<(), String> {
     let operation = subject.info().schema();
     let with_outputs = !call.outputs.is_empty();
     let inputs = call.interpret(operation, false);
     let all = call.interpret(operation, with_outputs);
     let checked = call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs)));
-    let told = |what: &str, fast: String, slow: String| {
-        Err(format!("{what}: the generated check says {fast}, the interpreter says {slow}\n{call:?}"))
+    let disagreement = |what: &str, fast: String, slow: String| {
+        Err(format!("{what}: the generated check returns {fast}, the interpreter {slow}\n{call:?}"))
     };
-    let say =
+    let describe =
         |result: Result<(), &Error>| result.map_or_else(|error| error.to_string(), |()| "yes".to_owned());
     match (checked, inputs) {
         (None, _) => Ok(()),
         (Some(Checked::Refused(_)), Err(_)) => Ok(()),
-        (Some(Checked::Refused(error)), Ok(_)) => told("inputs", say(Err(&error)), say(Ok(()))),
-        (Some(Checked::Right { .. }), Err(error)) => told("inputs", say(Ok(())), say(Err(&error))),
+        (Some(Checked::Refused(error)), Ok(_)) => {
+            disagreement("inputs", describe(Err(&error)), describe(Ok(())))
+        }
+        (Some(Checked::Right { .. }), Err(error)) => {
+            disagreement("inputs", describe(Ok(())), describe(Err(&error)))
+        }
         (Some(Checked::Right { outputs, .. }), Ok(_)) => match (outputs, all) {
             (None, _) | (Some(Ok(())), Ok(_)) | (Some(Err(_)), Err(_)) => Ok(()),
-            (Some(Err(error)), Ok(_)) => told("outputs", say(Err(&error)), say(Ok(()))),
-            (Some(Ok(())), Err(error)) => told("outputs", say(Ok(())), say(Err(&error))),
+            (Some(Err(error)), Ok(_)) => disagreement("outputs", describe(Err(&error)), describe(Ok(()))),
+            (Some(Ok(())), Err(error)) => disagreement("outputs", describe(Ok(())), describe(Err(&error))),
         },
     }
 }
 
-/// Valid, broken and wild metadata: the checks agree, valid calls pass, and nothing panics.
+/// Valid, faulty and wild metadata: the checks agree, valid calls are accepted, and nothing panics.
 pub fn metadata(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
@@ -143,12 +148,12 @@ pub fn metadata(subject: &dyn Subject) {
     let outcome =
         for_each_case(&operation.name, "metadata", metadata_cases(), |case, random, size| match case % 4 {
             0 | 1 => {
-                // Two of four cases are valid ones; counted by themselves they see every focus.
+                // Two of four cases are valid; numbered separately, they cover every focus.
                 let focus = focus_of(&prepared, case / 4 * 2 + case % 4);
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
                 let mut call = draw_valid(&prepared, random, &drawing)?.call;
                 coverage.valid(operation, &call);
-                // A tensor that could be written may well be only read.
+                // A writable tensor may be passed where it is only read.
                 for arg in &mut call.args {
                     if let OwnedArg::Tensor(tensor) = arg
                         && random.one_in(16)
@@ -157,14 +162,14 @@ pub fn metadata(subject: &dyn Subject) {
                     }
                 }
                 call.interpret(operation, true).map_err(|error| {
-                    format!("a valid call with its outputs is refused: {error}\n{call:?}")
+                    format!("a valid call with its outputs is rejected: {error}\n{call:?}")
                 })?;
                 match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
                     Some(Checked::Right { outputs: Some(Ok(())), .. }) => Ok(()),
                     Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
-                        Err(format!("the generated check refuses a valid call: {error}\n{call:?}"))
+                        Err(format!("the generated check rejects a valid call: {error}\n{call:?}"))
                     }
-                    _ => Err(format!("generated arguments cannot state a valid call\n{call:?}")),
+                    _ => Err(format!("generated arguments cannot represent a valid call\n{call:?}")),
                 }
             }
             2 => {
@@ -177,21 +182,21 @@ pub fn metadata(subject: &dyn Subject) {
             }
             _ => agreement(subject, &mut wild::draw_wild(&prepared, random, size)?),
         });
-    demand(outcome);
-    assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(wanted(operation)));
+    fail_on_error(outcome);
+    assert_covered(&operation.name, metadata_cases() >= 10_000, coverage.missing(required_facts(operation)));
 }
 
-/// A mistake that types rule out: the interpreter refuses it, and so do the types or the generated check.
+/// A fault that types rule out: the interpreter rejects it, and so do the types or the generated check.
 fn untyped(subject: &dyn Subject, broken: Break, call: &mut OwnedCall) -> Result<(), String> {
     if call.interpret(subject.info().schema(), broken.is_of_outputs()).is_ok() {
-        return Err(format!("{broken:?} was not refused\n{call:?}"));
+        return Err(format!("{broken:?} was not rejected\n{call:?}"));
     }
     let passes = !broken.is_of_outputs()
         && matches!(call.lend(|args, _| subject.check(args, None)), Some(Checked::Right { .. }));
     if passes { Err(format!("{broken:?} passes as typed arguments\n{call:?}")) } else { Ok(()) }
 }
 
-/// Every mistake gives its reason, from the interpreter and from generated code alike.
+/// Every fault gives its reason code, from the interpreter and from generated code.
 pub fn broken(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
@@ -202,7 +207,7 @@ pub fn broken(subject: &dyn Subject) {
         for_each_case(&operation.name, "broken", count.max(breaks.len() as u64 * 4), |case, random, size| {
             let broken = breaks[case as usize % breaks.len()];
             let Some(mut wrong) = draw_broken(&prepared, random, broken, size) else { return Ok(()) };
-            let told = |who: &str, error: &Error| {
+            let disagreement = |who: &str, error: &Error| {
                 if error.has(wrong.expected) {
                     Ok(())
                 } else {
@@ -216,7 +221,7 @@ pub fn broken(subject: &dyn Subject) {
                         wrong.expected, wrong.call
                     ));
                 }
-                Err(error) => told("the interpreter", &error)?,
+                Err(error) => disagreement("the interpreter", &error)?,
             }
             coverage.broken(broken, wrong.expected);
             if broken.is_untyped() {
@@ -224,19 +229,19 @@ pub fn broken(subject: &dyn Subject) {
             }
             let with_outputs = broken.is_of_outputs();
             match wrong.call.lend(|args, outputs| subject.check(args, with_outputs.then_some(outputs))) {
-                // A required output cannot be left out of a typed call.
+                // A required output cannot be omitted from a typed call.
                 None => Ok(()),
                 Some(Checked::Refused(error) | Checked::Right { outputs: Some(Err(error)), .. }) => {
-                    told("the generated check", &error)
+                    disagreement("the generated check", &error)
                 }
                 Some(Checked::Right { .. }) => {
                     Err(format!("{broken:?} passes the generated check\n{:?}", wrong.call))
                 }
             }
         });
-    demand(outcome);
-    let wanted = breaks.iter().map(|broken| format!("{broken:?}"));
-    assert_covered(&operation.name, true, coverage.missing(wanted));
+    fail_on_error(outcome);
+    let expected = breaks.iter().map(|broken| format!("{broken:?}"));
+    assert_covered(&operation.name, true, coverage.missing(expected));
 }
 
 fn assert_covered(operation: &str, enough: bool, missing: Vec<String>) {
@@ -244,7 +249,7 @@ fn assert_covered(operation: &str, enough: bool, missing: Vec<String>) {
     assert!(!whole || missing.is_empty(), "{operation}: never drawn: {}", missing.join(", "));
 }
 
-/// What selection sees of a call is what the call is.
+/// The selection context matches the call.
 pub fn context(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
@@ -255,18 +260,18 @@ pub fn context(subject: &dyn Subject) {
             let mut drawn = draw_valid(&prepared, random, &drawing)?;
             let checked = drawn.call.lend(|args, outputs| subject.check(args, Some(outputs)));
             let Some(Checked::Right { context, outputs: Some(Ok(())) }) = checked else {
-                return Err(format!("the generated check refuses a valid call\n{:?}", drawn.call));
+                return Err(format!("the generated check rejects a valid call\n{:?}", drawn.call));
             };
             for (place, field) in subject.info().fields.iter().enumerate() {
-                field_holds(&prepared, &drawn, &context, place, field)
+                check_field(&prepared, &drawn, &context, place, field)
                     .map_err(|problem| format!("field {}: {problem}\n{:?}", field.name, drawn.call))?;
             }
             Ok(())
         });
-    demand(outcome);
+    fail_on_error(outcome);
 }
 
-fn field_holds(
+fn check_field(
     prepared: &Prepared,
     drawn: &Drawn,
     context: &Context,
@@ -276,15 +281,15 @@ fn field_holds(
     let operation = prepared.operation;
     let found = context.value(field);
     if let Some(slot) = prepared.slots.get(place) {
-        let wanted = match (slot, drawn.bound.values[place]) {
+        let expected = match (slot, drawn.bound.values[place]) {
             (Slot::Axis(axis), _) => Value::Int(drawn.bound.axes[*axis].unwrap_or(0)),
             (_, value) => value,
         };
-        let same = match (wanted, found) {
-            (Value::Float(wanted), Value::Float(found)) => wanted.to_bits() == found.to_bits(),
-            _ => wanted == found,
+        let same = match (expected, found) {
+            (Value::Float(expected), Value::Float(found)) => expected.to_bits() == found.to_bits(),
+            _ => expected == found,
         };
-        return if same { Ok(()) } else { Err(format!("holds {found:?}, the call has {wanted:?}")) };
+        return if same { Ok(()) } else { Err(format!("holds {found:?}, the call has {expected:?}")) };
     }
     let raw = context.raw(field.store);
     let arg_of = |prefix: &str| {
@@ -297,7 +302,7 @@ fn field_holds(
         let place = operation.outputs.iter().position(|output| Some(output.name.as_str()) == name);
         place.map(|place| &drawn.call.outputs[place])
     };
-    let wanted = match &field.kind {
+    let expected = match &field.kind {
         FieldKind::DType => {
             let variable = operation.types.iter().position(|variable| variable.name == field.name);
             let dtype = variable.and_then(|variable| drawn.bound.types[variable]);
@@ -328,10 +333,10 @@ fn field_holds(
         }
         other => return Err(format!("unexpected kind {other:?} after the slots")),
     };
-    if raw == wanted { Ok(()) } else { Err(format!("holds {raw:#x}, the call has {wanted:#x}")) }
+    if raw == expected { Ok(()) } else { Err(format!("holds {raw:#x}, the call has {expected:#x}")) }
 }
 
-/// Every workload of the schema is a call that the check takes.
+/// Every workload of the schema is accepted by the check.
 pub fn workloads(subject: &dyn Subject) {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation);
@@ -345,9 +350,9 @@ pub fn workloads(subject: &dyn Subject) {
         match call.lend(|args, outputs| subject.check(args, Some(outputs))) {
             Some(Checked::Right { outputs: Some(Ok(())), .. }) => {}
             Some(Checked::Right { outputs: Some(Err(error)), .. } | Checked::Refused(error)) => {
-                panic!("{} {}: the generated check says {error}", operation.name, workload.name)
+                panic!("{} {}: the generated check returns {error}", operation.name, workload.name)
             }
-            _ => panic!("{} {}: generated arguments cannot state it", operation.name, workload.name),
+            _ => panic!("{} {}: generated arguments cannot represent it", operation.name, workload.name),
         }
     }
 }

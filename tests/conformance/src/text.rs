@@ -1,4 +1,4 @@
-//! Texts and the tokenizers that they are drawn for.
+//! Texts and tokenizers of drawn calls.
 
 use std::sync::{Arc, OnceLock};
 
@@ -7,8 +7,8 @@ use lz_ops::tokenizer::Tokenizer;
 
 use crate::random::Random;
 
-/// One of every kind that some kernel is made for; most are for the first: byte-level BPE with a few merges, special tokens and a
-/// post-processor.
+/// One of each kind that some kernel supports; most cases use the first: byte-level BPE with a few merges,
+/// special tokens and a post-processor.
 const DEFINITIONS: [&[u8]; 5] = [
     include_bytes!("../../../lz-ops/tests/data/byte_level_bpe.json"),
     include_bytes!("../../../lz-ops/tests/data/word_piece.json"),
@@ -17,7 +17,7 @@ const DEFINITIONS: [&[u8]; 5] = [
     include_bytes!("../../../lz-ops/tests/data/sentencepiece.json"),
 ];
 
-/// Pieces of texts: words, spaces, other scripts, characters of several bytes, control characters.
+/// Fragments of texts: words, spaces, other scripts, multi-byte characters, control characters.
 const PIECES: [&str; 20] = [
     "the",
     " quick",
@@ -41,7 +41,7 @@ const PIECES: [&str; 20] = [
     " world",
 ];
 
-/// A batch of texts, empty ones among them.
+/// A batch of texts, including empty ones.
 pub fn texts(random: &mut Random, count: i64) -> Vec<String> {
     (0..count)
         .map(|_| {
@@ -51,23 +51,23 @@ pub fn texts(random: &mut Random, count: i64) -> Vec<String> {
         .collect()
 }
 
-/// The tokenizer of a drawn call: every other time the first.
+/// The tokenizer of a drawn call: the first one in half of the cases.
 pub fn tokenizer(random: &mut Random) -> Arc<dyn Handle> {
     let others = DEFINITIONS.len() - 1;
-    numbered(if random.one_in(2) { 0 } else { 1 + random.below(others) })
+    nth_tokenizer(if random.one_in(2) { 0 } else { 1 + random.below(others) })
 }
 
 /// The tokenizer of a workload.
-pub fn usual_tokenizer() -> Arc<dyn Handle> {
-    numbered(0)
+pub fn default_tokenizer() -> Arc<dyn Handle> {
+    nth_tokenizer(0)
 }
 
-fn numbered(number: usize) -> Arc<dyn Handle> {
+fn nth_tokenizer(number: usize) -> Arc<dyn Handle> {
     static TOKENIZERS: OnceLock<[Arc<Tokenizer>; DEFINITIONS.len()]> = OnceLock::new();
     let shared = TOKENIZERS.get_or_init(|| {
         DEFINITIONS.map(|definition| match Tokenizer::from_json(definition) {
             Ok(tokenizer) => Arc::new(tokenizer),
-            Err(error) => panic!("a tokenizer of the tests' own cannot be read: {error}"),
+            Err(error) => panic!("cannot load a test tokenizer: {error}"),
         })
     });
     Arc::clone(&shared[number]) as Arc<dyn Handle>

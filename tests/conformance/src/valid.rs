@@ -1,4 +1,4 @@
-//! Draws calls that a schema allows, with real memory behind every tensor.
+//! Draws valid calls of a schema, with real memory for every tensor.
 
 use lz_core::check::{Bound, OutputSpec, infer_outputs};
 use lz_core::expr::Value;
@@ -12,52 +12,52 @@ use crate::memory::{OwnedTensor, Pattern};
 use crate::random::Random;
 use crate::text;
 
-/// How a call is drawn.
+/// Drawing parameters.
 #[derive(Debug, Clone, Copy)]
 pub struct Drawing<'a> {
-    /// Bound of the axes, in percent of what the schema lets property tests draw.
+    /// Bound of the axes, in percent of the schema's `fuzz` range.
     pub size: u8,
-    /// What the draw holds on to.
+    /// Fixed properties.
     pub focus: &'a [Focus],
-    /// What fills tensors that no rule governs.
+    /// Values of tensors without a rule.
     pub numbers: Numbers,
-    /// Whether tensors may be said to be on a device; nothing can read them then.
+    /// Whether tensors may be marked as device memory; nothing can read them then.
     pub devices: bool,
 }
 
-/// A drawn call and how it came about.
+/// A drawn call and how it was drawn.
 #[derive(Debug, Clone)]
 pub struct Drawn {
     /// The call.
     pub call: OwnedCall,
-    /// What was assigned.
+    /// Its assignment.
     pub assignment: Assignment,
     /// The value of every slot.
     pub values: Vec<Value>,
-    /// What the interpreter made of it.
+    /// Result of the interpreted check.
     pub bound: Bound,
 }
 
-/// Draws a valid call. The error says what stood in the way: nothing was found in many tries, or the check refuses what
-/// was drawn, and then one of the two is wrong.
+/// Draws a valid call. The error says why it failed: no assignment was found in many attempts, or validation
+/// rejects the drawn call, in which case one of the two is wrong.
 pub fn draw_valid(prepared: &Prepared, random: &mut Random, drawing: &Drawing<'_>) -> Result<Drawn, String> {
     for attempt in 0..200 {
-        // A focus that cannot be met with the rest is let go in the end.
+        // A focus that is incompatible with the rest is eventually dropped.
         let focus = if attempt < 150 { drawing.focus } else { &[] };
         let Some(assignment) = prepared.assign(random, drawing.size, focus, None) else { continue };
         let Some(args) = arguments(prepared, random, &assignment, drawing, true) else { continue };
         let mut call = OwnedCall { args, outputs: Vec::new() };
         let bound = call
             .interpret(prepared.operation, false)
-            .map_err(|error| format!("the check refuses a call drawn as valid: {error}\n{call:?}"))?;
+            .map_err(|error| format!("validation rejects a call drawn as valid: {error}\n{call:?}"))?;
         let values = prepared.values(&assignment);
         call.outputs = outputs(prepared, random, &call, &bound)?;
         return Ok(Drawn { call, assignment, values, bound });
     }
-    Err("no valid call was found; the axes' `fuzz` and the constraints hardly meet".to_owned())
+    Err("no valid call was found; the axes' `fuzz` ranges rarely satisfy the constraints".to_owned())
 }
 
-/// The arguments of an assignment; `None` where `must_hold` and no values can meet a rule.
+/// The arguments of an assignment; `None` if `must_hold` and no values satisfy a rule.
 pub fn arguments(
     prepared: &Prepared,
     random: &mut Random,
@@ -105,7 +105,7 @@ pub fn arguments(
     Some(args)
 }
 
-/// The rule that governs an input in a drawn call.
+/// The value rule of an input in a drawn call.
 pub fn rule_of(drawn: &Drawn, input: &Input) -> Option<Rule> {
     rule(input, &drawn.values)
 }
@@ -120,13 +120,13 @@ fn pattern(random: &mut Random, input: &Input) -> Pattern {
     random.pick(patterns).copied().unwrap_or(Pattern::Contiguous)
 }
 
-/// A broadcast input may lack leading dimensions, and any of the others may be 1.
+/// A broadcast input may omit leading dimensions, and any of the others may be 1.
 fn shrink_broadcast(random: &mut Random, shape: Vec<i64>) -> Vec<i64> {
     let missing = if random.one_in(2) { 0 } else { random.below(shape.len() + 1) };
     shape.into_iter().skip(missing).map(|size| if random.one_in(4) { 1 } else { size }).collect()
 }
 
-/// Places for the outputs of a call that was found right.
+/// Outputs of a valid call.
 pub fn outputs(
     prepared: &Prepared,
     random: &mut Random,

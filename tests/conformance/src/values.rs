@@ -1,4 +1,4 @@
-//! Kernels against the reference: the same calls, the same results, and nothing touched that is not theirs.
+//! Checks kernels against the reference: same calls, same results, and no stray writes.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, OnceLock, PoisonError};
@@ -10,24 +10,25 @@ use lz_schema::model::Operation;
 use crate::assign::Prepared;
 use crate::call::{OwnedArg, OwnedCall, OwnedOut};
 use crate::compare::difference;
-use crate::coverage::{Coverage, wanted};
+use crate::coverage::{Coverage, required_facts};
 use crate::fill::Numbers;
 use crate::memory::OwnedTensor;
 use crate::suite::{Checked, Subject, focus_of, for_each_case, value_cases};
 use crate::valid::{Drawing, draw_valid};
 
-/// What the places of the reference's results hold before it runs, and those of the kernel's: unwritten elements differ.
+/// Fill bytes of the outputs before the reference and the kernel run: unwritten elements differ.
 const GARBAGE: [u8; 2] = [0xc3, 0x5a];
 
-/// Every kernel that is held to the reference. The reference is among them: it must not depend on what was there before.
+/// Every kernel that is checked against the reference. The reference is included: its results must not depend
+/// on previous output contents.
 pub fn registered() -> &'static [KernelEntry] {
     lz_test_kernels::runnable()
 }
 
-/// Whether a kernel claims to run a call; what it claims it must do.
+/// Whether a kernel claims to support a call; claimed calls must succeed.
 pub type Supports = dyn Fn(&KernelEntry, &Context) -> bool;
 
-/// Asks the engine's own filter whether a kernel claims a call.
+/// Whether a kernel claims a call, according to the engine's filter.
 pub fn claims(entry: &KernelEntry, context: &Context) -> bool {
     static ENGINES: OnceLock<Mutex<HashMap<String, Engine>>> = OnceLock::new();
     let Some(info) = lz_ops::OPERATIONS.into_iter().find(|info| info.name == entry.spec.operation) else {
@@ -49,29 +50,29 @@ pub fn reference(operation: &Operation) -> Option<&'static KernelEntry> {
         .find(|entry| entry.spec.operation == operation.name && entry.spec.backend == "reference")
 }
 
-/// Elements of results from which on it is told whether nearly all are zero.
-const ENOUGH: u64 = 256;
+/// Minimum number of output elements before the zero check applies.
+const MIN_ZERO_CHECK_ELEMENTS: u64 = 256;
 
-/// How much of a kernel's results was not zero.
+/// Zeros in a kernel's results.
 #[derive(Debug, Default, Clone, Copy)]
 struct Zeros {
     elements: u64,
     zeros: u64,
 }
 
-/// Holds every kernel of the operation to the reference.
+/// Checks every kernel of the operation against the reference.
 pub fn values(subject: &dyn Subject, kernels: &[KernelEntry], supports: &Supports) {
     let operation = subject.info().schema();
     let kernels: Vec<&KernelEntry> =
         kernels.iter().filter(|entry| entry.spec.operation == operation.name).collect();
-    assert!(!kernels.is_empty(), "{}: no kernel to hold to the reference", operation.name);
+    assert!(!kernels.is_empty(), "{}: no kernel to check against the reference", operation.name);
     for entry in kernels {
         conforms(subject, entry, supports, value_cases(), true).unwrap_or_else(|problem| panic!("{problem}"));
     }
 }
 
-/// Holds one kernel to the reference; the error tells the first case that fails. With `whole`, the run must also have drawn everything
-/// and the kernel must have produced something.
+/// Checks one kernel against the reference; the error reports the first failing case. With `whole`, the run
+/// must also have full coverage, and the kernel must have produced nonzero results.
 pub fn conforms(
     subject: &dyn Subject,
     entry: &KernelEntry,
@@ -81,7 +82,7 @@ pub fn conforms(
 ) -> Result<(), String> {
     let operation = subject.info().schema();
     let prepared = Prepared::new(operation).tame();
-    let truth = reference(operation).ok_or_else(|| format!("{}: no reference", operation.name))?;
+    let reference_entry = reference(operation).ok_or_else(|| format!("{}: no reference", operation.name))?;
     let mut coverage = Coverage::default();
     let mut zeros = vec![Zeros::default(); operation.outputs.len()];
     let mut ran = 0;
@@ -92,18 +93,18 @@ pub fn conforms(
         let mut drawn = draw_valid(&prepared, random, &drawing)?;
         let context = match drawn.call.lend(|args, outputs| subject.check(args, Some(outputs))) {
             Some(Checked::Right { context, outputs: Some(Ok(())) }) => context,
-            _ => return Err("the generated check refuses a valid call".to_owned()),
+            _ => return Err("the generated check rejects a valid call".to_owned()),
         };
         if !supports(entry, &context) {
             return Ok(());
         }
         ran += 1;
         coverage.valid(operation, &drawn.call);
-        let mut wanted = drawn.call.clone();
-        run(truth, &mut wanted, GARBAGE[0])?;
+        let mut expected = drawn.call.clone();
+        run(reference_entry, &mut expected, GARBAGE[0])?;
         let mut found = drawn.call;
         run(entry, &mut found, GARBAGE[1])?;
-        same(operation, &found, &wanted).map_err(|problem| format!("{problem}\n{found:?}"))?;
+        same(operation, &found, &expected).map_err(|problem| format!("{problem}\n{found:?}"))?;
         if numbers == Numbers::Normal && size == 100 {
             count_zeros(&found, &mut zeros);
         }
@@ -114,12 +115,12 @@ pub fn conforms(
         return Ok(());
     }
     if ran == 0 {
-        return Err(format!("{}: takes none of the drawn calls; that is not implemented", entry.spec.id));
+        return Err(format!("{}: supports none of the drawn calls: not implemented", entry.spec.id));
     }
     for (output, zeros) in operation.outputs.iter().zip(&zeros) {
-        // Many calls hide everything, or round to nothing; but a result that is nearly always zero is not to be trusted. A kernel of
-        // one dtype may have been drawn with too few elements to tell.
-        if zeros.elements >= ENOUGH && zeros.zeros * 10 > zeros.elements * 9 {
+        // Many calls mask everything, or round to zero; but results that are nearly always zero are
+        // suspicious. A kernel with a single dtype may have too few elements to decide.
+        if zeros.elements >= MIN_ZERO_CHECK_ELEMENTS && zeros.zeros * 10 > zeros.elements * 9 {
             let Zeros { elements, zeros } = zeros;
             return Err(format!(
                 "{}: {zeros} of {elements} elements of {} are zero",
@@ -127,14 +128,14 @@ pub fn conforms(
             ));
         }
     }
-    let missing = coverage.missing(wanted(operation));
+    let missing = coverage.missing(required_facts(operation));
     if entry.spec.backend == "reference" && count >= 256 && !missing.is_empty() {
         return Err(format!("{}: never drawn with values: {}", operation.name, missing.join(", ")));
     }
     Ok(())
 }
 
-/// Runs a kernel on a call whose outputs hold garbage; says what it did wrong beyond its results.
+/// Runs a kernel on a call whose outputs are filled with garbage; reports faults other than wrong results.
 fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), String> {
     for output in &mut call.outputs {
         if let OwnedOut::Tensor(tensor) = output {
@@ -146,21 +147,21 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
     let outcome =
         call.lend(|args, outputs| entry.kernel.run(args, outputs, &mut Run::new(&mut scratch, u64::MAX)));
     outcome.map_err(|error| format!("{} does not run a valid call: {error}\n{before:?}", entry.spec.id))?;
-    for (place, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
+    for (index, (now, then)) in call.args.iter().zip(&before.args).enumerate() {
         match (now, then) {
             (OwnedArg::Tensor(now), OwnedArg::Tensor(then)) if now.bytes() != then.bytes() => {
                 return Err(format!(
-                    "{} changed argument {place}, which is read only\n{before:?}",
+                    "{} changed argument {index}, which is read only\n{before:?}",
                     entry.spec.id
                 ));
             }
-            (OwnedArg::Written(now), OwnedArg::Written(then)) => stray(entry, "argument", place, now, then)?,
+            (OwnedArg::Written(now), OwnedArg::Written(then)) => stray(entry, "argument", index, now, then)?,
             _ => {}
         }
     }
-    for (place, (now, then)) in call.outputs.iter().zip(&before.outputs).enumerate() {
+    for (index, (now, then)) in call.outputs.iter().zip(&before.outputs).enumerate() {
         if let (OwnedOut::Tensor(now), OwnedOut::Tensor(then)) = (now, then) {
-            stray(entry, "output", place, now, then)?;
+            stray(entry, "output", index, now, then)?;
         }
     }
     Ok(())
@@ -169,32 +170,32 @@ fn run(entry: &KernelEntry, call: &mut OwnedCall, garbage: u8) -> Result<(), Str
 fn stray(
     entry: &KernelEntry,
     what: &str,
-    place: usize,
+    index: usize,
     now: &OwnedTensor,
     then: &OwnedTensor,
 ) -> Result<(), String> {
     match now.stray_write(then.bytes()) {
         None => Ok(()),
         Some(byte) => {
-            Err(format!("{} wrote byte {byte} around {what} {place}, outside its elements", entry.spec.id))
+            Err(format!("{} wrote byte {byte} around {what} {index}, outside its elements", entry.spec.id))
         }
     }
 }
 
-/// What a call left behind against what it should have left: outputs, and what is changed in place.
-pub fn same(operation: &Operation, found: &OwnedCall, wanted: &OwnedCall) -> Result<(), String> {
-    for ((output, found), wanted) in operation.outputs.iter().zip(&found.outputs).zip(&wanted.outputs) {
-        let differs = match (found, wanted) {
+/// Compares the outputs and read-write inputs of two calls.
+pub fn same(operation: &Operation, found: &OwnedCall, expected: &OwnedCall) -> Result<(), String> {
+    for ((output, found), expected) in operation.outputs.iter().zip(&found.outputs).zip(&expected.outputs) {
+        let differs = match (found, expected) {
             (OwnedOut::Absent, OwnedOut::Absent) => None,
-            (OwnedOut::Tensor(found), OwnedOut::Tensor(wanted)) => {
-                difference(operation, &found.view(), &wanted.view())
+            (OwnedOut::Tensor(found), OwnedOut::Tensor(expected)) => {
+                difference(operation, &found.view(), &expected.view())
             }
-            (OwnedOut::Dynamic(Some(found)), OwnedOut::Dynamic(Some(wanted))) => {
-                difference(operation, &found.view(), &wanted.view())
+            (OwnedOut::Dynamic(Some(found)), OwnedOut::Dynamic(Some(expected))) => {
+                difference(operation, &found.view(), &expected.view())
             }
-            (OwnedOut::Text(Some(found)), OwnedOut::Text(Some(wanted))) if found == wanted => None,
-            (OwnedOut::Text(found), OwnedOut::Text(wanted)) => {
-                Some(format!("is {found:?}, but should be {wanted:?}"))
+            (OwnedOut::Text(Some(found)), OwnedOut::Text(Some(expected))) if found == expected => None,
+            (OwnedOut::Text(found), OwnedOut::Text(expected)) => {
+                Some(format!("is {found:?}, but should be {expected:?}"))
             }
             _ => Some("was not produced".to_owned()),
         };
@@ -202,9 +203,9 @@ pub fn same(operation: &Operation, found: &OwnedCall, wanted: &OwnedCall) -> Res
             return Err(format!("{} {differs}", output.name));
         }
     }
-    for ((input, found), wanted) in operation.inputs.iter().zip(&found.args).zip(&wanted.args) {
-        if let (OwnedArg::Written(found), OwnedArg::Written(wanted)) = (found, wanted)
-            && let Some(differs) = difference(operation, &found.view(), &wanted.view())
+    for ((input, found), expected) in operation.inputs.iter().zip(&found.args).zip(&expected.args) {
+        if let (OwnedArg::Written(found), OwnedArg::Written(expected)) = (found, expected)
+            && let Some(differs) = difference(operation, &found.view(), &expected.view())
         {
             return Err(format!("{} {differs}", input.name));
         }

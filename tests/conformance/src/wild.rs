@@ -1,5 +1,5 @@
-//! Metadata of any quality: what a broken caller, a fuzzer or corrupted memory may hand over. Nothing about it is known but
-//! that the two checks must agree on it, and that neither may panic or read what is not there.
+//! Arbitrary metadata, as from a broken caller, a fuzzer or corrupted memory. The only requirement is that
+//! both checks agree, and that neither panics or reads invalid memory.
 
 use lz_core::DType;
 use lz_core::device::Platform;
@@ -17,7 +17,7 @@ use crate::valid::{Drawing, draw_valid};
 const SIZES: [i64; 16] = [0, 1, 1, 2, 2, 3, 4, 8, -1, 5, 1 << 31, 1 << 32, 1 << 62, i64::MAX, i64::MIN, 0];
 const STRIDES: [i64; 12] = [0, 1, 1, 2, -1, 3, 8, -7, 1 << 33, i64::MAX, i64::MIN, i64::MIN + 1];
 
-/// A valid call in which a few things are replaced by anything at all.
+/// A valid call in which a few things are replaced by arbitrary ones.
 pub fn draw_wild(prepared: &Prepared, random: &mut Random, size: u8) -> Result<OwnedCall, String> {
     let focus: Vec<_> = random.pick(&prepared.focuses).copied().into_iter().collect();
     let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: true };
@@ -25,25 +25,25 @@ pub fn draw_wild(prepared: &Prepared, random: &mut Random, size: u8) -> Result<O
     let changes = 1 + random.below(4);
     let operation = prepared.operation;
     for _ in 0..changes {
-        let place = random.below(call.args.len() + call.outputs.len());
-        if let Some(output) = place.checked_sub(call.args.len()) {
+        let index = random.below(call.args.len() + call.outputs.len());
+        if let Some(output) = index.checked_sub(call.args.len()) {
             match call.outputs.get_mut(output) {
                 Some(OwnedOut::Tensor(tensor)) => disturb(random, tensor),
-                Some(place) => *place = OwnedOut::Absent,
+                Some(index) => *index = OwnedOut::Absent,
                 None => {}
             }
-        } else if let Some(param) = place.checked_sub(operation.inputs.len()) {
-            call.args[place] = match &operation.params[param].ty {
+        } else if let Some(param) = index.checked_sub(operation.inputs.len()) {
+            call.args[index] = match &operation.params[param].ty {
                 _ if operation.params[param].default.is_some() && random.one_in(4) => OwnedArg::Absent,
                 ParamType::Int => OwnedArg::Value(Value::Int(any_int(random))),
                 ParamType::F32 | ParamType::F64 => OwnedArg::Value(Value::Float(any_float(random))),
                 ParamType::Bool => OwnedArg::Value(Value::Bool(random.one_in(2))),
                 ParamType::Enum(cases) => OwnedArg::Value(Value::Enum(random.below(cases.len()) as u32)),
             };
-        } else if operation.inputs[place].kind == Kind::Tensor {
-            if operation.inputs[place].optional.is_some() && random.one_in(6) {
-                call.args[place] = OwnedArg::Absent;
-            } else if let Some(tensor) = call.args[place].tensor_mut() {
+        } else if operation.inputs[index].kind == Kind::Tensor {
+            if operation.inputs[index].optional.is_some() && random.one_in(6) {
+                call.args[index] = OwnedArg::Absent;
+            } else if let Some(tensor) = call.args[index].tensor_mut() {
                 disturb(random, tensor);
             }
         }
@@ -101,8 +101,8 @@ fn disturb(random: &mut Random, tensor: &mut OwnedTensor) {
             _ => random.bits() as usize,
         }),
     }
-    // Metadata that is sound is believed, so it must not claim host memory that is not there, nor so many elements
-    // (stride 0 makes them cheap) that reading them all takes hours.
+    // Sound metadata is trusted, so it must not claim host memory that does not exist, nor so many elements
+    // (stride 0 makes them cheap) that reading them takes hours.
     if !tensor.is_backed() || tensor.layout().elements().is_some_and(|elements| elements > 100_000) {
         tensor.relabel(|layout| layout.place = Place { platform: Platform::Cuda, index: 0 });
     }

@@ -1,4 +1,4 @@
-//! Workloads of the schemas as calls: shapes, dtypes and params of real models, with or without the memory that they need.
+//! Workloads of the schemas as calls: shapes, dtypes and params of real models, with or without memory.
 
 use lz_core::check::{OutputSpec, infer_outputs};
 use lz_core::expr::Value;
@@ -11,17 +11,18 @@ use crate::memory::OwnedTensor;
 use crate::random::Random;
 use crate::text;
 
-/// The call of a workload. Tensors are said to be on a device, where nothing reads them; only those that must be on the host have memory.
+/// The call of a workload. Tensors are marked as device memory, which is never read; only host-only tensors
+/// have memory.
 pub fn call(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, String> {
-    stated(prepared, workload, false)
+    build_call(prepared, workload, false)
 }
 
-/// The call of a workload on the host, its tensors filled: it can be run.
+/// The call of a workload on the host, with filled tensors: it can be run.
 pub fn filled(prepared: &Prepared, workload: &Workload) -> Result<OwnedCall, String> {
-    stated(prepared, workload, true)
+    build_call(prepared, workload, true)
 }
 
-fn stated(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<OwnedCall, String> {
+fn build_call(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<OwnedCall, String> {
     let operation = prepared.operation;
     let mut random = Random::new(0);
     let assignment = assignment(prepared, workload);
@@ -37,7 +38,7 @@ fn stated(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<Owne
             .ok_or_else(|| format!("the shape of {} cannot be computed", input.name))?;
         args.push(match input.kind {
             Kind::Text => OwnedArg::Text(text::texts(&mut random, shape.first().copied().unwrap_or(0))),
-            Kind::Tokenizer => OwnedArg::Handle(text::usual_tokenizer()),
+            Kind::Tokenizer => OwnedArg::Handle(text::default_tokenizer()),
             Kind::Tensor => {
                 let dtype = assignment
                     .dtype(operation, input)
@@ -60,7 +61,7 @@ fn stated(prepared: &Prepared, workload: &Workload, filled: bool) -> Result<Owne
             }
         });
     }
-    // Tensors without memory must still be apart from what is written.
+    // Tensors without memory must not overlap written ones.
     let mut next = 1usize << 20;
     for arg in &mut args {
         if let Some(tensor) = arg.tensor_mut()
@@ -99,7 +100,7 @@ pub fn calls(prepared: &Prepared) -> Result<Vec<(&'static str, OwnedCall)>, Stri
     workloads.map(|workload| Ok((workload.name.as_str(), call(prepared, workload)?))).collect()
 }
 
-/// Fills a large tensor with the same numbers again and again: drawing each would take longer than what is done with them.
+/// Fills a large tensor by repeating a block of random values: drawing each would take longer than the test.
 fn fill_repeatedly(random: &mut Random, name: &str, tensor: &mut OwnedTensor) {
     const DRAWN: i64 = 1 << 16;
     if tensor.layout().elements().unwrap_or(0) <= DRAWN {

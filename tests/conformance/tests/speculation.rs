@@ -1,7 +1,7 @@
-//! Drafting and verifying at the same seed and offset gives tokens that are distributed as the target model's own.
+//! Drafting and verifying with the same seed and offset gives tokens with the target model's distribution.
 //!
-//! Each operation alone may be right and the composition still wrong: where both take the same random numbers, the draft decides
-//! what is accepted.
+//! Each operation may be correct and the composition still wrong: if both used the same random numbers,
+//! acceptance would depend on the draft.
 
 use lz_core::{Engine, KernelEntry, TensorView};
 use lz_ops::{
@@ -10,16 +10,16 @@ use lz_ops::{
 
 const VOCAB: usize = 5;
 const REQUESTS: usize = 20_000;
-/// Chi-square of four degrees of freedom at the schemas' significance of 1e-6.
+/// Critical chi-square value for four degrees of freedom at the schemas' significance of 1e-6.
 const CRITICAL: f64 = 33.4;
 
 const DRAFT: [f32; VOCAB] = [0.4, 0.3, 0.2, 0.06, 0.04];
-/// What top-k with k = 3, and top-p with p = 0.85, leave of it.
+/// The draft distribution after top-k with k = 3, or top-p with p = 0.85.
 const KEPT: [f32; VOCAB] = [4.0 / 9.0, 3.0 / 9.0, 2.0 / 9.0, 0.0, 0.0];
 const TARGET: [f32; VOCAB] = [0.1, 0.35, 0.25, 0.2, 0.1];
 const NEXT: [f32; VOCAB] = [0.3, 0.1, 0.1, 0.3, 0.2];
 
-/// An engine for every runnable kernel of the operation, with that kernel alone.
+/// One engine per runnable kernel of the operation.
 fn engines(operation: &str) -> Vec<(String, Engine)> {
     let of_operation = |entry: &&KernelEntry| entry.spec.operation == operation;
     let kernels: Vec<_> = lz_test_kernels::runnable().iter().filter(of_operation).collect();
@@ -36,7 +36,8 @@ fn repeated(rows: &[[f32; VOCAB]]) -> Vec<f32> {
     rows.iter().flatten().copied().collect::<Vec<f32>>().repeat(REQUESTS)
 }
 
-/// Logits of two positions a request, which top-k and top-p number as verification numbers a draft and the position behind it.
+/// Logits of two positions per request, numbered by top-k and top-p like a draft and its next position in
+/// verification.
 const POSITIONS: [i64; 3] = [REQUESTS as i64, 2, VOCAB as i64];
 
 fn draft_logits() -> Vec<f32> {
@@ -46,8 +47,8 @@ fn draft_logits() -> Vec<f32> {
 fn chi_square(counts: &[u32; VOCAB], expected: &[f32; VOCAB]) -> f64 {
     let total = f64::from(counts.iter().sum::<u32>());
     let term = |(&count, &share): (&u32, &f32)| {
-        let wanted = total * f64::from(share);
-        (f64::from(count) - wanted).powi(2) / wanted
+        let expected_count = total * f64::from(share);
+        (f64::from(count) - expected_count).powi(2) / expected_count
     };
     counts.iter().zip(expected).map(term).sum()
 }
@@ -61,9 +62,9 @@ fn verify(drafter: &str, drawn: &[i32]) {
     let target = TensorView::from_slice(&target_probs, &[requests, 2, VOCAB as i64]).unwrap();
     let tokens = TensorView::from_slice(&drafts, &[requests, 1]).unwrap();
     for (verifier, engine) in engines("sampling.speculative") {
-        let made = sampling_speculative(&engine, SamplingSpeculative::new(draft, tokens, target)).unwrap();
+        let result = sampling_speculative(&engine, SamplingSpeculative::new(draft, tokens, target)).unwrap();
         let (mut first, mut second) = ([0; VOCAB], [0; VOCAB]);
-        for request in made.tokens.view().as_slice::<i32>().unwrap().chunks_exact(2) {
+        for request in result.tokens.view().as_slice::<i32>().unwrap().chunks_exact(2) {
             first[request[0] as usize] += 1;
             if let Ok(token) = usize::try_from(request[1]) {
                 second[token] += 1;
@@ -81,7 +82,7 @@ fn verify(drafter: &str, drawn: &[i32]) {
 }
 
 #[test]
-fn a_draft_by_top_k_and_its_verification_draw_independently() {
+fn top_k_draft_and_verification_draw_independently() {
     let logits = draft_logits();
     let logits = TensorView::from_slice(&logits, &POSITIONS).unwrap();
     for (drafter, engine) in engines("sampling.topk") {
@@ -91,7 +92,7 @@ fn a_draft_by_top_k_and_its_verification_draw_independently() {
 }
 
 #[test]
-fn a_draft_by_top_p_and_its_verification_draw_independently() {
+fn top_p_draft_and_verification_draw_independently() {
     let logits = draft_logits();
     let logits = TensorView::from_slice(&logits, &POSITIONS).unwrap();
     for (drafter, engine) in engines("sampling.topp") {
@@ -100,23 +101,23 @@ fn a_draft_by_top_p_and_its_verification_draw_independently() {
     }
 }
 
-/// Calls of one operation at different offsets take different draws, and a row's draw does not depend on how many rows there are.
+/// Calls with different offsets use different draws, and a row's draw does not depend on the number of rows.
 #[test]
-fn offsets_and_rows_number_the_draws() {
+fn draws_are_indexed_by_offset_and_row() {
     let logits = repeated(&[TARGET.map(f32::ln)]);
     let draw = |engine: &Engine, rows: usize, offset: i64| -> Vec<i32> {
         let logits = TensorView::from_slice(&logits[..rows * VOCAB], &[rows as i64, VOCAB as i64]).unwrap();
-        let made = sampling_topk(engine, SamplingTopk::new(logits, 5).offset(offset)).unwrap();
-        made.tokens.view().as_slice::<i32>().unwrap().to_vec()
+        let result = sampling_topk(engine, SamplingTopk::new(logits, 5).offset(offset)).unwrap();
+        result.tokens.view().as_slice::<i32>().unwrap().to_vec()
     };
-    // Two independent tokens are equal as often as this.
+    // Probability that two independent tokens are equal.
     let equal: f64 = TARGET.iter().map(|&share| f64::from(share).powi(2)).sum();
     let deviation = (REQUESTS as f64 * equal * (1.0 - equal)).sqrt();
     for (kernel, engine) in engines("sampling.topk") {
         let all = draw(&engine, REQUESTS, 7);
         assert_eq!(all[..33], draw(&engine, 33, 7)[..], "{kernel}");
         let next = draw(&engine, REQUESTS, 8);
-        // Rows that share a counter with the row before or after at the next offset would be equal always.
+        // If rows shared a counter with adjacent rows at the next offset, all tokens would be equal.
         for shift in [0, 1] {
             for (left, right) in [(&all[shift..], &next[..]), (&all[..], &next[shift..])] {
                 let same = left.iter().zip(right).filter(|(left, right)| left == right).count() as f64;

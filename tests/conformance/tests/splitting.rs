@@ -1,4 +1,4 @@
-//! Calls that are cut along their batch: for every operation that may be cut, the parts give what the whole gives.
+//! Batch splitting: for every splittable operation, the parts give the result of the whole call.
 
 use std::sync::Arc;
 
@@ -11,12 +11,12 @@ use lz_conformance::values::same;
 use lz_core::policy::{Policy, Sourced};
 use lz_core::{Engine, Error, KernelEntry, dynamic};
 
-/// Scratch memory that a kernel says it needs for each unit of the batch.
+/// Workspace that a kernel declares per unit of the batch.
 const UNIT: u64 = 1 << 20;
 /// Calls drawn for each kernel.
 const CASES: u64 = 24;
 
-/// The kernel alone, with so much memory for its scratch.
+/// An engine with this kernel only, and limited memory for its workspace.
 fn engine(entry: &KernelEntry, headroom: Option<u64>) -> Engine {
     let engine = Engine::new();
     engine.register([entry.clone()]).unwrap_or_else(|error| panic!("{error}"));
@@ -25,15 +25,16 @@ fn engine(entry: &KernelEntry, headroom: Option<u64>) -> Engine {
 }
 
 #[test]
-fn parts_give_what_the_whole_gives() {
+fn split_calls_match_whole_calls() {
     let mut operations = 0;
     for subject in SUBJECTS {
         let (info, operation) = (subject.info(), subject.info().schema());
         let Some(axis) = lz_core::split::batch_axis(info) else { continue };
         let prepared = Prepared::new(operation).tame();
         let mut splits = 0;
-        let ours = |entry: &&KernelEntry| entry.spec.operation == info.name && entry.spec.workspace.is_none();
-        for kernel in lz_test_kernels::runnable().iter().filter(ours) {
+        let of_operation =
+            |entry: &&KernelEntry| entry.spec.operation == info.name && entry.spec.workspace.is_none();
+        for kernel in lz_test_kernels::runnable().iter().filter(of_operation) {
             let mut spec = (*kernel.spec).clone();
             spec.workspace = Some(format!("{axis} * {UNIT}"));
             let kernel = KernelEntry { spec: Arc::new(spec), ..kernel.clone() };
@@ -42,25 +43,26 @@ fn parts_give_what_the_whole_gives() {
                 let focus = focus_of(&prepared, case);
                 let drawing = Drawing { size, focus: &focus, numbers: Numbers::Normal, devices: false };
                 let drawn = draw_valid(&prepared, random, &drawing)?;
-                let mut wanted = drawn.call.clone();
-                match wanted.lend(|args, outputs| dynamic::call_into(&whole, info, args, outputs)) {
+                let mut expected = drawn.call.clone();
+                match expected.lend(|args, outputs| dynamic::call_into(&whole, info, args, outputs)) {
                     Err(Error::NoKernel { .. }) => return Ok(()),
                     outcome => outcome.map_err(|error| error.to_string())?,
                 }
                 let mut found = drawn.call;
                 let parts = engine(&kernel, Some((1 + case % 3) * UNIT));
                 match found.lend(|args, outputs| dynamic::call_into(&parts, info, args, outputs)) {
-                    // A pack is cut along its first dimension only, and one step of that may be too large already.
+                    // A pack is split only along its first dimension, and one step of that may already be too
+                    // large.
                     Err(Error::NoKernel { .. }) => return Ok(()),
                     outcome => outcome.map_err(|error| error.to_string())?,
                 }
                 splits += parts.split_calls();
-                same(operation, &found, &wanted).map_err(|problem| format!("{problem}\n{found:?}"))
+                same(operation, &found, &expected).map_err(|problem| format!("{problem}\n{found:?}"))
             });
             outcome.unwrap_or_else(|problem| panic!("{}: {problem}", kernel.spec.id));
         }
-        assert!(splits > 0, "no call of {} was cut", info.name);
+        assert!(splits > 0, "no call of {} was split", info.name);
         operations += 1;
     }
-    assert!(operations >= 15, "only {operations} operations can be cut");
+    assert!(operations >= 15, "only {operations} operations can be split");
 }

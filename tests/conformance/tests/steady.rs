@@ -1,5 +1,5 @@
-//! What native kernels promise beyond their results, at the sizes of real models: the same bits for any number of threads,
-//! exactly the scratch memory that they declare, and no other allocation.
+//! Guarantees of native kernels beyond their results, at model sizes: bit-identical results for any number of
+//! threads, exactly the declared workspace, and no other allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -14,10 +14,10 @@ use lz_core::{Engine, KernelEntry};
 use lz_cpu::pool;
 
 /// Larger workloads would only take longer.
-const LARGEST: usize = 24 << 20;
+const MAX_BYTES: usize = 24 << 20;
 
-/// The same where much is multiplied.
-const LARGEST_MULTIPLIED: usize = 6 << 20;
+/// The same for compute-bound operations.
+const MAX_COMPUTE_BOUND_BYTES: usize = 6 << 20;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
@@ -25,15 +25,15 @@ thread_local! {
 
 struct Counting;
 
-// SAFETY: everything is handed to the system's allocator; only a counter of the thread is changed besides.
+// SAFETY: everything is forwarded to the system allocator; only a thread-local counter is changed.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promises are passed on.
+        // SAFETY: the caller's guarantees are passed on.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -41,7 +41,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs a kernel; says how often it allocated on this thread.
+/// Runs a kernel; returns the number of allocations on this thread.
 fn run(
     kernel: &KernelEntry,
     call: &mut OwnedCall,
@@ -56,7 +56,7 @@ fn run(
     })
 }
 
-/// Everything that a call has written, as bytes.
+/// All bytes that a call may have written.
 fn written(call: &OwnedCall) -> Vec<&[u8]> {
     let args = call.args.iter().filter_map(|arg| match arg {
         OwnedArg::Written(tensor) => Some(tensor.bytes()),
@@ -69,8 +69,9 @@ fn written(call: &OwnedCall) -> Vec<&[u8]> {
     args.chain(outputs).collect()
 }
 
-/// Whether an operation multiplies so much that plain code would take too long at these sizes; drawn calls hold that to the reference.
-fn multiplies(name: &str) -> bool {
+/// Whether an operation is so compute-bound that scalar code would take too long at these sizes; drawn calls
+/// check it against the reference.
+fn is_compute_bound(name: &str) -> bool {
     name.starts_with("mlp.") || (name.starts_with("attention.") && name != "attention.state.merge")
 }
 
@@ -83,15 +84,15 @@ fn for_each_workload(check: impl Fn(&KernelEntry, &OwnedCall, u64)) {
             let mut call = filled(&prepared, workload).unwrap();
             let size: usize =
                 call.args.iter().filter_map(OwnedArg::tensor).map(|tensor| tensor.bytes().len()).sum();
-            if size > if multiplies(&info.name) { LARGEST_MULTIPLIED } else { LARGEST } {
+            if size > if is_compute_bound(&info.name) { MAX_COMPUTE_BOUND_BYTES } else { MAX_BYTES } {
                 continue;
             }
             let answer = call.lend(|args, outputs| subject.check(args, Some(outputs)));
             let Some(Checked::Right { context, outputs: Some(Ok(())) }) = answer else {
-                panic!("{} {}: refused", info.name, workload.name)
+                panic!("{} {}: rejected", info.name, workload.name)
             };
             for kernel in lz_test_kernels::runnable() {
-                let plain = multiplies(&info.name) && kernel.spec.device.isa.is_empty();
+                let plain = is_compute_bound(&info.name) && kernel.spec.device.isa.is_empty();
                 if kernel.spec.operation != info.name || kernel.spec.backend != "cpu" || plain {
                     continue;
                 }
@@ -108,7 +109,7 @@ fn for_each_workload(check: impl Fn(&KernelEntry, &OwnedCall, u64)) {
 }
 
 #[test]
-fn any_number_of_threads_gives_the_same_bits() {
+fn results_are_bit_identical_for_any_number_of_threads() {
     pool::set_threads(5);
     for_each_workload(|kernel, call, workspace| {
         let mut alone = call.clone();
@@ -123,7 +124,7 @@ fn any_number_of_threads_gives_the_same_bits() {
 }
 
 #[test]
-fn scratch_memory_is_what_was_declared_and_nothing_else_is_allocated() {
+fn kernels_use_exactly_the_declared_workspace_and_do_not_allocate() {
     for_each_workload(|kernel, call, workspace| {
         let id = &kernel.spec.id;
         let mut scratch = Scratch::default();
@@ -131,7 +132,8 @@ fn scratch_memory_is_what_was_declared_and_nothing_else_is_allocated() {
             run(kernel, &mut call.clone(), &mut scratch, workspace).unwrap();
             let again = run(kernel, &mut call.clone(), &mut scratch, workspace).unwrap();
             assert_eq!(again, 0, "{id} allocates");
-            // More than declared is refused, so a kernel that also fails with a byte less asks for exactly that.
+            // More than declared is rejected, so a kernel that also fails with a byte less requests exactly
+            // the declared size.
             if let Some(less) = workspace.checked_sub(1) {
                 assert!(
                     run(kernel, &mut call.clone(), &mut scratch, less).is_err(),
@@ -142,9 +144,10 @@ fn scratch_memory_is_what_was_declared_and_nothing_else_is_allocated() {
     });
 }
 
-/// Besides what is tested above, which is no allocation at all: nothing is declared that could grow with the length.
+/// Prefill declares no workspace, so memory cannot grow with the sequence length (allocations are tested
+/// above).
 #[test]
-fn whole_sequences_need_no_memory_beyond_their_tensors() {
+fn prefill_needs_no_workspace() {
     for_each_workload(|kernel, _, workspace| {
         if kernel.spec.operation.contains("prefill") {
             assert_eq!(workspace, 0, "{}", kernel.spec.id);

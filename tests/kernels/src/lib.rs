@@ -1,11 +1,12 @@
-//! The one list of kernels that suites and benchmarks run. A backend joins every suite by adding its kernels to [`all`].
+//! The list of kernels that test suites and benchmarks run. A backend joins every suite by adding its kernels
+//! to [`all`].
 
 use std::sync::OnceLock;
 
 use lz_core::KernelEntry;
 use lz_core::device::{DeviceDetail, Isa, detect_cpu};
 
-/// Every kernel of every backend in this repository, those included that this machine cannot run.
+/// Every kernel of every backend in this repository, including those that this machine cannot run.
 pub fn all() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
     KERNELS.get_or_init(|| {
@@ -16,7 +17,8 @@ pub fn all() -> &'static [KernelEntry] {
     })
 }
 
-/// Those whose instructions this machine has: what a suite can hold to the reference here.
+/// Kernels whose instruction sets this machine supports: those that a suite can check against the reference
+/// here.
 pub fn runnable() -> &'static [KernelEntry] {
     static KERNELS: OnceLock<Vec<KernelEntry>> = OnceLock::new();
     KERNELS.get_or_init(|| {
@@ -36,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_are_unique_and_instructions_are_known() {
+    fn ids_are_unique_and_instruction_sets_are_known() {
         let ids: HashSet<&str> = all().iter().map(|entry| entry.spec.id.as_str()).collect();
         assert_eq!(ids.len(), all().len());
         for entry in all() {
@@ -47,7 +49,7 @@ mod tests {
     }
 
     #[test]
-    fn what_every_machine_can_run_is_among_the_runnable() {
+    fn portable_kernels_are_runnable() {
         let plain = all().iter().filter(|entry| entry.spec.device.isa.is_empty()).count();
         assert!(plain > 0 && runnable().len() >= plain);
     }

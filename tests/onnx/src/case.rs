@@ -1,6 +1,6 @@
-//! A case of the suite: a folder `test_…` with `model.onnx` and folders `test_data_set_…` of tensors.
+//! A case of the ONNX suite: a folder `test_…` with `model.onnx` and folders `test_data_set_…` of tensors.
 //!
-//! The tensors are put where the node uses them, so that a caller never looks at the graph again.
+//! Tensors are assigned to the node's inputs and outputs, so that callers need not inspect the graph.
 
 use crate::error::{Malformed, ReadError};
 use crate::model::{GraphValue, Model, Node, ValueKind, read_model};
@@ -10,56 +10,56 @@ use std::collections::HashMap;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// The environment variable that names a folder of cases.
+/// Environment variable with the folder of the cases.
 pub const DATA_VARIABLE: &str = "LZ_ONNX_DATA";
 
-/// A case whose model is one node.
+/// A case whose model is a single node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
     /// The folder's name, such as `test_attention_4d`.
     pub name: String,
-    /// The version of the operator set that the node belongs to.
+    /// Opset version of the node.
     pub opset_version: i64,
     /// The node.
     pub node: Node,
-    /// What goes in and must come out, once for each data set.
+    /// Inputs and expected outputs, per data set.
     pub data_sets: Vec<DataSet>,
 }
 
 /// One run of the node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataSet {
-    /// A tensor for each input of the node, in its order; nothing for an optional one left out.
+    /// A tensor for each input of the node, in order; `None` for an omitted optional one.
     pub inputs: Vec<Option<NamedTensor>>,
-    /// A tensor for each output of the node, in its order; nothing for one that the graph does not hand out.
+    /// A tensor for each output of the node, in order; `None` if it is not an output of the graph.
     pub outputs: Vec<Option<NamedTensor>>,
 }
 
-/// What loading a folder came to.
+/// Result of loading a folder.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LoadedCase {
-    /// A case that can be held against an operation.
+    /// A case that can be checked.
     Loaded(Case),
-    /// A well-formed case that is not one call of one operator on tensors.
+    /// A well-formed case that is not a single operator call on tensors.
     Skipped {
         /// The folder's name.
         name: String,
-        /// Why.
+        /// The reason.
         reason: SkipReason,
     },
 }
 
-/// Why a well-formed case is not one call of one operator on tensors.
+/// Why a well-formed case is not a single operator call on tensors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SkipReason {
-    /// The model spells an operator out as others; the operator itself has a case of its own.
+    /// The model expands an operator into others; the operator itself has a separate case.
     Expanded,
-    /// The model has another number of nodes than one.
+    /// The model does not have exactly one node.
     NodeCount {
-        /// How many.
+        /// Number of nodes.
         count: usize,
     },
-    /// The model defines functions of its own.
+    /// The model defines local functions.
     LocalFunctions,
     /// An input or output is not a dense tensor.
     NotATensor {
@@ -73,9 +73,9 @@ pub enum SkipReason {
 impl fmt::Display for SkipReason {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Expanded => write!(formatter, "the model spells the operator out as others"),
+            Self::Expanded => write!(formatter, "the model expands the operator into others"),
             Self::NodeCount { count } => write!(formatter, "the model has {count} nodes"),
-            Self::LocalFunctions => write!(formatter, "the model defines functions of its own"),
+            Self::LocalFunctions => write!(formatter, "the model defines local functions"),
             Self::NotATensor { value, kind } => {
                 write!(formatter, "`{value}` is not a dense tensor: {kind:?}")
             }
@@ -83,8 +83,8 @@ impl fmt::Display for SkipReason {
     }
 }
 
-/// Where the cases lie: the folder that `LZ_ONNX_DATA` names, else where `cargo xtask test` puts them under `root`.
-/// The error is the sentence to show.
+/// The folder of the cases: from `LZ_ONNX_DATA`, otherwise where `cargo xtask test` stores them under `root`.
+/// The error is the message to show.
 pub fn data_directory(root: &Path) -> Result<PathBuf, String> {
     let directory = match std::env::var_os(DATA_VARIABLE) {
         Some(directory) => PathBuf::from(directory),
@@ -94,7 +94,7 @@ pub fn data_directory(root: &Path) -> Result<PathBuf, String> {
         return Ok(directory);
     }
     Err(format!(
-        "no ONNX node tests at {}; `cargo xtask test` fetches them, and {DATA_VARIABLE} may name a folder that holds them",
+        "no ONNX node tests at {}; `cargo xtask test` fetches them, or set {DATA_VARIABLE} to a folder that contains them",
         directory.display()
     ))
 }
@@ -120,7 +120,7 @@ pub fn load_case(directory: &Path) -> Result<LoadedCase, ReadError> {
     };
     let folders = sorted_entries(directory, "test_data_set_")?;
     if folders.is_empty() {
-        return Err(inconsistent("there is no data set".to_owned()));
+        return Err(inconsistent("the case has no data set".to_owned()));
     }
     let data_sets =
         folders.iter().map(|folder| load_data_set(folder, &model, node)).collect::<Result<_, _>>()?;
@@ -128,7 +128,7 @@ pub fn load_case(directory: &Path) -> Result<LoadedCase, ReadError> {
 }
 
 fn skip_reason(name: &str, model: &Model) -> Option<SkipReason> {
-    // Some operators expand to a single other one, so the count of nodes alone does not tell.
+    // Some operators expand to a single other one, so the node count is not sufficient.
     if name.ends_with("_expanded") || name.contains("_expanded_ver") {
         return Some(SkipReason::Expanded);
     }
@@ -157,7 +157,7 @@ fn load_data_set(folder: &Path, model: &Model, node: &Node) -> Result<DataSet, R
         }
         given.get(name).cloned().map(Some).ok_or_else(|| ReadError::Inconsistent {
             directory: folder.to_owned(),
-            message: format!("nothing feeds the input `{name}`"),
+            message: format!("no tensor for the input `{name}`"),
         })
     });
     let inputs = inputs.collect::<Result<_, _>>()?;
@@ -167,7 +167,7 @@ fn load_data_set(folder: &Path, model: &Model, node: &Node) -> Result<DataSet, R
     Ok(DataSet { inputs, outputs })
 }
 
-/// Reads `input_0.pb`, `input_1.pb`, …, one for each value, and names each tensor as the graph does.
+/// Reads `input_0.pb`, `input_1.pb`, …, one per value, and assigns the graph's names.
 fn load_tensors(
     folder: &Path,
     prefix: &str,

@@ -1,43 +1,44 @@
-//! Whether a result is what the suite expects: the suite's own tolerances for ordinary floats, equality for all else.
+//! Compares results with expected outputs: the suite's tolerances for ordinary floats, equality for all other
+//! types.
 
 use crate::tensor::{DataType, NamedTensor};
 use std::fmt;
 
-/// How a result differs from what is expected.
+/// How a result differs from the expected one.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Difference {
-    /// Another element type.
+    /// Different element type.
     Type {
-        /// What is expected.
+        /// Expected.
         expected: DataType,
-        /// What was found.
+        /// Found.
         found: DataType,
     },
-    /// Another shape.
+    /// Different shape.
     Shape {
-        /// What is expected.
+        /// Expected.
         expected: Vec<usize>,
-        /// What was found.
+        /// Found.
         found: Vec<usize>,
     },
-    /// Other values.
+    /// Different values.
     Values {
-        /// How many elements differ.
+        /// Number of differing elements.
         count: usize,
-        /// How many there are.
+        /// Number of elements.
         elements: usize,
-        /// The place of the first that differs, in row-major order.
-        place: usize,
-        /// What is expected there.
+        /// Index of the first difference, in row-major order.
+        index: usize,
+        /// Expected value there.
         expected: f64,
-        /// What was found there.
+        /// Found value there.
         found: f64,
     },
-    /// The type has no numbers to compare.
-    NotNumbers,
+    /// The type is not numeric.
+    NotNumeric,
 }
 
-/// Relative and absolute tolerance for a type; nothing where values must be equal.
+/// Relative and absolute tolerance for a type; `None` if values must be equal.
 fn tolerance(data_type: DataType) -> Option<(f64, f64)> {
     match data_type {
         DataType::Float | DataType::Float16 | DataType::Double => Some((1e-3, 1e-7)),
@@ -46,8 +47,8 @@ fn tolerance(data_type: DataType) -> Option<(f64, f64)> {
     }
 }
 
-/// Compares as numbers, so one NaN is like another and both zeros are alike: the suite itself answers either zero where a
-/// format has two.
+/// Compares numerically: NaN equals NaN, and both zeros are equal, because the suite itself returns either
+/// zero.
 pub fn compare(expected: &NamedTensor, found: &NamedTensor) -> Result<(), Difference> {
     if expected.data_type != found.data_type {
         return Err(Difference::Type { expected: expected.data_type, found: found.data_type });
@@ -55,17 +56,22 @@ pub fn compare(expected: &NamedTensor, found: &NamedTensor) -> Result<(), Differ
     if expected.shape != found.shape {
         return Err(Difference::Shape { expected: expected.shape.clone(), found: found.shape.clone() });
     }
-    let (Some(wanted), Some(given)) = (expected.to_f64(), found.to_f64()) else {
-        return Err(Difference::NotNumbers);
+    let (Some(expected_values), Some(found_values)) = (expected.to_f64(), found.to_f64()) else {
+        return Err(Difference::NotNumeric);
     };
     let tolerance = tolerance(expected.data_type);
-    let mut differing = wanted
-        .iter()
-        .zip(&given)
-        .enumerate()
-        .filter(|(_, (wanted, given))| !agrees(**wanted, **given, tolerance));
-    let Some((place, (&expected, &found))) = differing.next() else { return Ok(()) };
-    Err(Difference::Values { count: 1 + differing.count(), elements: wanted.len(), place, expected, found })
+    let mut differing =
+        expected_values.iter().zip(&found_values).enumerate().filter(
+            |(_, (expected_values, found_values))| !agrees(**expected_values, **found_values, tolerance),
+        );
+    let Some((index, (&expected, &found))) = differing.next() else { return Ok(()) };
+    Err(Difference::Values {
+        count: 1 + differing.count(),
+        elements: expected_values.len(),
+        index,
+        expected,
+        found,
+    })
 }
 
 fn agrees(expected: f64, found: f64, tolerance: Option<(f64, f64)>) -> bool {
@@ -89,11 +95,11 @@ impl fmt::Display for Difference {
             Self::Shape { expected, found } => {
                 write!(formatter, "the shape is {found:?}, not {expected:?}")
             }
-            Self::Values { count, elements, place, expected, found } => write!(
+            Self::Values { count, elements, index, expected, found } => write!(
                 formatter,
-                "{count} of {elements} elements differ; element {place} is {found}, not {expected}"
+                "{count} of {elements} elements differ; element {index} is {found}, not {expected}"
             ),
-            Self::NotNumbers => write!(formatter, "the type has no numbers to compare"),
+            Self::NotNumeric => write!(formatter, "the type is not numeric"),
         }
     }
 }
@@ -115,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn floats_may_be_near_and_codes_may_not() {
+    fn floats_have_a_tolerance_and_codes_do_not() {
         let check = |expected: &[f32], found: &[f32]| compare(&floats(expected), &floats(found));
         assert_eq!(check(&[1.0, 0.0, -2.0], &[1.0009, 9e-8, -2.001]), Ok(()));
         assert_eq!(check(&[f32::NAN, f32::INFINITY], &[-f32::NAN, f32::INFINITY]), Ok(()));

@@ -1,4 +1,4 @@
-//! What can go wrong while a file of the suite is read: always a file, and an offset where a byte is to blame.
+//! Errors of reading the suite's files: always with the file, and with a byte offset where applicable.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -10,59 +10,59 @@ pub enum ReadError {
     Io {
         /// The file or folder.
         file: PathBuf,
-        /// What the system said.
+        /// The system error.
         source: std::io::Error,
     },
-    /// The bytes of the file are not what they should be.
+    /// The file is malformed.
     Malformed {
         /// The file.
         file: PathBuf,
-        /// Where and what.
+        /// Location and problem.
         malformed: Malformed,
     },
-    /// Each file is well formed, but they do not belong together.
+    /// Each file is well formed, but they do not match.
     Inconsistent {
         /// The folder of the case.
         directory: PathBuf,
-        /// What does not fit.
+        /// The mismatch.
         message: String,
     },
 }
 
-/// A problem in a buffer and the byte at which it was noticed.
+/// A problem in a buffer and its byte offset.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Bytes from the start of the file.
     pub offset: usize,
-    /// What is wrong there.
+    /// The problem.
     pub problem: Problem,
 }
 
-/// What is wrong with a buffer.
+/// Problems of a buffer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Problem {
-    /// The buffer, or the message around the field, ends inside the named thing.
+    /// The buffer, or the enclosing message, ends inside this element.
     Truncated {
-        /// What was being read.
+        /// The element being read.
         what: &'static str,
     },
     /// A varint is longer than ten bytes or holds more than 64 bits.
     VarintTooLong,
     /// A field number is zero or larger than protobuf allows.
     FieldNumber {
-        /// The number as it stands in the buffer.
+        /// The field number.
         number: u64,
     },
-    /// A wire type that this reader does not take: groups (3, 4) and the unassigned 6 and 7.
+    /// An unsupported wire type: groups (3, 4) and the unassigned 6 and 7.
     WireType {
         /// The wire type.
         wire_type: u8,
     },
-    /// A known field has another wire type than its declaration.
+    /// A known field has a different wire type than declared.
     FieldType {
         /// The field.
         field: &'static str,
-        /// What the declaration asks for.
+        /// The declared type.
         expected: &'static str,
     },
     /// A string is not UTF-8.
@@ -75,40 +75,40 @@ pub enum Problem {
         /// The field.
         field: &'static str,
     },
-    /// A field is given that leaves two readings open.
+    /// A field is ambiguous with another one.
     Ambiguous {
         /// The field.
         field: &'static str,
     },
-    /// A number names nothing that this reader knows.
+    /// An unknown enum code.
     UnknownCode {
         /// The field.
         field: &'static str,
-        /// The number.
+        /// The code.
         code: i64,
     },
-    /// A dimension is negative or the element count does not fit.
+    /// A dimension is negative or the element count overflows.
     Shape {
-        /// The dimensions as they stand in the buffer.
+        /// The dimensions.
         dimensions: Vec<i64>,
     },
-    /// The data has another length than the shape asks for.
+    /// The length of the data does not match the shape.
     Length {
-        /// The field that holds the data.
+        /// The data field.
         field: &'static str,
-        /// How many entries the shape asks for.
+        /// Number of entries that the shape requires.
         expected: usize,
-        /// How many are there.
+        /// Number of entries found.
         found: usize,
     },
     /// An entry of a typed data field does not fit the element type.
     OutOfRange {
-        /// The field that holds the data.
+        /// The data field.
         field: &'static str,
         /// The entry.
         value: i64,
     },
-    /// The tensor's bytes lie in another file, which the suite never does.
+    /// External data, which the suite never uses.
     ExternalData,
 }
 
@@ -122,16 +122,18 @@ impl fmt::Display for Problem {
             Self::FieldType { field, expected } => write!(formatter, "`{field}` is not {expected}"),
             Self::Utf8 { field } => write!(formatter, "`{field}` is not UTF-8"),
             Self::Missing { field } => write!(formatter, "`{field}` is missing"),
-            Self::Ambiguous { field } => write!(formatter, "`{field}` is given beside another of its kind"),
+            Self::Ambiguous { field } => {
+                write!(formatter, "`{field}` is given together with another data field")
+            }
             Self::UnknownCode { field, code } => write!(formatter, "{code} is not a known `{field}`"),
             Self::Shape { dimensions } => write!(formatter, "{dimensions:?} is not a shape"),
             Self::Length { field, expected, found } => {
-                write!(formatter, "`{field}` has {found} entries where the shape asks for {expected}")
+                write!(formatter, "`{field}` has {found} entries, but the shape requires {expected}")
             }
             Self::OutOfRange { field, value } => {
                 write!(formatter, "{value} in `{field}` does not fit the element type")
             }
-            Self::ExternalData => write!(formatter, "the data lies in another file"),
+            Self::ExternalData => write!(formatter, "external data is not supported"),
         }
     }
 }

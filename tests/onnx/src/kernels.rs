@@ -1,11 +1,11 @@
-//! Which kernels the suite is held against. The list itself is `lz_test_kernels`.
+//! The kernels under test. The list itself is `lz_test_kernels`.
 
 use lz_core::{Engine, Error, KernelEntry};
 
-/// The backend whose kernels must answer every stated case; the others may decline one.
+/// The backend whose kernels must support every mapped case; others may reject one.
 pub const REFERENCE_BACKEND: &str = "reference";
 
-/// The kernels of one operation, each alone in an engine, so that no other can answer in its place.
+/// One engine per kernel of an operation, so that no other kernel can run.
 pub fn engines(operation: &str) -> Result<Vec<(&'static KernelEntry, Engine)>, Error> {
     let kernels = lz_test_kernels::runnable().iter().filter(|entry| entry.spec.operation == operation);
     kernels

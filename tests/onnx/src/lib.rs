@@ -1,9 +1,10 @@
-//! The ONNX backend node tests, as plain Rust values and as calls of our operations.
+//! The ONNX backend node tests, as plain Rust values and as calls of LayerZero operations.
 //!
-//! A case of the suite is a folder with a model of one node and the tensors that go in and must come out. [`wire`] knows
-//! the protobuf encoding and nothing of ONNX, [`tensor`] and [`model`] know the ONNX messages, [`case`] knows how the suite
-//! lays out its files. [`map`] alone knows our operations and [`kernels`] alone knows who runs them; [`compare`] judges
-//! results and [`skips`] reads `skips.yaml`, which accounts for everything that is not mapped.
+//! A case of the suite is a folder with a model of one node, its input tensors and the expected outputs.
+//! [`wire`] reads the protobuf encoding and is independent of ONNX, [`tensor`] and [`model`] read the ONNX
+//! messages, [`case`] the file layout of the suite. Only [`map`] depends on the operations and only
+//! [`kernels`] on the kernels; [`compare`] compares results and [`skips`] reads `skips.yaml`, which lists
+//! everything that is not mapped.
 
 pub mod case;
 pub mod compare;

@@ -1,5 +1,5 @@
-//! `ModelProto` of ONNX, to the extent that models of one node need: operator sets, nodes with their attributes,
-//! initialisers, and the names and kinds of what goes in and out. Subgraphs and local functions are noticed, not read.
+//! ONNX `ModelProto`, as far as single-node models need it: opsets, nodes with attributes, initializers, and
+//! the names and kinds of graph inputs and outputs. Subgraphs and local functions are detected, not read.
 
 use crate::error::{Malformed, Problem};
 use crate::tensor::{NamedTensor, read_tensor};
@@ -8,17 +8,17 @@ use crate::wire::Chunk;
 /// A model.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Model {
-    /// The operator sets that the model imports: domain (empty for the standard one) and version.
+    /// Imported opsets: domain (empty for the default one) and version.
     pub opsets: Vec<(String, i64)>,
     /// The nodes of the graph, in order.
     pub nodes: Vec<Node>,
     /// The constants of the graph.
     pub initializers: Vec<NamedTensor>,
-    /// What the graph takes, in order.
+    /// Graph inputs, in order.
     pub inputs: Vec<GraphValue>,
-    /// What the graph gives, in order.
+    /// Graph outputs, in order.
     pub outputs: Vec<GraphValue>,
-    /// How many functions the model defines for itself.
+    /// Number of local functions.
     pub function_count: usize,
 }
 
@@ -27,11 +27,11 @@ pub struct Model {
 pub struct GraphValue {
     /// Its name.
     pub name: String,
-    /// What it holds.
+    /// Its kind.
     pub kind: ValueKind,
 }
 
-/// What a value of the graph is.
+/// Kind of a graph value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueKind {
     /// A dense tensor.
@@ -42,28 +42,28 @@ pub enum ValueKind {
     Map,
     /// A sparse tensor.
     SparseTensor,
-    /// A value that may be absent.
+    /// An optional value.
     Optional,
-    /// The model does not say, or says something newer than this reader.
+    /// Not specified, or newer than this reader.
     Unknown,
 }
 
-/// A node: one call of an operator.
+/// A node: one operator call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Node {
     /// The operator, such as `Attention`.
     pub op_type: String,
-    /// The operator's domain; empty for the standard one.
+    /// The operator's domain; empty for the default one.
     pub domain: String,
-    /// Names of the inputs; an empty name is an optional input left out.
+    /// Names of the inputs; an empty name is an omitted optional input.
     pub inputs: Vec<String>,
-    /// Names of the outputs; an empty name is an optional output left out.
+    /// Names of the outputs; an empty name is an omitted optional output.
     pub outputs: Vec<String>,
-    /// The attributes that are given, in order.
+    /// The given attributes, in order.
     pub attributes: Vec<Attribute>,
 }
 
-/// A named constant of a node.
+/// An attribute of a node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Attribute {
     /// Its name.
@@ -79,7 +79,7 @@ pub enum AttributeValue {
     Float(f32),
     /// An integer.
     Int(i64),
-    /// A string, which ONNX does not promise to be UTF-8.
+    /// A string, not necessarily UTF-8.
     String(Vec<u8>),
     /// A tensor.
     Tensor(NamedTensor),
@@ -89,7 +89,7 @@ pub enum AttributeValue {
     Ints(Vec<i64>),
     /// A list of strings.
     Strings(Vec<Vec<u8>>),
-    /// A subgraph, a type, a sparse tensor or a list of tensors: noticed, not read.
+    /// A subgraph, a type, a sparse tensor or a list of tensors: detected, not read.
     Unread {
         /// The code of `AttributeProto.AttributeType`.
         code: i64,
@@ -97,7 +97,7 @@ pub enum AttributeValue {
 }
 
 impl Node {
-    /// The value of an attribute, if it is given.
+    /// The value of an attribute, if given.
     pub fn attribute(&self, name: &str) -> Option<&AttributeValue> {
         self.attributes.iter().find(|attribute| attribute.name == name).map(|attribute| &attribute.value)
     }
@@ -114,23 +114,23 @@ impl AttributeValue {
         if let Self::Float(value) = self { Some(*value) } else { None }
     }
 
-    /// The text, if it is a string of UTF-8.
+    /// The text, if it is a UTF-8 string.
     pub fn as_text(&self) -> Option<&str> {
         if let Self::String(value) = self { std::str::from_utf8(value).ok() } else { None }
     }
 
-    /// The integers, if it is a list of them.
+    /// The integers, if it is a list of integers.
     pub fn as_ints(&self) -> Option<&[i64]> {
         if let Self::Ints(values) = self { Some(values) } else { None }
     }
 }
 
 impl Model {
-    /// The imported version of an operator set, if the model imports it; the standard domain has two spellings.
+    /// The version of an imported opset; the default domain has two spellings.
     pub fn opset_version(&self, domain: &str) -> Option<i64> {
         let spelling = |name: &str| if name == "ai.onnx" { String::new() } else { name.to_owned() };
-        let wanted = spelling(domain);
-        self.opsets.iter().find(|(name, _)| spelling(name) == wanted).map(|&(_, version)| version)
+        let expected = spelling(domain);
+        self.opsets.iter().find(|(name, _)| spelling(name) == expected).map(|&(_, version)| version)
     }
 }
 
@@ -249,7 +249,7 @@ fn read_attribute(message: Chunk<'_>) -> Result<Attribute, Malformed> {
         }
     }
     let here = |problem| Malformed { offset: message.offset, problem };
-    // The type says which field counts: a field at its default may be left out of the message altogether.
+    // The type determines which field counts: a field with its default value may be omitted.
     let code = code.ok_or_else(|| here(Problem::Missing { field: "type" }))?;
     let value = match code {
         1 => AttributeValue::Float(float),

@@ -1,14 +1,14 @@
-//! Small floats as `f64`, for comparison and printing.
+//! Minifloats as `f64`, for comparison and printing.
 //!
-//! The formats are described by three numbers and the rule for their special values, so that one decoder serves all. It
-//! is written apart from the one that our operations use: a shared mistake would cancel out in a test.
+//! Formats are described by three parameters and a rule for special values, so that one decoder handles all.
+//! It is independent of the decoder that the operations use: a shared mistake would go undetected.
 
-/// How a format uses the bit patterns that IEEE 754 gives to infinities and NaNs.
+/// How a format uses the bit patterns of IEEE 754 infinities and NaNs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Specials {
     /// The highest exponent holds infinity and NaNs.
     Ieee,
-    /// Only the pattern of all ones (beside the sign) is NaN; no infinities.
+    /// Only the pattern of all ones (apart from the sign) is NaN; no infinities.
     OnlyAllOnes,
     /// Only the pattern of negative zero is NaN; no infinities.
     OnlyNegativeZero,
@@ -23,7 +23,7 @@ pub struct SmallFloat {
     pub exponent_bits: u32,
     /// Width of the stored mantissa.
     pub mantissa_bits: u32,
-    /// What is taken from the stored exponent.
+    /// Exponent bias.
     pub bias: i32,
     /// The rule for special values.
     pub specials: Specials,
@@ -46,7 +46,7 @@ pub const E2M1: SmallFloat =
     SmallFloat { exponent_bits: 2, mantissa_bits: 1, bias: 1, specials: Specials::None };
 
 impl SmallFloat {
-    /// The number that the lowest bits of `bits` stand for.
+    /// Decodes the lowest bits of `bits`.
     pub fn decode(self, bits: u8) -> f64 {
         let bits = u32::from(bits);
         let sign_bit = 1 << (self.exponent_bits + self.mantissa_bits);
@@ -61,7 +61,8 @@ impl SmallFloat {
             Specials::OnlyNegativeZero if negative && magnitude == 0 => f64::NAN,
             _ => {
                 let one = 1 << self.mantissa_bits;
-                // A stored exponent of zero is subnormal: no hidden one, and the scale of the lowest normal exponent.
+                // Exponent field 0 is subnormal: no implicit one, and the scale of the lowest normal
+                // exponent.
                 let significand = if exponent == 0 { mantissa } else { one + mantissa };
                 let scale = exponent.max(1) as i32 - self.bias - self.mantissa_bits as i32;
                 f64::from(significand) * 2f64.powi(scale)
@@ -81,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn landmarks_of_each_format() {
+    fn decodes_known_values_of_each_format() {
         assert_eq!(E4M3FN.decode(0x7e), 448.0);
         assert_eq!(E4M3FN.decode(0x01), 2f64.powi(-9));
         assert!(E4M3FN.decode(0x7f).is_nan() && E4M3FN.decode(0xff).is_nan());

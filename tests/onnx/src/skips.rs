@@ -1,45 +1,45 @@
-//! The skip list: what of the suite is not held against our operations, and the reason for each.
+//! The skip list: cases of the suite that are not checked, with a reason for each.
 //!
-//! The list is closed: an entry that matches nothing is as wrong as a case that nothing accounts for.
+//! The list is closed: an entry that matches nothing is an error, like a case that is not covered.
 
 use crate::case::SkipReason;
 use lz_schema::source::{Node, Source, Value, parse};
 use std::fmt;
 
-/// A part of the suite and why it is left out.
+/// A skipped part of the suite, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Skip {
-    /// What it covers: forms, operators, or patterns of case names, where `*` stands for any text.
+    /// Covered forms, operators, or patterns of case names, where `*` matches any text.
     pub covers: Vec<String>,
-    /// The operator whose cases the patterns name; empty for forms and operators.
+    /// The operator of the case patterns; empty for forms and operators.
     pub operator: String,
-    /// Which output of the node; 0 where whole cases are meant.
+    /// Index of the node's output; 0 for whole cases.
     pub output: usize,
-    /// Why.
+    /// The reason.
     pub reason: String,
-    /// The line of the list on which it starts.
+    /// Line of the entry in the list.
     pub line: usize,
 }
 
 /// The whole list.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Skips {
-    /// Cases that are not one call of one operator on tensors.
+    /// Cases that are not a single operator call on tensors.
     pub forms: Vec<Skip>,
-    /// Operators of which no case is mapped.
+    /// Operators without a mapping.
     pub operators: Vec<Skip>,
     /// Cases of mapped operators.
     pub cases: Vec<Skip>,
-    /// Outputs of cases that run.
+    /// Outputs of cases that run, but are not compared.
     pub outputs: Vec<Skip>,
 }
 
 /// Why the list could not be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SkipListError {
-    /// Where, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong there.
+    /// The problem.
     pub message: String,
 }
 
@@ -90,7 +90,7 @@ impl Skip {
     }
 }
 
-/// Whether a name fits a pattern in which `*` stands for any text, the empty one included.
+/// Whether a name matches a pattern in which `*` matches any text, including none.
 pub fn matches(pattern: &str, name: &str) -> bool {
     match pattern.split_once('*') {
         None => pattern == name,
@@ -101,7 +101,7 @@ pub fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// Reads the list from its text.
+/// Parses the list.
 pub fn read_skips(text: &str) -> Result<Skips, SkipListError> {
     let source = Source::new("skips.yaml", text);
     let (root, issues) = parse(&source);
@@ -141,21 +141,21 @@ impl Reader<'_> {
     fn mapping<'n>(&self, node: &'n Node) -> Result<&'n [(Node, Node)], SkipListError> {
         match &node.value {
             Value::Mapping(entries) => Ok(entries),
-            _ => Err(self.error(node, "keys and values are expected here".to_owned())),
+            _ => Err(self.error(node, "expected a mapping".to_owned())),
         }
     }
 
     fn sequence<'n>(&self, node: &'n Node) -> Result<&'n [Node], SkipListError> {
         match &node.value {
             Value::Sequence(items) => Ok(items),
-            _ => Err(self.error(node, "a list is expected here".to_owned())),
+            _ => Err(self.error(node, "expected a list".to_owned())),
         }
     }
 
     fn text<'n>(&self, node: &'n Node) -> Result<&'n str, SkipListError> {
         match &node.value {
             Value::Scalar(scalar) if !scalar.text.is_empty() => Ok(&scalar.text),
-            _ => Err(self.error(node, "a text is expected here".to_owned())),
+            _ => Err(self.error(node, "expected a non-empty text".to_owned())),
         }
     }
 
@@ -168,10 +168,10 @@ impl Reader<'_> {
                 return Err(self.error(key, format!("`{name}` is not a key here")));
             }
         }
-        for wanted in keys {
-            let count = given.iter().filter(|(key, _)| self.text(key) == Ok(wanted)).count();
+        for required in keys {
+            let count = given.iter().filter(|(key, _)| self.text(key) == Ok(required)).count();
             if count != 1 {
-                return Err(self.error(entry, format!("`{wanted}` is given {count} times")));
+                return Err(self.error(entry, format!("`{required}` is given {count} times")));
             }
         }
         let value =
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_come_back_and_mistakes_have_a_line() {
+    fn entries_are_parsed_and_errors_have_a_line() {
         let text = "operators:\n  - { operators: [Abs, ai.onnx.ml.Binarizer], reason: Not ours. }\ncases:\n  - operator: Cast\n    names: [test_cast_*]\n    reason: Wraps.\n";
         let skips = read_skips(text).unwrap();
         assert_eq!(skips.operator("ai.onnx.ml.Binarizer").map(|skip| skip.line), Some(2));

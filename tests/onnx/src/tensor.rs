@@ -1,7 +1,8 @@
-//! `TensorProto` of ONNX: element type, shape and data in one uniform form, whichever field of the message held them.
+//! ONNX `TensorProto`: element type, shape and data in one uniform form, independent of the field that held
+//! them.
 //!
-//! Numbers come out as the bytes that a dense, little-endian array of the type has in memory; types below eight bits stay
-//! packed, lowest bits first. Nothing is converted, so that a test can demand equality bit for bit.
+//! Values are the bytes of a contiguous little-endian array; types below eight bits stay packed, lowest bits
+//! first. Nothing is converted, so that tests can require bit-exact equality.
 
 use crate::error::{Malformed, Problem};
 use crate::number;
@@ -40,10 +41,10 @@ pub enum DataType {
     Int2,
 }
 
-/// A tensor with the name that the file or the graph gives it.
+/// A tensor with its name in the file or graph.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamedTensor {
-    /// The name; empty when the message has none.
+    /// The name; empty if the message has none.
     pub name: String,
     /// The element type.
     pub data_type: DataType,
@@ -56,14 +57,14 @@ pub struct NamedTensor {
 /// The elements of a tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TensorData {
-    /// Numbers and bools, as they lie in memory.
+    /// Numbers and bools, in memory representation.
     Bytes(Vec<u8>),
-    /// The elements of a string tensor, which ONNX does not promise to be UTF-8.
+    /// The elements of a string tensor, not necessarily UTF-8.
     Strings(Vec<Vec<u8>>),
 }
 
 impl DataType {
-    /// Every type, at the place of its code; code 0 is "undefined".
+    /// Types by code; code 0 is "undefined".
     const BY_CODE: [Option<Self>; 27] = {
         use DataType::*;
         [
@@ -97,12 +98,12 @@ impl DataType {
         ]
     };
 
-    /// The type that a code of the format stands for.
+    /// The type of an ONNX code.
     pub fn from_code(code: i64) -> Option<Self> {
         usize::try_from(code).ok().and_then(|index| Self::BY_CODE.get(index).copied().flatten())
     }
 
-    /// Bits that an element takes; 0 for strings.
+    /// Bits per element; 0 for strings.
     pub fn bits(self) -> usize {
         match self {
             Self::String => 0,
@@ -124,7 +125,8 @@ impl DataType {
     }
 }
 
-/// The data fields of the message, collected before the element type is known: protobuf fixes no order of fields.
+/// The data fields of the message, collected before the element type is known: protobuf does not fix the
+/// field order.
 #[derive(Default)]
 struct Collected<'a> {
     raw: Option<Chunk<'a>>,
@@ -137,7 +139,7 @@ struct Collected<'a> {
 }
 
 impl Collected<'_> {
-    /// Which data field is filled, if exactly one is; `raw_data` counts as filled even when it is empty.
+    /// The only data field that is set; `raw_data` counts as set even if empty.
     fn only_field(&self) -> Result<Option<&'static str>, Problem> {
         let candidates = [
             ("raw_data", self.raw.is_some()),
@@ -188,7 +190,7 @@ pub fn read_tensor(message: Chunk<'_>) -> Result<NamedTensor, Malformed> {
         .map(|&size| usize::try_from(size))
         .collect::<Result<_, _>>()
         .map_err(|_| bad_shape())?;
-    // A bound on the bits keeps every later product of counts and widths in range.
+    // Limiting the bits avoids overflow in later products of counts and widths.
     let elements = shape
         .iter()
         .try_fold(1usize, |product, &size| product.checked_mul(size))
@@ -208,7 +210,7 @@ impl<'a> Collected<'a> {
             9 => field.chunk("raw_data").map(|chunk| self.raw = Some(chunk)),
             10 => field.doubles_into("double_data", &mut self.doubles),
             11 => field.integers_into("uint64_data", &mut self.unsigned64),
-            // Documentation, segments and fields of later versions say nothing about the values.
+            // Documentation, segments and fields of later versions do not affect the values.
             _ => Ok(()),
         }
     }
@@ -264,7 +266,8 @@ impl<'a> Collected<'a> {
     }
 }
 
-/// Cuts integers from a wide field to the width of the element type; sub-byte types hold one packed byte an entry.
+/// Truncates integers from a wide field to the width of the element type; sub-byte types have one packed byte
+/// per entry.
 fn narrow(field: &'static str, values: &[i64], data_type: DataType) -> Result<Vec<u8>, Problem> {
     let width = data_type.bits().max(8);
     let mut bytes = Vec::with_capacity(values.len() * width / 8);
@@ -286,7 +289,7 @@ fn narrow(field: &'static str, values: &[i64], data_type: DataType) -> Result<Ve
 }
 
 impl NamedTensor {
-    /// How many elements the shape has.
+    /// Number of elements of the shape.
     pub fn element_count(&self) -> usize {
         self.shape.iter().product()
     }
@@ -299,7 +302,8 @@ impl NamedTensor {
         }
     }
 
-    /// The elements as `f64`: exact for every type up to 53 bits of precision, nothing for strings and complex numbers.
+    /// The elements as `f64`: exact for types of up to 53 bits of precision; `None` for strings and complex
+    /// numbers.
     pub fn to_f64(&self) -> Option<Vec<f64>> {
         use DataType as T;
         let bytes = self.bytes()?;
@@ -329,7 +333,7 @@ impl NamedTensor {
         })
     }
 
-    /// The elements of a type below eight bits, one a byte, in the lowest bits; nothing for other types.
+    /// The elements of a type below eight bits, one per byte, in the lowest bits; `None` for other types.
     pub fn unpacked(&self) -> Option<Vec<u8>> {
         let (bits, bytes) = (self.data_type.bits(), self.bytes()?);
         if !matches!(bits, 2 | 4) {

@@ -1,11 +1,11 @@
 //! The protobuf wire format, read field by field from a borrowed buffer.
 //!
-//! Nothing here knows a message of ONNX, allocates by a length found in the data, or recurses: a nested message is handed
-//! back as a [`Chunk`] that the caller may read in turn. Every error carries the offset from the start of the file.
+//! Independent of ONNX messages. Never allocates by a length found in the data, and never recurses: a nested
+//! message is returned as a [`Chunk`]. Every error has the offset from the start of the file.
 
 use crate::error::{Malformed, Problem};
 
-/// A part of the file, with the place it was cut from.
+/// A part of the file, with its offset.
 #[derive(Clone, Copy, Debug)]
 pub struct Chunk<'a> {
     /// The bytes.
@@ -19,13 +19,13 @@ pub struct Chunk<'a> {
 pub struct Field<'a> {
     /// The field's number in the message.
     pub number: u32,
-    /// Where the field starts in the file.
+    /// Offset of the field in the file.
     pub offset: usize,
-    /// What it holds.
+    /// The value.
     pub value: Value<'a>,
 }
 
-/// The four encodings that a field can have.
+/// The four wire encodings of a field.
 #[derive(Clone, Copy, Debug)]
 pub enum Value<'a> {
     /// Wire type 0.
@@ -55,7 +55,7 @@ impl<'a> Chunk<'a> {
         Self { bytes, offset: 0 }
     }
 
-    /// The cursor that reads this chunk as a message.
+    /// A reader of this chunk as a message.
     pub fn fields(self) -> Reader<'a> {
         Reader { rest: self.bytes, offset: self.offset }
     }
@@ -70,7 +70,7 @@ impl<'a> Chunk<'a> {
 }
 
 impl<'a> Reader<'a> {
-    /// The next field, or nothing at the end of the message.
+    /// The next field, or `None` at the end of the message.
     pub fn next_field(&mut self) -> Result<Option<Field<'a>>, Malformed> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -111,7 +111,7 @@ impl<'a> Reader<'a> {
         let mut number = 0u64;
         for shift in (0..).step_by(7) {
             let [byte] = self.fixed("a varint")?;
-            // The tenth byte has room for one bit only; anything more would be lost in silence.
+            // The tenth byte has only one valid bit.
             if shift > 63 || (shift == 63 && byte > 1) {
                 return malformed(start, Problem::VarintTooLong);
             }
@@ -168,7 +168,7 @@ impl<'a> Field<'a> {
         self.chunk(field)?.text(field).map(str::to_owned)
     }
 
-    /// Adds to a repeated integer: one number or a packed run, since a reader must take both.
+    /// Appends to a repeated integer: a single value or a packed run, both of which are valid.
     pub fn integers_into(&self, field: &'static str, into: &mut Vec<i64>) -> Result<(), Malformed> {
         match self.value {
             Value::Varint(number) => into.push(number as i64),
@@ -183,7 +183,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Adds to a repeated 32-bit float: one number or a packed run.
+    /// Appends to a repeated 32-bit float: a single value or a packed run.
     pub fn floats_into(&self, field: &'static str, into: &mut Vec<f32>) -> Result<(), Malformed> {
         match self.value {
             Value::Fixed32(bits) => into.push(f32::from_bits(bits)),
@@ -198,7 +198,7 @@ impl<'a> Field<'a> {
         Ok(())
     }
 
-    /// Adds to a repeated 64-bit float: one number or a packed run.
+    /// Appends to a repeated 64-bit float: a single value or a packed run.
     pub fn doubles_into(&self, field: &'static str, into: &mut Vec<f64>) -> Result<(), Malformed> {
         match self.value {
             Value::Fixed64(bits) => into.push(f64::from_bits(bits)),
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn fields_of_every_wire_type_are_walked() {
+    fn reads_fields_of_every_wire_type() {
         check(&[], "end");
         check(
             &[0x08, 0x96, 0x01, 0x12, 1, 7, 0x1d, 1, 2, 3, 4, 0x21, 1, 2, 3, 4, 5, 6, 7, 8],
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_an_error_at_its_offset() {
+    fn truncated_data_is_an_error_with_its_offset() {
         check(&[0x08], "at byte 1: the data ends inside a varint");
         check(&[0x08, 0x80], "at byte 2: the data ends inside a varint");
         check(&[0x08, 0, 0x1d, 1, 2], "1@0, at byte 3: the data ends inside a 32-bit number");
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_protobuf_forbids_is_an_error() {
+    fn invalid_protobuf_is_an_error() {
         check(&[0x00, 0], "at byte 0: 0 is not a field number");
         check(&[0x0b], "at byte 0: wire type 3 is not supported");
         check(&[0x0f], "at byte 0: wire type 7 is not supported");

@@ -1,11 +1,11 @@
-//! The ONNX node tests, one named test a case: every file is read, every case that our operations can state runs through
-//! every kernel of each operation that states it, and `skips.yaml` accounts for the rest, no more and no less.
+//! The ONNX node tests, one named test per case: every file is read, every case that an operation supports
+//! runs on every kernel of that operation, and `skips.yaml` lists exactly the rest.
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use lz_core::Error;
 use lz_onnx_conformance::compare::compare;
 use lz_onnx_conformance::kernels::{REFERENCE_BACKEND, engines};
-use lz_onnx_conformance::map::{self, MapError, Statement};
+use lz_onnx_conformance::map::{self, MapError, MappedCall};
 use lz_onnx_conformance::skips::{Skip, Skips, form_name, matches, read_skips};
 use lz_onnx_conformance::{Case, DataSet, LoadedCase, data_directory, list_cases, load_case};
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-/// How many cases `onnx` 1.22.0 ships: fewer would mean that the data is cut short.
+/// Number of cases in `onnx` 1.22.0; fewer would mean incomplete data.
 const CASE_COUNT: usize = 1765;
 
 fn main() -> ExitCode {
@@ -21,7 +21,7 @@ fn main() -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let trials = match trials(&root) {
         Ok(trials) => trials,
-        Err(message) => vec![Trial::test("the data is there", move || Err(Failed::from(message)))],
+        Err(message) => vec![Trial::test("the test data is available", move || Err(Failed::from(message)))],
     };
     libtest_mimic::run(&arguments, trials).exit_code()
 }
@@ -31,7 +31,7 @@ fn trials(root: &Path) -> Result<Vec<Trial>, String> {
     let directory = data_directory(root)?;
     let folders = list_cases(&directory).map_err(|error| error.to_string())?;
     let count = folders.len();
-    let mut trials = vec![Trial::test("the suite is whole", move || {
+    let mut trials = vec![Trial::test("the suite is complete", move || {
         if count == CASE_COUNT { Ok(()) } else { Err(format!("{count} cases, not {CASE_COUNT}").into()) }
     })];
     let mut loaded = Vec::new();
@@ -65,7 +65,7 @@ fn is_skipped(skips: &Skips, case: &LoadedCase) -> bool {
     }
 }
 
-/// A case is read whole, and then it runs or the list says why not.
+/// A case is read completely, and then it runs or the skip list covers it.
 fn check(skips: &Skips, case: &LoadedCase) -> Result<(), Failed> {
     let case = match case {
         LoadedCase::Loaded(case) => case,
@@ -87,16 +87,16 @@ fn check(skips: &Skips, case: &LoadedCase) -> Result<(), Failed> {
         };
     }
     for data_set in &case.data_sets {
-        match (map::state(case, data_set), skips.case(&operator, &case.name)) {
-            (Ok(statements), None) => run(skips, case, data_set, &statements)?,
-            (Err(MapError::Unstatable { .. }), Some(_)) => {}
-            (Err(MapError::Unstatable { why }), None) => {
+        match (map::map_case(case, data_set), skips.case(&operator, &case.name)) {
+            (Ok(calls), None) => run(skips, case, data_set, &calls)?,
+            (Err(MapError::Unsupported { .. }), Some(_)) => {}
+            (Err(MapError::Unsupported { reason }), None) => {
                 return Err(
-                    format!("no operation can state it, and the skip list does not say so: {why}").into()
+                    format!("not supported by any operation, and not in the skip list: {reason}").into()
                 );
             }
             (Ok(_), Some(Skip { line, .. })) => {
-                return Err(format!("line {line} of the skip list names it, but it can be stated").into());
+                return Err(format!("line {line} of the skip list covers it, but it is supported").into());
             }
             (Err(error), _) => return Err(error.into()),
         }
@@ -104,7 +104,7 @@ fn check(skips: &Skips, case: &LoadedCase) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Each name that the node uses has its tensor, in the count that the shape asks for.
+/// Every name of the node has a tensor, with the element count of its shape.
 fn check_read(case: &Case, data_set: &DataSet) -> Result<(), Failed> {
     let inputs = case.node.inputs.iter().zip(&data_set.inputs);
     let outputs = case.node.outputs.iter().zip(&data_set.outputs);
@@ -114,7 +114,7 @@ fn check_read(case: &Case, data_set: &DataSet) -> Result<(), Failed> {
             Some(tensor) if &tensor.name == name => {
                 let values = tensor.to_f64();
                 if values.is_some_and(|values| values.len() != tensor.element_count()) {
-                    return Err(format!("`{name}` does not have the elements of its shape").into());
+                    return Err(format!("`{name}` has an element count that differs from its shape").into());
                 }
             }
             _ => return Err(format!("`{name}` has no tensor of its name").into()),
@@ -123,17 +123,17 @@ fn check_read(case: &Case, data_set: &DataSet) -> Result<(), Failed> {
     Ok(())
 }
 
-/// Every kernel of every statement gives what the suite expects, and no output goes unnoticed.
-fn run(skips: &Skips, case: &Case, data_set: &DataSet, statements: &[Statement]) -> Result<(), Failed> {
+/// Every kernel of every mapped call gives the expected results, and every output is compared.
+fn run(skips: &Skips, case: &Case, data_set: &DataSet, calls: &[MappedCall]) -> Result<(), Failed> {
     let mut compared = BTreeSet::new();
-    for statement in statements {
-        let engines = engines(statement.operation)?;
+    for call in calls {
+        let engines = engines(call.operation)?;
         if !engines.iter().any(|(kernel, _)| kernel.spec.backend == REFERENCE_BACKEND) {
-            return Err(format!("`{}` has no reference", statement.operation).into());
+            return Err(format!("`{}` has no reference", call.operation).into());
         }
         for (kernel, engine) in engines {
             let id = &kernel.spec.id;
-            let produced = match statement.run(&engine) {
+            let produced = match call.run(&engine) {
                 Ok(produced) => produced,
                 Err(MapError::Call(Error::NoKernel { .. })) if kernel.spec.backend != REFERENCE_BACKEND => {
                     continue;
@@ -142,7 +142,7 @@ fn run(skips: &Skips, case: &Case, data_set: &DataSet, statements: &[Statement])
             };
             for found in produced {
                 let Some(expected) = data_set.outputs.get(found.output).and_then(Option::as_ref) else {
-                    return Err(format!("{id}: output {} is not one of the node's", found.output).into());
+                    return Err(format!("{id}: output {} is not an output of the node", found.output).into());
                 };
                 compare(expected, &found.tensor)
                     .map_err(|difference| format!("{id}: `{}`: {difference}", expected.name))?;
@@ -156,18 +156,18 @@ fn run(skips: &Skips, case: &Case, data_set: &DataSet, statements: &[Statement])
             (true, None) | (false, Some(_)) => {}
             (true, Some(Skip { line, .. })) => {
                 return Err(format!(
-                    "line {line} of the skip list names `{}`, which is compared",
+                    "line {line} of the skip list covers `{}`, which is compared",
                     expected.name
                 )
                 .into());
             }
-            (false, None) => return Err(format!("nothing was held against `{}`", expected.name).into()),
+            (false, None) => return Err(format!("`{}` was not compared", expected.name).into()),
         }
     }
     Ok(())
 }
 
-/// What the list covers is there, and it covers nothing that is mapped.
+/// Every entry of the list covers something, and nothing that is mapped.
 fn needed(skips: &Skips, cases: &[(String, Arc<LoadedCase>)]) -> Result<(), Failed> {
     let mut forms = BTreeSet::new();
     let mut named = BTreeSet::new();

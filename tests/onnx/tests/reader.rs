@@ -1,5 +1,5 @@
-//! The reader against messages made here: what is well formed comes back as it went in, and what is not gives an error
-//! with a file and an offset, never a panic. Needs no downloaded data.
+//! Tests the reader on messages created here: well-formed ones round-trip, and others give an error with a
+//! file and an offset, never a panic. Needs no downloaded data.
 
 use lz_onnx_conformance::model::read_model;
 use lz_onnx_conformance::tensor::read_tensor;
@@ -8,7 +8,7 @@ use lz_onnx_conformance::{AttributeValue, DataType, LoadedCase, NamedTensor, Ski
 use proptest::prelude::*;
 use std::path::PathBuf;
 
-/// Writes protobuf fields: just enough to make messages for the reader.
+/// Minimal protobuf writer, to create messages for the reader.
 #[derive(Clone, Default)]
 struct Message(Vec<u8>);
 
@@ -64,7 +64,7 @@ fn attribute(name: &str, code: i64) -> Message {
     Message::default().bytes(1, name.as_bytes()).int(20, code)
 }
 
-/// A node with every kind of attribute and an optional input left out in the middle.
+/// A node with every kind of attribute and an omitted optional input.
 fn node() -> Message {
     let tensor = tensor_header(&[2], 1).bytes(9, &[0, 0, 128, 63, 0, 0, 0, 64]);
     Message::default()
@@ -109,14 +109,14 @@ impl Folder {
 impl Drop for Folder {
     fn drop(&mut self) {
         if let Some(parent) = self.0.parent() {
-            // A folder that stays behind harms nobody; a panic while a test unwinds would.
+            // A leftover folder is harmless; a panic while unwinding would abort.
             let _ = std::fs::remove_dir_all(parent);
         }
     }
 }
 
 #[test]
-fn a_node_comes_back_with_its_attributes() {
+fn node_is_read_with_its_attributes() {
     let model = read_model(Chunk::whole(&model(&[node()]).0)).unwrap();
     assert_eq!(model.opset_version(""), Some(23));
     assert_eq!(model.opset_version("ai.onnx"), Some(23));
@@ -182,7 +182,7 @@ fn typed_fields_and_raw_bytes_give_the_same_tensor() {
 }
 
 #[test]
-fn a_tensor_that_contradicts_itself_is_an_error() {
+fn inconsistent_tensor_is_an_error() {
     let check = |message: Message, expected: &str| assert_eq!(read(&message).unwrap_err(), expected);
     check(Message::default(), "at byte 0: `data_type` is missing");
     check(tensor_header(&[1], 99), "at byte 2: 99 is not a known `data_type`");
@@ -190,9 +190,9 @@ fn a_tensor_that_contradicts_itself_is_an_error() {
     check(tensor_header(&[i64::MAX, 2], 1), "at byte 0: [9223372036854775807, 2] is not a shape");
     check(
         tensor_header(&[3], 1).bytes(9, &[0; 8]),
-        "at byte 0: `raw_data` has 8 entries where the shape asks for 12",
+        "at byte 0: `raw_data` has 8 entries, but the shape requires 12",
     );
-    check(tensor_header(&[1], 1), "at byte 0: `float_data` has 0 entries where the shape asks for 4");
+    check(tensor_header(&[1], 1), "at byte 0: `float_data` has 0 entries, but the shape requires 4");
     check(
         tensor_header(&[1], 3).packed(5, &[128]),
         "at byte 0: 128 in `int32_data` does not fit the element type",
@@ -204,14 +204,14 @@ fn a_tensor_that_contradicts_itself_is_an_error() {
     check(tensor_header(&[1], 1).packed(5, &[1]), "at byte 0: `int32_data` is not float_data");
     check(
         tensor_header(&[1], 2).packed(5, &[1]).bytes(9, &[1]),
-        "at byte 0: `int32_data` is given beside another of its kind",
+        "at byte 0: `int32_data` is given together with another data field",
     );
-    check(tensor_header(&[1], 1).int(14, 1), "at byte 4: the data lies in another file");
+    check(tensor_header(&[1], 1).int(14, 1), "at byte 4: external data is not supported");
     check(tensor_header(&[], 1).int(8, 0), "at byte 2: `name` is not length-delimited");
 }
 
 #[test]
-fn a_case_is_put_together_in_the_order_of_the_node() {
+fn case_tensors_follow_the_order_of_the_node() {
     let tensor = |value: u8| tensor_header(&[1], 2).bytes(9, &[value]).0;
     let files = [("input_0.pb", tensor(1)), ("input_1.pb", tensor(2)), ("output_0.pb", tensor(3))];
     let files = files.each_ref().map(|(file, bytes)| (*file, bytes.as_slice()));
@@ -237,7 +237,7 @@ fn a_case_is_put_together_in_the_order_of_the_node() {
 }
 
 #[test]
-fn what_is_not_one_call_on_tensors_is_skipped_with_the_reason() {
+fn unsupported_models_are_skipped_with_a_reason() {
     let check = |name: &str, model: &Message, expected: SkipReason| {
         let folder = Folder::with_case(name, model, &[]);
         match load_case(&folder.0).unwrap() {
@@ -257,7 +257,7 @@ fn what_is_not_one_call_on_tensors_is_skipped_with_the_reason() {
     check("test_sequence", &sequence, SkipReason::NotATensor { value: "xs".into(), kind });
 }
 
-/// One change to a buffer, at a place and with a byte that are drawn.
+/// One change to a buffer, at a random index.
 #[derive(Clone, Debug)]
 enum Mutation {
     Set(prop::sample::Index, u8),
@@ -299,7 +299,7 @@ fn mutate(bytes: &mut Vec<u8>, mutation: &Mutation) {
     }
 }
 
-/// Reads a buffer as both messages; an error must point into the buffer, and a tensor must have what its shape says.
+/// Reads a buffer as both messages; an error must point into the buffer, and a tensor must match its shape.
 fn read_both(bytes: &[u8]) -> Result<(), TestCaseError> {
     match read_tensor(Chunk::whole(bytes)) {
         Ok(tensor) => {
@@ -339,7 +339,7 @@ proptest! {
     }
 
     #[test]
-    fn noise_never_panics(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+    fn random_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
         read_both(&bytes)?;
     }
 }

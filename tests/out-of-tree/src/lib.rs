@@ -1,6 +1,7 @@
-//! A crate as somebody else would write it: an operation that is not in the catalogue, and kernels for it and for one that is.
+//! A third-party crate: an operation that is not in the catalog, and kernels for it and for a catalog
+//! operation.
 //!
-//! It uses only what is public, and nothing here was written by `cargo xtask codegen`.
+//! It uses only public API, and nothing here was written by `cargo xtask codegen`.
 
 use lz_core::{KernelError, Run};
 use lz_ops::{NormRmsCall, NormRmsKernel, NormRmsOut};
@@ -12,7 +13,7 @@ pub mod scale_add {
 
 use scale_add::{DemoScaleAddCall, DemoScaleAddKernel, DemoScaleAddOut};
 
-/// Works for every call that the schema allows.
+/// Supports every call that the schema allows.
 #[derive(Debug)]
 pub struct Plain;
 
@@ -34,7 +35,7 @@ impl DemoScaleAddKernel for Plain {
     }
 }
 
-/// A kernel for an operation of the catalogue. It copies, so that a test can tell it from the reference.
+/// A kernel for a catalog operation. It copies, so that a test can distinguish it from the reference.
 #[derive(Debug)]
 pub struct Copies;
 
@@ -60,9 +61,9 @@ impl NormRmsKernel for Copies {
     }
 }
 
-/// Says everything that an attribute can say.
+/// Uses everything that the attribute supports.
 #[derive(Debug)]
-pub struct Talkative;
+pub struct EveryAttribute;
 
 #[lz_macros::kernel(
     id = "demo.norm.rms.talkative",
@@ -101,13 +102,13 @@ pub struct Talkative;
     adapts("contiguous", "align"),
     transform_cost = 3
 )]
-impl NormRmsKernel for Talkative {
+impl NormRmsKernel for EveryAttribute {
     fn run(&self, _: &NormRmsCall<'_>, _: NormRmsOut<'_>, _: &mut Run<'_>) -> Result<(), KernelError> {
         Err(KernelError::failed("only talks"))
     }
 }
 
-/// A kernel may have parameters of its own, and the trait may be named by its path.
+/// A kernel may be generic, and the trait may be given by its path.
 #[derive(Debug)]
 pub struct Blocked<const N: usize>;
 

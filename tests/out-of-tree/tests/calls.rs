@@ -1,4 +1,5 @@
-//! The operation of an outside crate behaves as those of the catalogue do: called through selection, refused with reasons.
+//! An operation of an external crate behaves like those of the catalog: called through selection, rejected
+//! with reasons.
 
 use lz_core::device::Platform;
 use lz_core::mode::ReductionOrder;
@@ -6,7 +7,7 @@ use lz_core::plan::TransformKind;
 use lz_core::spec::{DeviceNeeds, StrideNeeds};
 use lz_core::{DType, Engine, ReasonCode, TensorView};
 use lz_out_of_tree::scale_add::{DEMO_SCALE_ADD, DemoScaleAdd, demo_scale_add};
-use lz_out_of_tree::{Blocked, Copies, Plain, Talkative};
+use lz_out_of_tree::{Blocked, Copies, EveryAttribute, Plain};
 
 fn engine() -> Engine {
     let engine = Engine::new();
@@ -15,7 +16,7 @@ fn engine() -> Engine {
 }
 
 #[test]
-fn an_operation_outside_of_the_catalogue_is_called_through_the_engine() {
+fn external_operation_is_called_through_the_engine() {
     let (x, y) = ([1.0f32, 2.0, 3.0, 4.0], [10.0f32, 20.0, 30.0, 40.0]);
     let args = DemoScaleAdd::new(TensorView::from_slice(&x, &[2, 2]).unwrap())
         .y(TensorView::from_slice(&y, &[2, 2]).unwrap())
@@ -25,7 +26,7 @@ fn an_operation_outside_of_the_catalogue_is_called_through_the_engine() {
 }
 
 #[test]
-fn a_wrong_call_of_it_gives_reasons() {
+fn invalid_call_gives_reasons() {
     let (x, y) = ([1.0f32; 4], [1.0f32; 6]);
     let args = DemoScaleAdd::new(TensorView::from_slice(&x, &[2, 2]).unwrap()).y(TensorView::from_slice(
         &y,
@@ -37,7 +38,7 @@ fn a_wrong_call_of_it_gives_reasons() {
 }
 
 #[test]
-fn its_description_holds_the_very_schema() {
+fn operation_info_contains_the_schema() {
     assert_eq!(DEMO_SCALE_ADD.name, "demo.scale_add");
     assert_eq!(DEMO_SCALE_ADD.path, "ops/scale_add.yaml");
     assert_eq!(DEMO_SCALE_ADD.yaml, include_str!("../ops/scale_add.yaml"));
@@ -45,13 +46,13 @@ fn its_description_holds_the_very_schema() {
 }
 
 #[test]
-fn an_attribute_becomes_the_spec_it_states() {
+fn kernel_attribute_becomes_the_spec() {
     let spec = Plain::spec();
     assert_eq!((spec.id.as_str(), spec.operation.as_str()), ("demo.scale_add.plain", "demo.scale_add"));
     assert_eq!((spec.backend.as_str(), spec.version.as_str()), ("demo", env!("CARGO_PKG_VERSION")));
     assert!(spec.deterministic && spec.platform == Platform::Cpu && spec.limits.is_empty());
 
-    let spec = Talkative::spec();
+    let spec = EveryAttribute::spec();
     assert_eq!((spec.backend.as_str(), spec.version.as_str(), spec.priority), ("talkative", "7.1", 60));
     let limits: Vec<_> = spec.limits.iter().map(|limit| (limit.check.as_str(), limit.code)).collect();
     assert_eq!(
@@ -92,7 +93,7 @@ fn an_attribute_becomes_the_spec_it_states() {
 }
 
 #[test]
-fn a_kernel_from_outside_competes_with_those_of_the_catalogue() {
+fn external_kernel_competes_with_catalog_kernels() {
     let engine = lz_ops::reference_engine();
     engine.register([Copies.entry()]).unwrap();
     let rms = |x: &[f32]| {
@@ -100,11 +101,11 @@ fn a_kernel_from_outside_competes_with_those_of_the_catalogue() {
         let args = lz_ops::NormRms::new(TensorView::from_slice(x, &shape).unwrap());
         lz_ops::norm_rms(&engine, args).unwrap().output.view().as_slice::<f32>().unwrap().to_vec()
     };
-    assert_eq!(rms(&[3.0; 8]), [3.0; 8], "priority 60 goes before the reference");
-    assert_ne!(rms(&[3.0; 7]), [3.0; 7], "7 is beyond its limit");
+    assert_eq!(rms(&[3.0; 8]), [3.0; 8], "priority 60 is above the reference");
+    assert_ne!(rms(&[3.0; 7]), [3.0; 7], "7 violates its limit");
 }
 
 #[test]
-fn kernels_with_parameters_have_entries_too() {
+fn generic_kernels_have_entries() {
     assert_eq!(Blocked::<4>.entry().spec.id, "demo.norm.rms.blocked");
 }

@@ -1,5 +1,5 @@
-//! Calls as an operator would describe them: a model's shape and what is special about it. Each becomes a real typed call,
-//! is checked as one, and is asked about or served through the engine.
+//! Typed calls of the scenarios: model shapes and options. Each is validated as a real call and passed to the
+//! engine's `which`, `explain` or `dispatch`.
 
 use lz_core::{Context, DType, Engine, Error, Explanation, OperationInfo, Plan};
 use lz_ops::{
@@ -8,50 +8,50 @@ use lz_ops::{
     QUANTIZE, Quantize, QuantizeFormat, QuantizeGranularity,
 };
 
-use crate::tensors::{Lie, tensor};
+use crate::tensors::{Placement, tensor};
 
-/// A call that can be asked about.
-pub trait Ask {
-    /// Its operation.
+/// A call whose kernel can be selected, explained and run.
+pub trait ScenarioCall {
+    /// Operation of the call.
     fn operation(&self) -> &'static OperationInfo;
 
-    /// What selection sees of it, after its checks.
+    /// Validates the call and returns its selection context.
     fn context(&self) -> Result<Context, Error>;
 
-    /// What would be run for it.
+    /// The plan that the engine selects for it.
     fn which(&self, engine: &Engine) -> Result<Plan, Error> {
         engine.which(self.operation(), &self.context()?)
     }
 
-    /// The id of the kernel that would be run for it.
-    fn chosen(&self, engine: &Engine) -> Result<String, Error> {
+    /// Id of the selected kernel.
+    fn selected(&self, engine: &Engine) -> Result<String, Error> {
         self.which(engine).map(|plan| plan.kernel)
     }
 
-    /// Why that would be run.
+    /// Explanation of the selection.
     ///
     /// # Panics
-    /// When the call itself is wrong.
+    /// If the call is invalid.
     fn explain(&self, engine: &Engine) -> Explanation {
         let context = self.context().unwrap_or_else(|error| panic!("{error}"));
         engine.explain(self.operation(), &context)
     }
 
-    /// Runs it, with fallback and health as every call has them, and says who did it in the end.
+    /// Runs the call, with fallback and health tracking, and returns the id of the kernel that succeeded.
     fn serve(&self, engine: &Engine) -> Result<String, Error> {
         let context = self.context()?;
-        let mut who = String::new();
+        let mut kernel = String::new();
         engine.dispatch(self.operation(), &context, &mut |entry, run| {
-            who.clone_from(&entry.spec.id);
+            kernel.clone_from(&entry.spec.id);
             entry.kernel.run(&mut [], &mut [], run)
         })?;
-        Ok(who)
+        Ok(kernel)
     }
 
-    /// The codes of all reasons why one kernel cannot run it, in the order in which they are told.
+    /// Reason codes for which a kernel is rejected, in reported order.
     ///
     /// # Panics
-    /// When there is no such kernel.
+    /// If no kernel has this id.
     fn codes(&self, engine: &Engine, kernel: &str) -> Vec<&'static str> {
         let explanation = self.explain(engine);
         let candidate = explanation.candidate(kernel).unwrap_or_else(|| panic!("there is no {kernel}"));
@@ -62,38 +62,38 @@ pub trait Ask {
 /// `attention.gqa.prefill`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Prefill {
-    /// Sequences.
+    /// Number of sequences.
     pub batch: i64,
-    /// Queries a sequence.
+    /// Query tokens per sequence.
     pub seq_q: i64,
-    /// Keys a sequence.
+    /// Key tokens per sequence.
     pub seq_k: i64,
     /// Query heads.
     pub heads: i64,
-    /// Key heads.
+    /// Key/value heads.
     pub kv_heads: i64,
-    /// Features a head.
+    /// Elements per head.
     pub head_dim: i64,
-    /// Of queries, keys and values.
+    /// DType of q, k and v.
     pub dtype: DType,
-    /// Whether later keys are hidden.
+    /// Causal mask.
     pub causal: bool,
-    /// Heads before tokens.
+    /// Layout BHSD instead of BSHD.
     pub bhsd: bool,
-    /// Keys before its own that a query sees; -1 is all.
+    /// Left size of the sliding window; -1 means unlimited.
     pub window_left: i64,
-    /// Bound of the scores; 0 is none.
+    /// Soft cap of the scores; 0 disables it.
     pub soft_cap: f32,
-    /// A mask of this dtype.
+    /// DType of the attention mask, if any.
     pub mask: Option<DType>,
-    /// Whether `lse` is wanted.
+    /// Whether the log-sum-exp (`lse`) is returned.
     pub return_lse: bool,
-    /// How queries, keys and values lie.
-    pub lie: Lie,
+    /// Placement and strides of q, k and v.
+    pub placement: Placement,
 }
 
 impl Prefill {
-    /// A prompt of 2048 tokens of Llama 3 8B, on the first CUDA device.
+    /// Prefill of 2048 tokens of Llama 3 8B on `cuda:0`.
     pub fn llama3_8b() -> Prefill {
         Prefill {
             batch: 1,
@@ -109,11 +109,11 @@ impl Prefill {
             soft_cap: 0.0,
             mask: None,
             return_lse: false,
-            lie: Lie::CUDA,
+            placement: Placement::CUDA,
         }
     }
 
-    /// The measurements of seed 001 §16.2: one key head a query head, 512 tokens, f16.
+    /// Multi-head attention (one KV head per query head), 512 tokens, f16, as measured in seed 001 §16.2.
     pub fn multi_head() -> Prefill {
         Prefill {
             seq_q: 512,
@@ -126,7 +126,7 @@ impl Prefill {
         }
     }
 
-    /// A few tokens of a small model in f32, on the host.
+    /// Prefill of 16 tokens of a small f32 model on the host.
     pub fn small() -> Prefill {
         Prefill {
             seq_q: 16,
@@ -135,13 +135,13 @@ impl Prefill {
             kv_heads: 2,
             head_dim: 32,
             dtype: DType::F32,
-            lie: Lie::HOST,
+            placement: Placement::HOST,
             ..Prefill::llama3_8b()
         }
     }
 }
 
-impl Ask for Prefill {
+impl ScenarioCall for Prefill {
     fn operation(&self) -> &'static OperationInfo {
         &ATTENTION_GQA_PREFILL
     }
@@ -154,8 +154,8 @@ impl Ask for Prefill {
                 [self.batch, length, heads, self.head_dim]
             }
         };
-        let q = tensor(&shape(self.seq_q, self.heads), self.dtype, self.lie);
-        let k = tensor(&shape(self.seq_k, self.kv_heads), self.dtype, self.lie);
+        let q = tensor(&shape(self.seq_q, self.heads), self.dtype, self.placement);
+        let k = tensor(&shape(self.seq_k, self.kv_heads), self.dtype, self.placement);
         let layout =
             if self.bhsd { AttentionGqaPrefillLayout::Bhsd } else { AttentionGqaPrefillLayout::Bshd };
         let mut call = AttentionGqaPrefill::new(q, k, k)
@@ -165,7 +165,7 @@ impl Ask for Prefill {
             .return_lse(self.return_lse)
             .layout(layout);
         if let Some(dtype) = self.mask {
-            let dense = Lie { last_stride: 1, ..self.lie };
+            let dense = Placement { last_stride: 1, ..self.placement };
             call = call.mask(tensor(&[1, 1, self.seq_q, self.seq_k], dtype, dense));
         }
         Ok(call.check()?.context())
@@ -175,28 +175,28 @@ impl Ask for Prefill {
 /// `attention.gqa.decode.paged`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct DecodePaged {
-    /// Requests.
+    /// Number of requests.
     pub batch: i64,
     /// Query heads.
     pub heads: i64,
-    /// Key heads.
+    /// Key/value heads.
     pub kv_heads: i64,
-    /// Features a head.
+    /// Elements per head.
     pub head_dim: i64,
-    /// Tokens a page.
+    /// Tokens per page.
     pub page_size: i64,
-    /// Of everything.
+    /// DType of the queries and of the KV cache.
     pub dtype: DType,
-    /// Heads before places in a page.
+    /// Page layout HND instead of NHD.
     pub hnd: bool,
-    /// Keys before its own that a query sees; -1 is all.
+    /// Left size of the sliding window; -1 means unlimited.
     pub window_left: i64,
-    /// How everything lies.
-    pub lie: Lie,
+    /// Placement and strides of all tensors.
+    pub placement: Placement,
 }
 
 impl DecodePaged {
-    /// 64 requests to Llama 3 8B with pages of 16 tokens, on the first CUDA device.
+    /// 64 requests of Llama 3 8B with pages of 16 tokens on `cuda:0`.
     pub fn llama3_8b() -> DecodePaged {
         DecodePaged {
             batch: 64,
@@ -207,12 +207,12 @@ impl DecodePaged {
             dtype: DType::BF16,
             hnd: false,
             window_left: -1,
-            lie: Lie::CUDA,
+            placement: Placement::CUDA,
         }
     }
 }
 
-impl Ask for DecodePaged {
+impl ScenarioCall for DecodePaged {
     fn operation(&self) -> &'static OperationInfo {
         &ATTENTION_GQA_DECODE_PAGED
     }
@@ -225,10 +225,10 @@ impl Ask for DecodePaged {
             [pages, self.page_size, self.kv_heads, self.head_dim]
         };
         let (q, cache) = (
-            tensor(&[self.batch, self.heads, self.head_dim], self.dtype, self.lie),
-            tensor(&cache, self.dtype, self.lie),
+            tensor(&[self.batch, self.heads, self.head_dim], self.dtype, self.placement),
+            tensor(&cache, self.dtype, self.placement),
         );
-        let int = |length: i64| tensor(&[length], DType::I32, self.lie);
+        let int = |length: i64| tensor(&[length], DType::I32, self.placement);
         let layout =
             if self.hnd { AttentionGqaDecodePagedLayout::Hnd } else { AttentionGqaDecodePagedLayout::Nhd };
         let call =
@@ -242,22 +242,22 @@ impl Ask for DecodePaged {
 /// `norm.rms`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
-    /// Rows.
+    /// Number of rows.
     pub rows: i64,
-    /// Features a row.
+    /// Elements per row.
     pub hidden: i64,
-    /// Of the rows.
+    /// DType of the rows.
     pub dtype: DType,
-    /// Of the weight, if there is one.
+    /// DType of the weight, if there is one.
     pub weight: Option<DType>,
-    /// 1 for Gemma.
+    /// Added to the weight; 1 for Gemma.
     pub weight_offset: f32,
-    /// How the rows lie.
-    pub lie: Lie,
+    /// Placement and strides of the rows.
+    pub placement: Placement,
 }
 
 impl Default for Norm {
-    /// Four rows of f32 on the host.
+    /// Four rows of 64 f32 elements on the host.
     fn default() -> Self {
         Norm {
             rows: 4,
@@ -265,68 +265,68 @@ impl Default for Norm {
             dtype: DType::F32,
             weight: Some(DType::F32),
             weight_offset: 0.0,
-            lie: Lie::HOST,
+            placement: Placement::HOST,
         }
     }
 }
 
 impl Norm {
-    /// So many rows on the host.
+    /// A host norm with the given number of rows.
     pub fn rows(rows: i64) -> Norm {
         Norm { rows, ..Norm::default() }
     }
 
-    /// Rows of so many features on the host; each size is a cell of its own.
+    /// A host norm with the given row length; each length has its own cache key.
     pub fn hidden(hidden: i64) -> Norm {
         Norm { hidden, ..Norm::default() }
     }
 
-    /// 64 rows of Llama 3 8B in bf16, on the first CUDA device.
+    /// 64 rows of Llama 3 8B in bf16 on `cuda:0`.
     pub fn llama3_8b() -> Norm {
         Norm {
             rows: 64,
             hidden: 4096,
             dtype: DType::BF16,
             weight: Some(DType::BF16),
-            lie: Lie::CUDA,
+            placement: Placement::CUDA,
             ..Norm::default()
         }
     }
 }
 
-impl Ask for Norm {
+impl ScenarioCall for Norm {
     fn operation(&self) -> &'static OperationInfo {
         &NORM_RMS
     }
 
     fn context(&self) -> Result<Context, Error> {
-        let x = tensor(&[self.rows, self.hidden], self.dtype, self.lie);
+        let x = tensor(&[self.rows, self.hidden], self.dtype, self.placement);
         let mut call = NormRms::new(x).eps(1e-5).weight_offset(self.weight_offset);
         if let Some(dtype) = self.weight {
-            call = call.weight(tensor(&[self.hidden], dtype, Lie { last_stride: 1, ..self.lie }));
+            call = call.weight(tensor(&[self.hidden], dtype, Placement { last_stride: 1, ..self.placement }));
         }
         Ok(call.check()?.context())
     }
 }
 
-/// `quantize`, a block of 16 or 32 elements a scale.
+/// `quantize` with one scale per block.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Quantized {
-    /// The format of the result.
+    /// Output format.
     pub format: QuantizeFormat,
-    /// Elements a block.
+    /// Elements per block.
     pub block_size: i64,
-    /// Features a row.
+    /// Elements per row.
     pub inner: i64,
 }
 
-impl Ask for Quantized {
+impl ScenarioCall for Quantized {
     fn operation(&self) -> &'static OperationInfo {
         &QUANTIZE
     }
 
     fn context(&self) -> Result<Context, Error> {
-        let x = tensor(&[1, 4096, self.inner], DType::BF16, Lie::CUDA);
+        let x = tensor(&[1, 4096, self.inner], DType::BF16, Placement::CUDA);
         let call = Quantize::new(x, self.format, QuantizeGranularity::Block).block_size(self.block_size);
         Ok(call.check()?.context())
     }

@@ -1,10 +1,10 @@
-//! A folder of its own for each scenario, removed at the end.
+//! Temporary directory of a scenario.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A folder that goes away when dropped.
+/// A temporary directory that is removed on drop.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
 
@@ -15,50 +15,50 @@ impl Default for Folder {
 }
 
 impl Folder {
-    /// A new, empty one.
+    /// Creates an empty directory.
     ///
     /// # Panics
-    /// When the machine has no place for temporary files.
+    /// If the directory cannot be created.
     pub fn new() -> Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let path = std::env::temp_dir().join(format!("lz-scenarios-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&path);
-        fs::create_dir_all(&path).expect("a temporary folder can be made");
+        fs::create_dir_all(&path).expect("cannot create a temporary directory");
         Folder(path)
     }
 
-    /// The folder itself.
+    /// Path of the directory.
     pub fn path(&self) -> &Path {
         &self.0
     }
 
-    /// A file in it, whether it exists or not.
+    /// Path of a file in the directory; the file need not exist.
     pub fn file(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
 
-    /// Writes a file in it and says where it is.
+    /// Writes a file and returns its path.
     ///
     /// # Panics
-    /// When it cannot be written.
+    /// If the file cannot be written.
     pub fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.file(name);
-        fs::write(&path, content).expect("a temporary file can be written");
+        fs::write(&path, content).expect("cannot write a temporary file");
         path
     }
 
-    /// The database of a scenario.
+    /// Path of the performance database.
     pub fn database(&self) -> PathBuf {
         self.file("perfdb.sqlite")
     }
 
-    /// The names of the files in it that contain a text, sorted.
+    /// Sorted names of the files whose name contains `part`.
     ///
     /// # Panics
-    /// When it cannot be listed.
+    /// If the directory cannot be read.
     pub fn names_with(&self, part: &str) -> Vec<String> {
-        let entries = fs::read_dir(&self.0).expect("the folder is there");
+        let entries = fs::read_dir(&self.0).expect("the directory exists");
         let mut names: Vec<String> = entries
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
             .filter(|name| name.contains(part))
@@ -70,7 +70,7 @@ impl Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        // What cannot be removed is the system's to clean.
+        // Best effort: leftovers stay in the system's temporary directory.
         let _ = fs::remove_dir_all(&self.0);
     }
 }

@@ -1,4 +1,5 @@
-//! The houses: engines with the kernels that a serving machine has, specified by what their libraries document.
+//! Engines of the scenarios, with the kernel specs of a serving machine as documented by the kernels'
+//! libraries.
 
 use lz_core::device::{DeviceSpec, Platform};
 use lz_core::mode::KvStrategy;
@@ -9,11 +10,11 @@ use lz_core::spec::StrideNeeds;
 use lz_core::{DType, Engine, KernelEntry, KernelSpec, OperationInfo, ReasonCode};
 use lz_ops::{ATTENTION_GQA_DECODE_PAGED, ATTENTION_GQA_PREFILL, NORM_RMS, OPERATIONS, QUANTIZE};
 
-use crate::kernels::{quiet, spec};
+use crate::kernels::{noop_kernel, spec};
 
 const HALVES: [DType; 2] = [DType::F16, DType::BF16];
 
-/// FlashAttention 2 and 3, FlashInfer, the inner backends of SDPA and the kernels of other platforms, for prefill.
+/// Prefill kernels: FlashAttention 2 and 3, FlashInfer, the SDPA backends and those of other platforms.
 pub fn prefill_specs() -> Vec<KernelSpec> {
     let of = |id: &str, version: &str, platform| spec(id, &ATTENTION_GQA_PREFILL, version, platform);
     let cuda = |id: &str, version: &str| of(id, version, Platform::Cuda);
@@ -94,7 +95,8 @@ pub fn prefill_specs() -> Vec<KernelSpec> {
     all
 }
 
-/// FlashInfer, TensorRT-LLM and FlashAttention over paged caches: each declares the layouts and pages that it takes.
+/// Paged decode kernels of FlashInfer, TensorRT-LLM and FlashAttention, with the page layouts and sizes that
+/// they support.
 pub fn decode_specs() -> Vec<KernelSpec> {
     let cuda = |id: &str, version: &str| {
         let mut spec = spec(id, &ATTENTION_GQA_DECODE_PAGED, version, Platform::Cuda).dtype("T", &HALVES);
@@ -116,7 +118,7 @@ pub fn decode_specs() -> Vec<KernelSpec> {
     vec![flashinfer, tensorrt, flash]
 }
 
-/// RMS norms of FlashInfer, torch and Liger on CUDA.
+/// CUDA RMSNorm kernels of FlashInfer, torch and Liger.
 pub fn norm_specs() -> Vec<KernelSpec> {
     let cuda = |id: &str, version: &str| {
         let mut spec = spec(id, &NORM_RMS, version, Platform::Cuda);
@@ -138,7 +140,7 @@ pub fn norm_specs() -> Vec<KernelSpec> {
     vec![flashinfer, torch, liger]
 }
 
-/// Quantisers by format.
+/// Quantization kernels, one spec per format.
 pub fn quantize_specs() -> Vec<KernelSpec> {
     let cuda = |id: &str, version: &str, formats: &[&str]| {
         let mut spec = spec(id, &QUANTIZE, version, Platform::Cuda).priority(70);
@@ -150,72 +152,73 @@ pub fn quantize_specs() -> Vec<KernelSpec> {
     vec![blackwell, cuda("torch.fp8.quantize", "2.11.0", &["fp8_e4m3", "fp8_e5m2", "int8"])]
 }
 
-/// Registers entries into an engine of a scenario.
+/// Registers kernels with an engine.
 ///
 /// # Panics
-/// When a scenario states a wrong spec.
+/// If a spec is invalid.
 pub fn register(engine: &Engine, entries: impl IntoIterator<Item = KernelEntry>) {
     engine.register(entries).unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// An engine with the whole house: every accelerator's kernels, this host's own norms and every reference.
-pub fn house() -> Engine {
+/// An engine with all kernel specs above, the native `norm.rms` kernels of this host and all reference
+/// kernels.
+pub fn full_engine() -> Engine {
     let engine = lz_ops::reference_engine();
-    let quietly = |specs: Vec<KernelSpec>, operation: &'static OperationInfo| {
-        specs.into_iter().map(move |spec| quiet(spec, operation))
+    let noop_kernels = |specs: Vec<KernelSpec>, operation: &'static OperationInfo| {
+        specs.into_iter().map(move |spec| noop_kernel(spec, operation))
     };
-    register(&engine, quietly(prefill_specs(), &ATTENTION_GQA_PREFILL));
-    register(&engine, quietly(decode_specs(), &ATTENTION_GQA_DECODE_PAGED));
-    register(&engine, quietly(norm_specs(), &NORM_RMS));
-    register(&engine, quietly(quantize_specs(), &QUANTIZE));
-    // Of this host's own kernels those of one operation: how many others there are must not move the scenarios.
+    register(&engine, noop_kernels(prefill_specs(), &ATTENTION_GQA_PREFILL));
+    register(&engine, noop_kernels(decode_specs(), &ATTENTION_GQA_DECODE_PAGED));
+    register(&engine, noop_kernels(norm_specs(), &NORM_RMS));
+    register(&engine, noop_kernels(quantize_specs(), &QUANTIZE));
+    // Native kernels of one operation only: adding a native kernel elsewhere must not change the scenarios.
     register(&engine, lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == NORM_RMS.name));
     engine
 }
 
-/// The whole house as it would decide on a device that need not be there.
+/// [`full_engine`] with a simulated device.
 ///
 /// # Panics
-/// When there is no such preset.
-pub fn house_on(preset: &str) -> Engine {
-    house().with_device(device(preset))
+/// If the preset does not exist.
+pub fn engine_on(preset: &str) -> Engine {
+    full_engine().with_device(device(preset))
 }
 
-/// A device by its preset.
+/// Device description of a preset.
 ///
 /// # Panics
-/// When there is none.
+/// If the preset does not exist.
 pub fn device(preset: &str) -> DeviceSpec {
     DeviceSpec::preset(preset).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// A host engine with these kernels of `norm.rms` besides the reference, each quiet.
-pub fn host_house(specs: impl IntoIterator<Item = KernelSpec>) -> Engine {
+/// A host engine with these `norm.rms` specs as no-op kernels.
+pub fn host_engine(specs: impl IntoIterator<Item = KernelSpec>) -> Engine {
     let engine = Engine::new();
-    register(&engine, specs.into_iter().map(|spec| quiet(spec, &NORM_RMS)));
+    register(&engine, specs.into_iter().map(|spec| noop_kernel(spec, &NORM_RMS)));
     engine
 }
 
-/// A spec of `norm.rms` for the host, at version 1.
+/// A `norm.rms` spec for the host, version 1.
 pub fn host_spec(id: &str) -> KernelSpec {
     spec(id, &NORM_RMS, "1", Platform::Cpu)
 }
 
-/// What policy files may speak of: the whole catalogue.
+/// Names that a policy file may use: those of the whole operation catalog.
 pub fn vocabulary() -> Vocabulary {
     Vocabulary::new(OPERATIONS.iter().copied())
 }
 
-/// The layers of an engine's policy.
+/// The policy stack of an engine.
 pub fn stack(engine: &Engine) -> PolicyStack {
     engine.settings().clone()
 }
 
-/// Puts a policy in force that is written as in a file.
+/// Loads YAML as the policy file `layerzero.yaml`.
 ///
 /// # Panics
-/// When the text is not right.
-pub fn govern(engine: &Engine, yaml: &str) -> PolicyStack {
+/// If the YAML is invalid.
+pub fn apply_policy(engine: &Engine, yaml: &str) -> PolicyStack {
     engine.load_config_text("layerzero.yaml", yaml).unwrap_or_else(|error| panic!("{error}"));
     stack(engine)
 }

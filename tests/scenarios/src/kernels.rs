@@ -1,16 +1,16 @@
-//! Kernels that do what a scenario says, behind any spec.
+//! Test kernels with any spec: closures and no-ops.
 
 use std::any::Any;
 
 use lz_core::device::Platform;
 use lz_core::{Arg, Kernel, KernelEntry, KernelError, KernelSpec, OperationInfo, OutArg, Run};
 
-type Deed = dyn Fn(&mut [OutArg<'_>], &mut Run<'_>) -> Result<(), KernelError> + Send + Sync;
+type KernelFn = dyn Fn(&mut [OutArg<'_>], &mut Run<'_>) -> Result<(), KernelError> + Send + Sync;
 
-/// A kernel that is a closure.
-struct Does(Box<Deed>);
+/// A kernel implemented by a closure.
+struct FnKernel(Box<KernelFn>);
 
-impl Kernel for Does {
+impl Kernel for FnKernel {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -20,30 +20,30 @@ impl Kernel for Does {
     }
 }
 
-/// A kernel that does what the closure says.
-pub fn doing(
+/// A kernel that calls the closure and ignores its arguments.
+pub fn kernel_fn(
     spec: KernelSpec,
     operation: &'static OperationInfo,
-    deed: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
+    body: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static,
 ) -> KernelEntry {
-    KernelEntry::new(spec, Does(Box::new(move |_, _| deed()))).of(operation)
+    KernelEntry::new(spec, FnKernel(Box::new(move |_, _| body()))).of(operation)
 }
 
-/// The same, with the outputs and the run at hand.
-pub fn doing_with(
+/// Like [`kernel_fn`]; the closure receives the outputs and the [`Run`].
+pub fn kernel_fn_with(
     spec: KernelSpec,
     operation: &'static OperationInfo,
-    deed: impl Fn(&mut [OutArg<'_>], &mut Run<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
+    body: impl Fn(&mut [OutArg<'_>], &mut Run<'_>) -> Result<(), KernelError> + Send + Sync + 'static,
 ) -> KernelEntry {
-    KernelEntry::new(spec, Does(Box::new(deed))).of(operation)
+    KernelEntry::new(spec, FnKernel(Box::new(body))).of(operation)
 }
 
-/// A kernel that succeeds without doing anything: what is left is the choice.
-pub fn quiet(spec: KernelSpec, operation: &'static OperationInfo) -> KernelEntry {
-    doing(spec, operation, || Ok(()))
+/// A kernel that returns `Ok` and does nothing, for scenarios about selection only.
+pub fn noop_kernel(spec: KernelSpec, operation: &'static OperationInfo) -> KernelEntry {
+    kernel_fn(spec, operation, || Ok(()))
 }
 
-/// A spec whose backend is the first word of its id; that of `reference.x` is the reference.
+/// A spec whose backend is the first component of the id; `reference.*` is marked as a reference kernel.
 pub fn spec(id: &str, operation: &OperationInfo, version: &str, platform: Platform) -> KernelSpec {
     let backend = id.split('.').next().unwrap_or(id);
     let mut spec = KernelSpec::new(id, &operation.name, backend, version, platform);

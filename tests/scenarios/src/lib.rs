@@ -1,7 +1,8 @@
-//! A house to meet operators' days in: the real catalogue, typed calls, kernels that are specified like those of well-known
-//! libraries, devices that need not be there, policies and databases on disk, and a second process.
+//! Test fixtures of the scenarios: the real operation catalog, typed calls, kernel specs of well-known
+//! libraries, simulated devices, policy files, databases on disk, and a second process.
 //!
-//! The scenarios themselves are in `tests/`, one test each; `performance` has those that are measured instead of asserted.
+//! The scenarios are in `tests/`, one test each; `performance` holds those that are benchmarked instead of
+//! asserted.
 
 pub mod calls;
 pub mod folder;

@@ -1,5 +1,5 @@
-//! Prints what the performance scenarios cost; with `--json` one object a line, as `cargo xtask bench` wants it. Any other
-//! argument leaves only the cases whose names contain it.
+//! Runs the performance scenarios and prints their times; `--json` prints one JSON object per line for `cargo
+//! xtask bench`. Any other argument selects the cases whose name contains it.
 
 use lz_scenarios::performance::{self, Bench};
 

@@ -1,4 +1,4 @@
-//! Measurements as a tuner stores them, and what they say to an engine.
+//! Measurements as a tuner stores them, and the evidence that an engine loads from them.
 
 use std::sync::Arc;
 
@@ -8,13 +8,18 @@ use lz_core::evidence::{Evidence, StoredEvidence, dtypes_text};
 use lz_core::perfdb::{EvidenceKey, Measurement, PerfDb, Setting, Timing, unix_now};
 use lz_core::{Engine, KernelSpec};
 
-use crate::calls::Ask;
+use crate::calls::ScenarioCall;
 
-/// What a tuner would store after it timed a kernel for a call: steady, forty samples, just now.
+/// A measurement of a kernel for a call: 40 samples, low variance, measured now.
 ///
 /// # Panics
-/// When the call itself is wrong.
-pub fn measurement(call: &impl Ask, spec: &KernelSpec, device: &DeviceSpec, median_ns: f64) -> Measurement {
+/// If the call is invalid.
+pub fn measurement(
+    call: &impl ScenarioCall,
+    spec: &KernelSpec,
+    device: &DeviceSpec,
+    median_ns: f64,
+) -> Measurement {
     let (operation, context) = (call.operation(), call.context().unwrap_or_else(|error| panic!("{error}")));
     Measurement {
         key: EvidenceKey {
@@ -39,7 +44,7 @@ pub fn measurement(call: &impl Ask, spec: &KernelSpec, device: &DeviceSpec, medi
     }
 }
 
-/// What a database knows about a device, as an engine takes it.
+/// Evidence for a device, loaded from the database.
 pub fn evidence(database: &PerfDb, device: &DeviceSpec) -> Arc<dyn Evidence> {
     let operations = lz_ops::OPERATIONS.iter().map(|info| info.name.as_ref());
     Arc::new(StoredEvidence::load(database, [device], operations, "", |_: &DeviceSpec| {
@@ -47,10 +52,10 @@ pub fn evidence(database: &PerfDb, device: &DeviceSpec) -> Arc<dyn Evidence> {
     }))
 }
 
-/// The spec of a registered kernel.
+/// Spec of a registered kernel.
 ///
 /// # Panics
-/// When there is none.
+/// If no kernel has this id.
 pub fn spec_of(engine: &Engine, kernel: &str) -> KernelSpec {
     let registry = engine.registry();
     let entry = registry.kernel(kernel).unwrap_or_else(|| panic!("there is no {kernel}"));

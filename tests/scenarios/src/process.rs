@@ -1,6 +1,6 @@
-//! The second process: a rank or a tuner beside the one that runs the scenario, with the same house and a database on disk.
+//! The second process of a scenario: a rank or a tuner with the same kernels and a database on disk.
 //!
-//! It is the binary `other-process`; what it answers it prints, one line each.
+//! Implemented by the binary `other-process`, which prints one result per line.
 
 use std::io::Write;
 use std::path::Path;
@@ -15,48 +15,48 @@ use lz_core::table::{LockedDecision, Lockfile};
 use lz_core::{Engine, KernelError};
 use lz_ops::NORM_RMS;
 
-use crate::calls::{Ask, Norm, Prefill};
-use crate::house::{self, host_house, host_spec, stack, vocabulary};
-use crate::kernels::doing;
+use crate::calls::{Norm, Prefill, ScenarioCall};
+use crate::house::{self, host_engine, host_spec, stack, vocabulary};
+use crate::kernels::kernel_fn;
 use crate::measured::{evidence, measurement, spec_of};
 
-/// The sizes that every rank is asked about: one in each bucket of rows.
+/// Row counts for which every rank decides: one per bucket of `rows`.
 pub const ROWS: [i64; 5] = [1, 16, 256, 4096, 5000];
 
-/// The house of a rank: two kernels that are equally good on paper, and one behind them.
+/// Engine of a rank: two kernels with equal priority and one with a lower priority.
 pub fn rank() -> Engine {
-    host_house([
+    host_engine([
         host_spec("alpha.norm.rms").priority(60),
         host_spec("beta.norm.rms").priority(60),
         host_spec("gamma.norm.rms").priority(55),
     ])
 }
 
-/// A rank that knows what a database knows.
+/// Engine of a rank with the evidence of a database.
 pub fn rank_with(database: &PerfDb) -> Engine {
     let engine = rank();
     engine.set_evidence(Some(evidence(database, &detect_cpu())));
     engine
 }
 
-/// Opens a database with patience for a machine whose cores are busy: what matters is that nothing is lost.
+/// Opens a database with a long busy timeout, because test machines are loaded and no write may be lost.
 pub fn open(path: &Path) -> PerfDb {
     PerfDb::open_with(path, Options { busy_timeout: Duration::from_secs(120), ..Options::default() }).db
 }
 
-/// What a rank decides for each of [`ROWS`].
+/// Kernel ids that a rank selects for each of [`ROWS`].
 ///
 /// # Panics
-/// When nothing can run such a call, which the house rules out.
+/// If no kernel can run a call.
 pub fn decisions(engine: &Engine) -> Vec<String> {
-    let chosen = |rows| Norm::rows(rows).chosen(engine).unwrap_or_else(|error| panic!("{error}"));
+    let chosen = |rows| Norm::rows(rows).selected(engine).unwrap_or_else(|error| panic!("{error}"));
     ROWS.into_iter().map(chosen).collect()
 }
 
-/// The decisions of an engine for calls of one device, as a lockfile.
+/// Decisions of an engine for calls on one device, as a lockfile.
 ///
 /// # Panics
-/// When a call cannot be run.
+/// If a call cannot be run.
 pub fn freeze(engine: &Engine, device: &DeviceSpec, policy: &str, calls: &[(&str, &dyn Freeze)]) -> Lockfile {
     let registry = engine.registry();
     let hashes: Vec<String> = registry.kernels().map(|entry| entry.spec.capabilities_hash.clone()).collect();
@@ -68,13 +68,13 @@ pub fn freeze(engine: &Engine, device: &DeviceSpec, policy: &str, calls: &[(&str
     lockfile
 }
 
-/// A call whose decision can be frozen.
+/// A call whose decision can be written to a lockfile.
 pub trait Freeze {
-    /// The decision, under a name for its context.
+    /// The decision, labeled with `context`.
     fn decision(&self, engine: &Engine, context: &str) -> LockedDecision;
 }
 
-impl<A: Ask> Freeze for A {
+impl<A: ScenarioCall> Freeze for A {
     fn decision(&self, engine: &Engine, context: &str) -> LockedDecision {
         let plan = self.which(engine).unwrap_or_else(|error| panic!("{error}"));
         LockedDecision {
@@ -88,7 +88,7 @@ impl<A: Ask> Freeze for A {
     }
 }
 
-/// The lockfile of a rank.
+/// Lockfile of a rank.
 pub fn freeze_rank(engine: &Engine) -> Lockfile {
     let calls: Vec<(String, Norm)> =
         ROWS.iter().map(|rows| (format!("rows={rows}"), Norm::rows(*rows))).collect();
@@ -97,42 +97,42 @@ pub fn freeze_rank(engine: &Engine) -> Lockfile {
     freeze(engine, &detect_cpu(), "default", &calls)
 }
 
-/// What a rank has when one of its kernels breaks on every call.
+/// A rank with one additional kernel that fails on every call.
 pub fn broken_rank() -> Engine {
     let engine = rank();
     let bad = host_spec("delta.norm.rms").priority(90);
     house::register(
         &engine,
-        [doing(bad, &NORM_RMS, || Err(KernelError::failed("an illegal memory access")))],
+        [kernel_fn(bad, &NORM_RMS, || Err(KernelError::failed("an illegal memory access")))],
     );
     engine
 }
 
-/// Starts the second process with its output at hand.
+/// Starts the second process with piped stdout.
 ///
 /// # Panics
-/// When it cannot be started.
+/// If the process cannot be started.
 pub fn start(binary: &str, arguments: &[&str]) -> Child {
     let mut command = Command::new(binary);
     command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::inherit());
     command.spawn().unwrap_or_else(|error| panic!("{binary}: {error}"))
 }
 
-/// Runs the second process to its end and hands back its lines.
+/// Runs the second process and returns its output lines.
 ///
 /// # Panics
-/// When it fails.
-pub fn ask(binary: &str, arguments: &[&str]) -> Vec<String> {
+/// If the process fails.
+pub fn run_process(binary: &str, arguments: &[&str]) -> Vec<String> {
     let output = start(binary, arguments).wait_with_output().unwrap_or_else(|error| panic!("{error}"));
     assert!(output.status.success(), "{arguments:?}: {}", output.status);
     String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect()
 }
 
-/// Does what the second process is asked to do.
+/// Entry point of the second process: runs the subcommand in `arguments`.
 ///
 /// # Panics
-/// When the scenario's question is wrong.
-pub fn serve(arguments: &[String]) {
+/// If the subcommand is unknown.
+pub fn run_subcommand(arguments: &[String]) {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words.as_slice() {
         ["decide", database] => {
@@ -141,11 +141,11 @@ pub fn serve(arguments: &[String]) {
         ["digest"] => println!("{}", freeze_rank(&rank()).digest()),
         ["freeze", database, lockfile] => {
             let text = freeze_rank(&rank_with(&open(Path::new(database)))).text();
-            std::fs::write(lockfile, text).expect("the scenario's folder can be written");
+            std::fs::write(lockfile, text).expect("cannot write the lockfile");
         }
         ["tune", database, kernel, nanoseconds] => {
             let engine = rank();
-            let median = nanoseconds.parse().expect("a number of nanoseconds");
+            let median = nanoseconds.parse().expect("nanoseconds must be a number");
             let database = open(Path::new(database));
             for rows in ROWS {
                 let row = measurement(&Norm::rows(rows), &spec_of(&engine, kernel), &detect_cpu(), median);
@@ -154,7 +154,7 @@ pub fn serve(arguments: &[String]) {
         }
         ["tune-for-ever", database, first] => {
             let (engine, database) = (rank(), open(Path::new(database)));
-            let first: i64 = first.parse().expect("a size");
+            let first: i64 = first.parse().expect("first must be an integer");
             for hidden in first.. {
                 record(&database, &engine, hidden);
                 println!("stored {hidden}");
@@ -163,22 +163,24 @@ pub fn serve(arguments: &[String]) {
         ["tune-and-crash", database, kernel] => {
             let (engine, database) = (broken_rank(), open(Path::new(database)));
             (1..=3).for_each(|hidden| record(&database, &engine, 64 * hidden));
-            // What is about to be tried is noted first, so that a crash is not tried again after the restart.
-            while Norm::default().chosen(&engine).is_ok_and(|chosen| chosen == *kernel) {
-                Norm::default().serve(&engine).expect("others do its work");
+            // Record the failing kernel before the crash, so that it is not tried again after the restart.
+            while Norm::default().selected(&engine).is_ok_and(|chosen| chosen == *kernel) {
+                Norm::default().serve(&engine).expect("a fallback kernel runs the call");
             }
-            database.save_health(&engine.health().export(&detect_cpu().uuid)).expect("it is writable");
+            database
+                .save_health(&engine.health().export(&detect_cpu().uuid))
+                .expect("the database is writable");
             std::process::abort();
         }
         ["health", database] => {
             let engine = broken_rank();
             restore(&engine, &open(Path::new(database)));
-            println!("{}", Norm::default().chosen(&engine).unwrap_or_else(|error| panic!("{error}")));
+            println!("{}", Norm::default().selected(&engine).unwrap_or_else(|error| panic!("{error}")));
         }
         ["environment"] => environment(),
-        _ => panic!("nobody knows how to {words:?}"),
+        _ => panic!("unknown subcommand {words:?}"),
     }
-    std::io::stdout().flush().expect("whoever asks listens");
+    std::io::stdout().flush().expect("cannot flush stdout");
 }
 
 fn record(database: &PerfDb, engine: &Engine, hidden: i64) {
@@ -186,7 +188,7 @@ fn record(database: &PerfDb, engine: &Engine, hidden: i64) {
     database.record(&row).expect("the database is writable");
 }
 
-/// Gives an engine the health that a database remembers; says how many circuits came back.
+/// Restores the health records of the database into an engine; returns the number of restored circuits.
 pub fn restore(engine: &Engine, database: &PerfDb) -> usize {
     let (rows, registry) = (database.load_health(None), engine.registry());
     engine.health().import(&rows, &detect_cpu().uuid, |scope, name| match scope {
@@ -195,14 +197,14 @@ pub fn restore(engine: &Engine, database: &PerfDb) -> usize {
     })
 }
 
-/// Decides on an H100 under the variables that this process was started with.
+/// Prints the kernel selected on an H100 under this process's environment variables.
 fn environment() {
-    let engine = house::house_on("h100");
+    let engine = house::engine_on("h100");
     let stack = stack(&engine);
     match env::read(std::env::vars_os(), &vocabulary()) {
         Ok(environment) => {
             stack.set_environment(&environment);
-            match Prefill::llama3_8b().chosen(&engine) {
+            match Prefill::llama3_8b().selected(&engine) {
                 Ok(kernel) => println!("{kernel}"),
                 Err(error) => println!("{error}"),
             }

@@ -1,4 +1,4 @@
-//! The functions on lanes, with their limits at both infinities; NaN gives NaN.
+//! Activation functions on lanes, with their limits at both infinities; NaN gives NaN.
 
 use crate::pointwise::Pointwise;
 use crate::simd::{Simd, exp, exp2};
@@ -36,7 +36,7 @@ pub(crate) struct Silu {
 impl Pointwise<1> for Silu {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [x]: [S::F32; 1]) -> S::F32 {
-        // A steepness of 0 means a half, at infinity too, where the product would be no number.
+        // With alpha 0 the result is x / 2, at infinity too, where `x * 0` would be NaN.
         let exponent = if self.alpha == 0.0 { s.splat(0.0) } else { s.mul(x, s.splat(-self.alpha)) };
         over_one_plus_exp(s, x, exponent)
     }
@@ -59,12 +59,12 @@ impl Pointwise<1> for GeluTanh {
 /// `x / (1 + exp(exponent))`; 0 where both are infinite, because the exponential wins.
 #[inline(always)]
 fn over_one_plus_exp<S: Simd>(s: S, x: S::F32, exponent: S::F32) -> S::F32 {
-    // Below this nothing of the exponential is left beside 1, and it must not become a denormal, which costs a processor a hundred
-    // times what the rest does. `max` gives its second operand for NaN.
+    // Below -80 the exponential vanishes next to 1, and it must not become a denormal, which is about a
+    // hundred times slower. `max` returns its second operand for NaN.
     let exponent = s.max(s.splat(-80.0), exponent);
     let denominator = s.add(exp(s, exponent), s.splat(1.0));
     let infinite = s.lt(s.splat(f32::MAX), denominator);
-    s.select(infinite, s.splat(0.0), s.over(x, denominator))
+    s.select(infinite, s.splat(0.0), s.div_approx(x, denominator))
 }
 
 /// `x Φ(x)`, as `max(x, 0) - |x|/2 erfc(|x|/√2)`.
@@ -74,9 +74,9 @@ pub(crate) struct Gelu;
 impl Pointwise<1> for Gelu {
     #[inline(always)]
     fn apply<S: Simd>(self, s: S, [x]: [S::F32; 1]) -> S::F32 {
-        // Beyond this bound what is taken away is less than 1e-7, and an infinity must not meet it.
+        // Beyond this bound the subtracted term is below 1e-7, and it must not be multiplied with infinity.
         let size = s.min(s.splat(4.0 * std::f32::consts::SQRT_2), s.abs(x));
-        // The binary logarithm of erfc(size/√2): a fit that keeps the result within 1.1e-7.
+        // log2(erfc(size/√2)): polynomial fit with a result error of at most 1.1e-7.
         let mut sum = s.splat(3.135_821e-5);
         for coefficient in
             [-7.530_562e-4, 8.023_392e-3, -5.331_453e-2, -4.588_533_6e-1, -1.151_169_9, 2.763_643_6e-6]
@@ -87,7 +87,7 @@ impl Pointwise<1> for Gelu {
     }
 }
 
-/// A function of the first number, times the second.
+/// A function of the first operand, times the second (gated activation).
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Times<F>(pub F);
 

@@ -1,4 +1,4 @@
-//! Activation functions, element by element: what each kernel says of itself. The functions are in `functions`.
+//! Activation kernels: kernel attributes and dispatch. The functions themselves are in `functions`.
 
 mod functions;
 

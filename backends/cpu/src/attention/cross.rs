@@ -1,4 +1,4 @@
-//! `attention.cross.prefill`: no order between queries and keys, but lengths and masks.
+//! `attention.cross.prefill`: no causal order between queries and keys, but lengths and masks.
 
 use std::marker::PhantomData;
 
@@ -8,13 +8,13 @@ use lz_ops::{
     AttentionCrossPrefillOut,
 };
 
-use super::prefill::Given;
-use super::problem::{Mask, Sequence, Shape, integers, lse_mut, rows, rows_mut};
+use super::prefill::CallTensors;
+use super::problem::{Mask, Sequence, Shape, index_slice, lse_mut, rows, rows_mut};
 use super::run::{Attend, Problem, run};
 use crate::isa::require;
 use crate::simd::with_float;
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct CrossPrefill<S>(pub PhantomData<S>);
 
@@ -52,9 +52,9 @@ impl<S: Attend> AttentionCrossPrefillKernel for CrossPrefill<S> {
             window_left: -1,
             window_right: -1,
         };
-        let lens = call.kv_lens.as_ref().map(|lens| integers(lens, &[])).transpose()?;
+        let lens = call.kv_lens.as_ref().map(|lens| index_slice(lens, &[])).transpose()?;
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: rows::<T>(&call.q, position, head)?,
                 k: rows::<T>(&call.k, position, head)?,
                 v: rows::<T>(&call.v, position, head)?,
@@ -66,7 +66,7 @@ impl<S: Attend> AttentionCrossPrefillKernel for CrossPrefill<S> {
                 let keys = lens.map_or(axes.seq_k, |lens| i64::from(lens[b]).clamp(0, axes.seq_k));
                 Sequence {
                     mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
-                    ..given.sequence(b, axes.seq_q, keys, 0)
+                    ..tensors.sequence(b, axes.seq_q, keys, 0)
                 }
             };
             run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);

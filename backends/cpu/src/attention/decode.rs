@@ -1,5 +1,5 @@
-//! `attention.gqa.decode`, `attention.standard.decode` and `attention.cross.decode`: one query a sequence, keys in place.
-//! Long sequences are split over keys, and a few keys are attended to at once.
+//! `attention.gqa.decode`, `attention.standard.decode` and `attention.cross.decode`: one query per sequence,
+//! contiguous KV cache. Long sequences are split over keys (split-KV); a few keys take the `short` path.
 
 use std::marker::PhantomData;
 
@@ -11,26 +11,26 @@ use lz_ops::{
     AttentionStandardDecodeLayout, AttentionStandardDecodeOut,
 };
 
-use super::prefill::Given;
-use super::problem::{Mask, Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut};
+use super::prefill::CallTensors;
+use super::problem::{Mask, Sequence, Shape, Slopes, index_slice, lse_mut, rows, rows_mut};
 use super::run::{Attend, CHUNK, Problem, Split, run};
 use super::short;
 use crate::isa::require;
 use crate::simd::with_float;
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaDecode<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct StandardDecode<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct CrossDecode<S>(pub PhantomData<S>);
 
-/// The body of all: their calls have the same fields, under types of their own.
+/// Shared body: the calls have the same fields, but different types.
 macro_rules! decode {
     (
         $call:ident, $out:ident, $run:ident, $S:ty,
@@ -54,9 +54,9 @@ macro_rules! decode {
             window_left: $window_left,
             window_right: -1,
         };
-        let lens = call.kv_lens.as_ref().map(|lens| integers(lens, &[])).transpose()?;
+        let lens = call.kv_lens.as_ref().map(|lens| index_slice(lens, &[])).transpose()?;
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: rows::<T>(&call.q, 0, 1)?,
                 k: rows::<T>(&call.k, position, head)?,
                 v: rows::<T>(&call.v, position, head)?,
@@ -69,18 +69,18 @@ macro_rules! decode {
                 Sequence {
                     mask: mask.as_ref().map(|mask| Mask::new(mask, b, 3)),
                     slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                    ..given.sequence(b, 1, keys, keys - 1)
+                    ..tensors.sequence(b, 1, keys, keys - 1)
                 }
             };
             let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
-            if axes.seq_k as usize <= short::KEYS && mask.is_none() && slopes.is_none() && short::takes(&shape) {
+            if axes.seq_k as usize <= short::KEYS && mask.is_none() && slopes.is_none() && short::supports(&shape) {
                 short::run(s, &problem);
                 return Ok(());
             }
             let parts = (axes.seq_k as usize).div_ceil(CHUNK);
             if parts > 1 {
-                let places = (axes.batch * axes.heads) as usize * parts;
-                let bytes = places * (shape.dim_v + 2) * size_of::<f32>();
+                let states = (axes.batch * axes.heads) as usize * parts;
+                let bytes = states * (shape.dim_v + 2) * size_of::<f32>();
                 let first_part = |b: usize| b * parts;
                 let workspace = $run.workspace(bytes as u64)?;
                 run(s, &problem, Some(Split { chunk: CHUNK, workspace, first_part: &first_part }));

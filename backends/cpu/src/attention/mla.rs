@@ -1,4 +1,5 @@
-//! `attention.mla.{prefill,decode,decode.paged}`: one latent for all heads, key and value at once, so that it is loaded once.
+//! `attention.mla.{prefill,decode,decode.paged}`: one latent per token is both key and value of all heads,
+//! and is loaded once.
 
 use std::marker::PhantomData;
 
@@ -9,26 +10,26 @@ use lz_ops::{
     AttentionMlaPrefillKernel, AttentionMlaPrefillOut,
 };
 
-use super::paged::Pages;
-use super::problem::{Rows, Sequence, Shape, Table, lse_mut, rows, rows_mut};
+use super::paged::PageTable;
+use super::problem::{KvLayout, Rows, Sequence, Shape, lse_mut, rows, rows_mut};
 use super::run::{Attend, LONG_CHUNK, Problem, Split, run};
 use crate::isa::require;
 use crate::simd::{Float, with_float};
 
-/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+/// Latent dimension up to 512, rotary dimension up to 64, any float type.
 #[derive(Debug)]
 pub(crate) struct MlaPrefill<S>(pub PhantomData<S>);
 
-/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+/// Latent dimension up to 512, rotary dimension up to 64, any float type.
 #[derive(Debug)]
 pub(crate) struct MlaDecode<S>(pub PhantomData<S>);
 
-/// Latents of up to 512 features with rotary parts of up to 64, of any float type.
+/// Latent dimension up to 512, rotary dimension up to 64, any float type.
 #[derive(Debug)]
 pub(crate) struct MlaDecodePaged<S>(pub PhantomData<S>);
 
-/// The tensors of a call: queries and keys in two parts.
-struct Given<T> {
+/// The tensors of a call: queries and keys in two parts (latent and rotary).
+struct CallTensors<T> {
     q: [Rows<T>; 2],
     k: [Rows<T>; 2],
     output: Rows<T>,
@@ -36,9 +37,9 @@ struct Given<T> {
 }
 
 // SAFETY: addresses of tensors that the call borrows; each row of an output is written by one task.
-unsafe impl<T> Sync for Given<T> {}
+unsafe impl<T> Sync for CallTensors<T> {}
 
-impl<T: Float> Given<T> {
+impl<T: Float> CallTensors<T> {
     fn sequence(&self, queries: i64, keys: i64, offset: i64) -> Sequence<'static, T> {
         Sequence {
             queries: queries as usize,
@@ -49,7 +50,7 @@ impl<T: Float> Given<T> {
             k: self.k[0],
             k_second: self.k[1],
             v: self.k[0],
-            table: Table::Dense,
+            kv_layout: KvLayout::Dense,
             mask: None,
             slopes: None,
             output: self.output,
@@ -73,10 +74,10 @@ fn shape(heads: i64, dim_ckv: i64, dim_kpe: i64, scale: f32, causal: bool) -> Sh
     }
 }
 
-/// The tensors of a call that is not paged.
-macro_rules! given {
+/// The tensors of a call without page table.
+macro_rules! tensors {
     ($call:ident, $out:ident, $T:ty) => {
-        Given {
+        CallTensors {
             q: [rows::<$T>(&$call.q_nope, 0, 1)?, rows::<$T>(&$call.q_pe, 0, 1)?],
             k: [rows::<$T>(&$call.ckv, 0, 1)?, rows::<$T>(&$call.kpe, 0, 1)?],
             output: rows_mut::<$T>(&mut $out.output, 0, 1)?,
@@ -107,8 +108,8 @@ impl<S: Attend> AttentionMlaPrefillKernel for MlaPrefill<S> {
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, call.causal);
         with_float!(call.dtype_t, T => {
-            let given: Given<T> = given!(call, out, T);
-            let sequence = |_: usize| given.sequence(axes.seq_q, axes.kv_len, call.causal_offset);
+            let tensors: CallTensors<T> = tensors!(call, out, T);
+            let sequence = |_: usize| tensors.sequence(axes.seq_q, axes.kv_len, call.causal_offset);
             run(s, &Problem { shape, sequences: 1, sequence: &sequence }, None);
             Ok(())
         })
@@ -138,13 +139,13 @@ impl<S: Attend> AttentionMlaDecodeKernel for MlaDecode<S> {
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, false);
         with_float!(call.dtype_t, T => {
-            let given: Given<T> = given!(call, out, T);
-            let sequence = |_: usize| given.sequence(axes.tokens, axes.kv_len, 0);
+            let tensors: CallTensors<T> = tensors!(call, out, T);
+            let sequence = |_: usize| tensors.sequence(axes.tokens, axes.kv_len, 0);
             let problem = Problem { shape, sequences: 1, sequence: &sequence };
             let parts = (axes.kv_len as usize).div_ceil(LONG_CHUNK);
             if parts > 1 {
-                let places = (axes.tokens * axes.heads) as usize * parts;
-                let workspace = with.workspace((places * (shape.dim_v + 2) * size_of::<f32>()) as u64)?;
+                let states = (axes.tokens * axes.heads) as usize * parts;
+                let workspace = with.workspace((states * (shape.dim_v + 2) * size_of::<f32>()) as u64)?;
                 run(s, &problem, Some(Split { chunk: LONG_CHUNK, workspace, first_part: &|_| 0 }));
             } else {
                 run(s, &problem, None);
@@ -176,7 +177,7 @@ impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
         let s = require::<S>()?;
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.dim_ckv, axes.dim_kpe, call.sm_scale, false);
-        let pages = Pages::new(
+        let pages = PageTable::new(
             &call.kv_indptr,
             &call.kv_indices,
             &call.kv_last_page_len,
@@ -184,23 +185,23 @@ impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
             axes.num_pages,
         )?;
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: [rows::<T>(&call.q_nope, 0, 1)?, rows::<T>(&call.q_pe, 0, 1)?],
                 k: [rows::<T>(&call.ckv_cache, 1, 1)?, rows::<T>(&call.kpe_cache, 1, 1)?],
                 output: rows_mut::<T>(&mut out.output, 0, 1)?,
                 lse: lse_mut(out.lse.as_mut(), 0, 1)?,
             };
             let sequence = |b: usize| {
-                let given = &given;
+                let tensors = &tensors;
                 let (listed, keys) = pages.of(b);
-                let (key, second) = (given.k[0].outer, given.k[1].outer);
+                let (key, second) = (tensors.k[0].outer, tensors.k[1].outer);
                 Sequence {
-                    q: given.q[0].outer(b),
-                    q_second: given.q[1].outer(b),
-                    table: pages.table(listed, key, second, key),
-                    output: given.output.outer(b),
-                    lse: given.lse.outer(b),
-                    ..given.sequence(1, keys as i64, 0)
+                    q: tensors.q[0].outer(b),
+                    q_second: tensors.q[1].outer(b),
+                    kv_layout: pages.kv_layout(listed, key, second, key),
+                    output: tensors.output.outer(b),
+                    lse: tensors.lse.outer(b),
+                    ..tensors.sequence(1, keys as i64, 0)
                 }
             };
             let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
@@ -210,7 +211,7 @@ impl<S: Attend> AttentionMlaDecodePagedKernel for MlaDecodePaged<S> {
                     let workspace = with.workspace(bytes as u64)?;
                     let first_part = |b: usize| pages.first_part(b, LONG_CHUNK);
                     let split = Split { chunk: LONG_CHUNK, workspace, first_part: &first_part };
-                    run(s, &problem, pages.are_apart().then_some(split));
+                    run(s, &problem, pages.requests_are_disjoint().then_some(split));
                 }
                 None => run(s, &problem, None),
             }

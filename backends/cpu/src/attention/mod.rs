@@ -1,13 +1,15 @@
-//! Attention. `problem` says what to attend to, `run` cuts it into tasks, `tile` and `stream` are the ways to run one,
-//! `matrix` a third for bf16 on AMX, `careful` one for what f32 cannot be trusted with. `short` attends to a few keys without tasks.
-//! The other files are the operations: they only translate names.
+//! Attention kernels. `problem` describes a call (sequences, KV layout, mask, bias), `run` partitions it into
+//! tasks. A task runs on one of three paths: `tile` (packed KV tiles, GEMM micro-kernel, online softmax),
+//! `stream` (few rows, KV read once, unpacked) or `amx` (bf16 on AMX tiles). `exact` recomputes single rows
+//! in f64 where f32 is not accurate enough. `short` handles a few keys without tasks. The other files map
+//! operations to a `problem`.
 
-mod careful;
+#[cfg(target_arch = "x86_64")]
+mod amx;
 mod cross;
 mod decode;
+mod exact;
 mod math;
-#[cfg(target_arch = "x86_64")]
-mod matrix;
 mod mla;
 mod paged;
 mod prefill;

@@ -1,4 +1,5 @@
-//! `attention.{gqa,standard}.{decode,prefill}.paged`: keys and values straight from the pages of each request.
+//! `attention.{gqa,standard}.{decode,prefill}.paged`: keys and values are read through the page table of each
+//! request.
 
 use std::marker::PhantomData;
 
@@ -12,30 +13,30 @@ use lz_ops::{
     AttentionStandardPrefillPagedLayout, AttentionStandardPrefillPagedOut,
 };
 
-use super::problem::{Rows, Sequence, Shape, Slopes, Table, integers, lse_mut, rows, rows_mut, span};
+use super::problem::{KvLayout, Rows, Sequence, Shape, Slopes, index_slice, lse_mut, rows, rows_mut, span};
 use super::run::{Attend, CHUNK, Problem, Split, run, run_ragged};
 use crate::isa::require;
 use crate::simd::with_float;
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaDecodePaged<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct StandardDecodePaged<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaPrefillPaged<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct StandardPrefillPaged<S>(pub PhantomData<S>);
 
-/// A CSR page table. Whatever it holds, nothing outside of the lists is read.
+/// A CSR page table. Invalid contents never cause reads outside the KV cache.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Pages<'a> {
+pub(super) struct PageTable<'a> {
     indptr: &'a [i32],
     indices: &'a [i32],
     last_page_len: &'a [i32],
@@ -43,24 +44,24 @@ pub(super) struct Pages<'a> {
     count: usize,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> PageTable<'a> {
     pub(super) fn new(
         indptr: &TensorView<'a>,
         indices: &TensorView<'a>,
         last_page_len: &TensorView<'a>,
         size: i64,
         count: i64,
-    ) -> Result<Pages<'a>, KernelError> {
-        Ok(Pages {
-            indptr: integers(indptr, &[])?,
-            indices: integers(indices, &[])?,
-            last_page_len: integers(last_page_len, &[])?,
+    ) -> Result<PageTable<'a>, KernelError> {
+        Ok(PageTable {
+            indptr: index_slice(indptr, &[])?,
+            indices: index_slice(indices, &[])?,
+            last_page_len: index_slice(last_page_len, &[])?,
             size: size.max(1) as usize,
             count: count.max(0) as usize,
         })
     }
 
-    /// The pages of a request, and how many keys they hold.
+    /// The pages of a request, and the number of keys on them.
     pub(super) fn of(&self, request: usize) -> (&'a [i32], usize) {
         let listed = span(self.indptr, request, self.indices.len() as i64);
         let pages = &self.indices[listed.start as usize..listed.end as usize];
@@ -71,33 +72,41 @@ impl<'a> Pages<'a> {
         (pages, (pages.len() - 1) * self.size + last.min(self.size))
     }
 
-    /// Where the keys of a request lie; the distances are those of pages.
-    pub(super) fn table(&self, pages: &'a [i32], key: isize, second: isize, value: isize) -> Table<'a> {
-        Table::Paged { pages, size: self.size, count: self.count, key, second, value }
+    /// The KV layout of a request; the arguments are page strides.
+    pub(super) fn kv_layout(
+        &self,
+        pages: &'a [i32],
+        key: isize,
+        second: isize,
+        value: isize,
+    ) -> KvLayout<'a> {
+        KvLayout::Paged { pages, size: self.size, count: self.count, key, second, value }
     }
 
-    /// Whether no request begins before the one before it has ended; only then can parts of them be told apart by where they begin.
-    pub(super) fn are_apart(&self) -> bool {
+    /// Whether requests are disjoint and in order; only then does the start of a request identify its
+    /// split-KV parts.
+    pub(super) fn requests_are_disjoint(&self) -> bool {
         let total = self.indices.len() as i64;
         let spans = (0..self.last_page_len.len()).map(|request| span(self.indptr, request, total));
         spans.fold((0, true), |(end, apart), span| (span.end, apart && span.start >= end)).1
     }
 
-    /// Parts of one row of a request that come before this one's; never overlaps where the requests are apart.
+    /// Number of parts per row of all requests before this one; parts never overlap if the requests are
+    /// disjoint.
     pub(super) fn first_part(&self, request: usize, chunk: usize) -> usize {
         let listed = span(self.indptr, request, self.indices.len() as i64);
         listed.start as usize * self.size / chunk + request
     }
 
-    /// Parts of one row of all requests, if a call of this size is split at all.
+    /// Number of parts per row of all requests; `None` if a call of this size is not split.
     pub(super) fn parts(&self, chunk: usize) -> Option<usize> {
         let parts = (self.indices.len() * self.size).div_ceil(chunk);
         (parts > 1).then_some(parts + self.last_page_len.len())
     }
 }
 
-/// What all of them have in common: their calls have the same fields, under types of their own. `$queries` gives the range of
-/// the queries of a request.
+/// Shared body: the calls have the same fields, but different types. `$queries` returns the query range of a
+/// request.
 macro_rules! paged {
     (
         $call:ident, $out:ident, $S:ty, kv_heads: $kv_heads:expr, heads_first: $heads_first:expr,
@@ -121,9 +130,9 @@ macro_rules! paged {
             window_right: $window_right,
         };
         let $pages =
-            Pages::new(&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size, axes.num_pages)?;
+            PageTable::new(&call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size, axes.num_pages)?;
         with_float!(call.dtype_t, T => {
-            let given = super::prefill::Given {
+            let tensors = super::prefill::CallTensors {
                 q: rows::<T>(&call.q, 0, 1)?,
                 k: rows::<T>(&call.k_cache, position, head)?,
                 v: rows::<T>(&call.v_cache, position, head)?,
@@ -133,7 +142,7 @@ macro_rules! paged {
             let slopes = call.alibi_slopes;
             let queries = $queries;
             let sequence = |b: usize| {
-                let given = &given;
+                let tensors = &tensors;
                 let (listed, keys) = $pages.of(b);
                 let queries: std::ops::Range<i64> = queries(b);
                 let count = queries.end - queries.start;
@@ -141,16 +150,16 @@ macro_rules! paged {
                     queries: count as usize,
                     keys,
                     offset: keys as i64 - count,
-                    q: given.q.from(queries.start),
+                    q: tensors.q.from(queries.start),
                     q_second: Rows::NONE,
-                    k: given.k,
+                    k: tensors.k,
                     k_second: Rows::NONE,
-                    v: given.v,
-                    table: $pages.table(listed, given.k.outer, 0, given.v.outer),
+                    v: tensors.v,
+                    kv_layout: $pages.kv_layout(listed, tensors.k.outer, 0, tensors.v.outer),
                     mask: None,
                     slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                    output: given.output.from(queries.start),
-                    lse: given.lse.from(queries.start),
+                    output: tensors.output.from(queries.start),
+                    lse: tensors.lse.from(queries.start),
                 }
             };
             let $problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };
@@ -160,7 +169,7 @@ macro_rules! paged {
     }};
 }
 
-/// Decode splits long requests over their keys.
+/// Decode uses split-KV for long requests.
 macro_rules! paged_decode {
     ($call:ident, $out:ident, $run:ident, $S:ty, $kv_heads:expr, $heads_first:expr) => {
         paged!(
@@ -172,7 +181,7 @@ macro_rules! paged_decode {
                     let workspace = $run.workspace(bytes as u64)?;
                     let first_part = |b: usize| pages.first_part(b, CHUNK);
                     let split = Split { chunk: CHUNK, workspace, first_part: &first_part };
-                    run(s, &problem, pages.are_apart().then_some(split));
+                    run(s, &problem, pages.requests_are_disjoint().then_some(split));
                 }
                 None => run(s, &problem, None),
             }
@@ -182,7 +191,7 @@ macro_rules! paged_decode {
 
 macro_rules! paged_prefill {
     ($call:ident, $out:ident, $S:ty, $kv_heads:expr, $heads_first:expr) => {{
-        let indptr = integers(&$call.qo_indptr, &[])?;
+        let indptr = index_slice(&$call.qo_indptr, &[])?;
         let total = $call.axes.total_q;
         paged!(
             $call, $out, $S, kv_heads: $kv_heads, heads_first: $heads_first, causal: $call.causal,

@@ -9,20 +9,20 @@ use lz_ops::{
     AttentionStandardPrefillOut,
 };
 
-use super::problem::{Mask, Rows, Sequence, Shape, Slopes, Table, lse_mut, rows, rows_mut};
+use super::problem::{KvLayout, Mask, Rows, Sequence, Shape, Slopes, lse_mut, rows, rows_mut};
 use super::run::{Attend, Problem, run};
 use crate::isa::require;
 use crate::simd::{Float, with_float};
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaPrefill<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct StandardPrefill<S>(pub PhantomData<S>);
 
-/// The body of both: their calls have the same fields, under types of their own.
+/// Shared body: the calls have the same fields, but different types.
 macro_rules! prefill {
     ($call:expr, $out:expr, $kv_heads:expr, $heads_first:expr, $S:ty) => {{
         let (call, mut out) = ($call, $out);
@@ -50,12 +50,12 @@ macro_rules! prefill {
             );
             let output = rows_mut::<T>(&mut out.output, position, head)?;
             let lse = lse_mut(out.lse.as_mut(), position, head)?;
-            let given = Given { q, k, v, output, lse };
+            let tensors = CallTensors { q, k, v, output, lse };
             let (mask, slopes) = (call.mask, call.alibi_slopes);
             let sequence = |b: usize| Sequence {
                 mask: mask.as_ref().map(|mask| Mask::new(mask, b, 4)),
                 slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                ..given.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
+                ..tensors.sequence(b, axes.seq_q, axes.seq_k, call.causal_offset)
             };
             run(s, &Problem { shape, sequences: axes.batch as usize, sequence: &sequence }, None);
             Ok(())
@@ -65,7 +65,7 @@ macro_rules! prefill {
 
 /// The tensors of a call whose outermost dimension is the batch.
 #[derive(Clone, Copy)]
-pub(super) struct Given<T> {
+pub(super) struct CallTensors<T> {
     pub q: Rows<T>,
     pub k: Rows<T>,
     pub v: Rows<T>,
@@ -74,9 +74,9 @@ pub(super) struct Given<T> {
 }
 
 // SAFETY: addresses of tensors that the call borrows; each row of an output is written by one task.
-unsafe impl<T> Sync for Given<T> {}
+unsafe impl<T> Sync for CallTensors<T> {}
 
-impl<T: Float> Given<T> {
+impl<T: Float> CallTensors<T> {
     pub(super) fn sequence(&self, b: usize, queries: i64, keys: i64, offset: i64) -> Sequence<'static, T> {
         Sequence {
             queries: queries as usize,
@@ -87,7 +87,7 @@ impl<T: Float> Given<T> {
             k: self.k.outer(b),
             k_second: Rows::NONE,
             v: self.v.outer(b),
-            table: Table::Dense,
+            kv_layout: KvLayout::Dense,
             mask: None,
             slopes: None,
             output: self.output.outer(b),

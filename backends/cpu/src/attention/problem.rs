@@ -1,5 +1,5 @@
-//! What is to be attended to, with the operation's own names gone: sequences of queries, where each key lies, and what
-//! hides or shifts a score. Pointers come from views that validation found sound; index tensors are clamped to what exists.
+//! An attention problem, independent of the operation: sequences of queries, the KV layout, mask and bias.
+//! Pointers come from validated views; index tensors are clamped to valid ranges.
 
 use std::ops::Range;
 
@@ -7,58 +7,59 @@ use lz_core::{DType, KernelError, TensorMut, TensorView};
 
 use crate::simd::Float;
 
-/// What holds for every sequence of a call.
+/// Parameters that are the same for every sequence of a call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
-    /// Key heads.
+    /// KV heads.
     pub kv_heads: usize,
-    /// Query heads that share a key head.
+    /// Query heads per KV head (GQA group size).
     pub group: usize,
-    /// Features of the first part of a key, and of a second part that lies elsewhere (0 without).
+    /// Head dimension of the first part of a key, and of a second part stored elsewhere (MLA rotary part; 0
+    /// if there is none).
     pub dims: [usize; 2],
-    /// Features of a value.
+    /// Head dimension of a value.
     pub dim_v: usize,
-    /// Whether a value is the first part of its key.
+    /// Whether a value is the first part of its key (MLA).
     pub shared: bool,
     pub scale: f32,
     pub soft_cap: f32,
     pub causal: bool,
-    /// -1 is none.
+    /// -1: no limit.
     pub window_left: i64,
-    /// -1 is none.
+    /// -1: no limit.
     pub window_right: i64,
 }
 
 impl Shape {
-    /// Features of a whole key.
+    /// Head dimension of a whole key.
     pub(crate) fn dim(&self) -> usize {
         self.dims[0] + self.dims[1]
     }
 
-    /// Which of `keys` keys a query at `place` may see.
+    /// Causal and window limits: the range of `keys` keys visible to a query at `position`.
     #[inline]
-    pub(crate) fn visible(&self, place: i64, keys: usize) -> Range<usize> {
+    pub(crate) fn visible(&self, position: i64, keys: usize) -> Range<usize> {
         let keys = keys as i64;
         let mut end = keys;
         if self.causal {
-            end = end.min(place.saturating_add(1));
+            end = end.min(position.saturating_add(1));
         }
         if self.window_right >= 0 {
-            end = end.min(place.saturating_add(self.window_right).saturating_add(1));
+            end = end.min(position.saturating_add(self.window_right).saturating_add(1));
         }
         let mut start = 0;
         if self.window_left >= 0 {
-            start = place.saturating_sub(self.window_left).clamp(0, keys);
+            start = position.saturating_sub(self.window_left).clamp(0, keys);
         }
         start as usize..end.max(start) as usize
     }
 }
 
-/// Rows of features: one for each position and head.
+/// Rows of features, one per position and head.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Rows<T> {
     pub data: *const T,
-    /// Distance of the outermost dimension, of positions and of heads, in elements.
+    /// Strides of the outermost dimension, of positions and of heads, in elements.
     pub outer: isize,
     pub position: isize,
     pub head: isize,
@@ -77,38 +78,38 @@ impl<T> Rows<T> {
         Rows { data: self.data.wrapping_offset(index as isize * self.outer), ..self }
     }
 
-    /// The rows from a position on.
+    /// The rows starting at a position.
     pub(crate) fn from(self, position: i64) -> Rows<T> {
         Rows { data: self.data.wrapping_offset(position as isize * self.position), ..self }
     }
 }
 
-/// Where keys and values lie.
+/// Layout of the KV cache.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Table<'a> {
-    /// One after the other.
+pub(crate) enum KvLayout<'a> {
+    /// Contiguous.
     Dense,
-    /// On pages: key j is on page `pages[j / size]` at place `j % size`. Page numbers are clamped to `0..count`.
+    /// Paged: key j is on page `pages[j / size]` in slot `j % size`. Page indices are clamped to `0..count`.
     Paged { pages: &'a [i32], size: usize, count: usize, key: isize, second: isize, value: isize },
 }
 
-/// One sequence: its queries, its keys, its places for results.
+/// One sequence: queries, keys, values and outputs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sequence<'a, T> {
     pub queries: usize,
     pub keys: usize,
-    /// Query i stands at the place of key i + offset.
+    /// Query i has the position of key i + offset.
     pub offset: i64,
     pub q: Rows<T>,
     pub q_second: Rows<T>,
     pub k: Rows<T>,
     pub k_second: Rows<T>,
     pub v: Rows<T>,
-    pub table: Table<'a>,
+    pub kv_layout: KvLayout<'a>,
     pub mask: Option<Mask>,
     pub slopes: Option<Slopes>,
     pub output: Rows<T>,
-    /// Null where no lse is wanted.
+    /// Null if no lse is requested.
     pub lse: Rows<f32>,
 }
 
@@ -116,37 +117,37 @@ pub(crate) struct Sequence<'a, T> {
 pub(crate) type Key<T> = [*const T; 3];
 
 impl<T: Float> Sequence<'_, T> {
-    /// Where a key of a key head lies.
+    /// Address of a key of a KV head.
     #[inline(always)]
     pub(crate) fn key(&self, j: usize, head: usize) -> Key<T> {
-        match self.table {
-            Table::Dense => [self.k.at(j, head), self.k_second.at(j, head), self.v.at(j, head)],
-            Table::Paged { pages, size, count, key, second, value } => {
+        match self.kv_layout {
+            KvLayout::Dense => [self.k.at(j, head), self.k_second.at(j, head), self.v.at(j, head)],
+            KvLayout::Paged { pages, size, count, key, second, value } => {
                 let page = pages.get(j / size).copied().unwrap_or(0).max(0) as usize;
-                let (page, place) = (page.min(count.saturating_sub(1)) as isize, j % size);
+                let (page, slot) = (page.min(count.saturating_sub(1)) as isize, j % size);
                 [
-                    self.k.at(place, head).wrapping_offset(page * key),
-                    self.k_second.at(place, head).wrapping_offset(page * second),
-                    self.v.at(place, head).wrapping_offset(page * value),
+                    self.k.at(slot, head).wrapping_offset(page * key),
+                    self.k_second.at(slot, head).wrapping_offset(page * second),
+                    self.v.at(slot, head).wrapping_offset(page * value),
                 ]
             }
         }
     }
 }
 
-/// A mask, already at its batch row.
+/// A mask, offset to its batch row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Mask {
     data: *const u8,
     dtype: DType,
-    /// Distances in elements; 0 where it is broadcast.
+    /// Strides in elements; 0 along broadcast dimensions.
     head: isize,
     query: isize,
     key: isize,
 }
 
 impl Mask {
-    /// Of a checked mask over [batch, heads, queries, keys], or without queries where `rank` is 3.
+    /// Of a validated mask over [batch, heads, queries, keys], or without queries if `rank` is 3.
     pub(crate) fn new(view: &TensorView<'_>, batch: usize, rank: usize) -> Mask {
         let stride = |axis: usize| aligned(view, rank, axis);
         let dtype = view.dtype();
@@ -155,23 +156,23 @@ impl Mask {
         Mask { data, dtype, head: stride(1), query, key: stride(rank - 1) }
     }
 
-    /// Whether it hides keys instead of adding to scores.
-    pub(crate) fn hides(&self) -> bool {
+    /// Whether it is a boolean mask (instead of an additive one).
+    pub(crate) fn is_boolean(&self) -> bool {
         self.dtype == DType::Bool
     }
 
-    /// Whether it says the same to every row.
+    /// Whether it is the same for every row.
     pub(crate) fn is_uniform(&self) -> bool {
         self.head == 0 && self.query == 0
     }
 
-    /// What is added to the scores of `keys` for one row: -∞ where a bool is false.
+    /// Reads the additive mask of `keys` for one row: -∞ where a bool is false.
     ///
     /// # Safety
     /// Head, query and keys are inside the mask, which is still borrowed.
     pub(crate) unsafe fn read(&self, head: usize, query: usize, keys: Range<usize>, to: &mut [f32]) {
         let start = head as isize * self.head + query as isize * self.query + keys.start as isize * self.key;
-        // SAFETY: the caller vouches for the places; the view was of this dtype and aligned.
+        // SAFETY: the caller guarantees the indices; the view has this dtype and is aligned.
         unsafe {
             match self.dtype {
                 DType::F32 => self.read_as(start, to, |value: f32| value),
@@ -183,50 +184,50 @@ impl Mask {
     }
 
     /// # Safety
-    /// So many elements from the place `start` on are inside the mask, of this type, and still borrowed.
+    /// All elements from offset `start` on are inside the mask, of this type, and still borrowed.
     unsafe fn read_as<E: Copy>(&self, start: isize, to: &mut [f32], number: impl Fn(E) -> f32) {
         if to.is_empty() {
             return;
         }
         let data = self.data.cast::<E>().wrapping_offset(start);
         if self.key == 1 {
-            // SAFETY: the caller vouches for the elements, which lie in one piece.
+            // SAFETY: the caller guarantees the elements, which are contiguous.
             let from = unsafe { std::slice::from_raw_parts(data, to.len()) };
             to.iter_mut().zip(from).for_each(|(to, &from)| *to = number(from));
         } else {
-            for (place, to) in to.iter_mut().enumerate() {
+            for (index, to) in to.iter_mut().enumerate() {
                 // SAFETY: as above.
-                *to = number(unsafe { *data.offset(place as isize * self.key) });
+                *to = number(unsafe { *data.offset(index as isize * self.key) });
             }
         }
     }
 
-    /// What is added to one score.
+    /// Additive mask of one score.
     ///
     /// # Safety
     /// As [`Mask::read`].
     pub(crate) unsafe fn at(&self, head: usize, query: usize, key: usize) -> f32 {
-        let place = head as isize * self.head + query as isize * self.query + key as isize * self.key;
-        // SAFETY: the caller vouches for the place.
-        unsafe { self.value(place) }
+        let offset = head as isize * self.head + query as isize * self.query + key as isize * self.key;
+        // SAFETY: the caller guarantees the offset.
+        unsafe { self.value(offset) }
     }
 
     #[inline(always)]
-    unsafe fn value(&self, place: isize) -> f32 {
-        // SAFETY: the caller vouches for the place; the view was of this dtype and aligned.
+    unsafe fn value(&self, offset: isize) -> f32 {
+        // SAFETY: the caller guarantees the offset; the view has this dtype and is aligned.
         unsafe {
             match self.dtype {
-                DType::F32 => *self.data.cast::<f32>().offset(place),
-                DType::F16 => (*self.data.cast::<half::f16>().offset(place)).to_f32(),
-                DType::BF16 => (*self.data.cast::<half::bf16>().offset(place)).to_f32(),
-                _ if *self.data.offset(place) != 0 => 0.0,
+                DType::F32 => *self.data.cast::<f32>().offset(offset),
+                DType::F16 => (*self.data.cast::<half::f16>().offset(offset)).to_f32(),
+                DType::BF16 => (*self.data.cast::<half::bf16>().offset(offset)).to_f32(),
+                _ if *self.data.offset(offset) != 0 => 0.0,
                 _ => f32::NEG_INFINITY,
             }
         }
     }
 }
 
-/// ALiBi slopes, already at their batch row.
+/// ALiBi slopes, offset to their batch row.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Slopes {
     data: *const f32,
@@ -242,12 +243,12 @@ impl Slopes {
     /// # Safety
     /// The head is inside, and the slopes are still borrowed.
     pub(crate) unsafe fn at(&self, head: usize) -> f32 {
-        // SAFETY: the caller vouches for the place.
+        // SAFETY: the caller guarantees the head.
         unsafe { *self.data.offset(head as isize * self.head) }
     }
 }
 
-/// Stride of an axis in a view that is broadcast to `rank` dimensions, aligned at the right.
+/// Stride of an axis in a view that is broadcast to `rank` dimensions (right-aligned).
 fn aligned(view: &TensorView<'_>, rank: usize, axis: usize) -> isize {
     let own = (axis + view.rank()).checked_sub(rank);
     match own.and_then(|own| Some((*view.shape().get(own)?, *view.strides().get(own)?))) {
@@ -256,12 +257,12 @@ fn aligned(view: &TensorView<'_>, rank: usize, axis: usize) -> isize {
     }
 }
 
-fn unusable() -> KernelError {
-    KernelError::failed("a tensor has no dense rows of the type that was asked for".to_owned())
+fn not_dense_rows() -> KernelError {
+    KernelError::failed("a tensor cannot be viewed as dense rows of the expected dtype".to_owned())
         .before_writing()
 }
 
-/// Rows of an input, with the strides of the named dimensions.
+/// Rows of an input, with the strides of the given dimensions.
 pub(crate) fn rows<T: Float>(
     view: &TensorView<'_>,
     position: usize,
@@ -269,13 +270,13 @@ pub(crate) fn rows<T: Float>(
 ) -> Result<Rows<T>, KernelError> {
     let layout = view.layout();
     if view.dtype() != T::DTYPE || !layout.place.is_host() || !layout.last_is_dense() || !view.is_sound() {
-        return Err(unusable());
+        return Err(not_dense_rows());
     }
     let stride = |axis: usize| layout.strides.get(axis).copied().unwrap_or(0) as isize;
     Ok(Rows { data: view.as_ptr().cast(), outer: stride(0), position: stride(position), head: stride(head) })
 }
 
-/// Rows of an output that does not overlap itself; they are written through [`Rows::at`].
+/// Rows of an output without internal overlap; they are written through [`Rows::at`].
 pub(crate) fn rows_mut<T: Float>(
     tensor: &mut TensorMut<'_>,
     position: usize,
@@ -284,7 +285,7 @@ pub(crate) fn rows_mut<T: Float>(
     let layout = tensor.layout();
     let usable = tensor.dtype() == T::DTYPE && layout.place.is_host() && layout.last_is_dense();
     if !usable || !tensor.is_sound() || layout.overlaps_itself() {
-        return Err(unusable());
+        return Err(not_dense_rows());
     }
     let layout = *layout;
     let stride = |axis: usize| layout.strides.get(axis).copied().unwrap_or(0) as isize;
@@ -296,7 +297,7 @@ pub(crate) fn rows_mut<T: Float>(
     })
 }
 
-/// Places of the lse, whose last dimension need not be features.
+/// The lse output, whose last dimension need not be features.
 pub(crate) fn lse_mut(
     tensor: Option<&mut TensorMut<'_>>,
     position: usize,
@@ -309,7 +310,7 @@ pub(crate) fn lse_mut(
         || !tensor.is_sound()
         || layout.overlaps_itself()
     {
-        return Err(unusable());
+        return Err(not_dense_rows());
     }
     let stride = |axis: usize| layout.strides.get(axis).copied().unwrap_or(0) as isize;
     Ok(Rows {
@@ -320,15 +321,15 @@ pub(crate) fn lse_mut(
     })
 }
 
-/// A list of integers.
-pub(crate) fn integers<'a>(view: &TensorView<'a>, leading: &[i64]) -> Result<&'a [i32], KernelError> {
-    view.row::<i32>(leading).ok_or_else(unusable)
+/// Reads an i32 index tensor.
+pub(crate) fn index_slice<'a>(view: &TensorView<'a>, leading: &[i64]) -> Result<&'a [i32], KernelError> {
+    view.row::<i32>(leading).ok_or_else(not_dense_rows)
 }
 
-/// Part `part` of what an indptr divides; never reaches beyond `total`.
+/// Part `part` of an indptr, clamped to `total`.
 pub(crate) fn span(indptr: &[i32], part: usize, total: i64) -> Range<i64> {
     let total = total.max(0);
-    let at = |place: usize| indptr.get(place).map_or(0, |&value| i64::from(value));
+    let at = |index: usize| indptr.get(index).map_or(0, |&value| i64::from(value));
     let start = at(part).clamp(0, total);
     start..at(part + 1).clamp(start, total)
 }

@@ -1,4 +1,5 @@
-//! `attention.gqa.prefill.ragged` and `attention.standard.prefill.ragged`: requests of any lengths, one after the other.
+//! `attention.gqa.prefill.ragged` and `attention.standard.prefill.ragged`: requests of different lengths,
+//! concatenated.
 
 use std::marker::PhantomData;
 
@@ -9,21 +10,21 @@ use lz_ops::{
     AttentionStandardPrefillRaggedOut,
 };
 
-use super::prefill::Given;
-use super::problem::{Sequence, Shape, Slopes, integers, lse_mut, rows, rows_mut, span};
+use super::prefill::CallTensors;
+use super::problem::{Sequence, Shape, Slopes, index_slice, lse_mut, rows, rows_mut, span};
 use super::run::{Attend, Problem, run_ragged};
 use crate::isa::require;
 use crate::simd::with_float;
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct GqaPrefillRagged<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct StandardPrefillRagged<S>(pub PhantomData<S>);
 
-/// The body of both: their calls have the same fields, under types of their own.
+/// Shared body: the calls have the same fields, but different types.
 macro_rules! ragged {
     ($call:ident, $out:ident, $S:ty, $kv_heads:expr) => {{
         let (call, mut out) = ($call, $out);
@@ -42,9 +43,9 @@ macro_rules! ragged {
             window_left: call.window_left,
             window_right: call.window_right,
         };
-        let (qo_indptr, kv_indptr) = (integers(&call.qo_indptr, &[])?, integers(&call.kv_indptr, &[])?);
+        let (qo_indptr, kv_indptr) = (index_slice(&call.qo_indptr, &[])?, index_slice(&call.kv_indptr, &[])?);
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: rows::<T>(&call.q, 0, 1)?,
                 k: rows::<T>(&call.k, 0, 1)?,
                 v: rows::<T>(&call.v, 0, 1)?,
@@ -53,17 +54,17 @@ macro_rules! ragged {
             };
             let slopes = call.alibi_slopes;
             let sequence = |b: usize| {
-                let given = &given;
+                let tensors = &tensors;
                 let (queries, keys) = (span(qo_indptr, b, axes.total_q), span(kv_indptr, b, axes.total_k));
                 let (count, length) = (queries.end - queries.start, keys.end - keys.start);
                 Sequence {
-                    q: given.q.from(queries.start),
-                    k: given.k.from(keys.start),
-                    v: given.v.from(keys.start),
-                    output: given.output.from(queries.start),
-                    lse: given.lse.from(queries.start),
+                    q: tensors.q.from(queries.start),
+                    k: tensors.k.from(keys.start),
+                    v: tensors.v.from(keys.start),
+                    output: tensors.output.from(queries.start),
+                    lse: tensors.lse.from(queries.start),
                     slopes: slopes.as_ref().map(|slopes| Slopes::new(slopes, b)),
-                    ..given.sequence(0, count, length, length - count)
+                    ..tensors.sequence(0, count, length, length - count)
                 }
             };
             let problem = Problem { shape, sequences: axes.batch as usize, sequence: &sequence };

@@ -1,4 +1,4 @@
-//! `attention.sparse.block` and `attention.sparse.variable_block`: only the keys of blocks that are present are touched.
+//! `attention.sparse.block` and `attention.sparse.variable_block`: reads only the keys of the listed blocks.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -10,17 +10,17 @@ use lz_ops::{
     AttentionSparseVariableBlockCall, AttentionSparseVariableBlockKernel, AttentionSparseVariableBlockOut,
 };
 
-use super::prefill::Given;
-use super::problem::{Shape, integers, lse_mut, rows, rows_mut, span};
+use super::prefill::CallTensors;
+use super::problem::{Shape, index_slice, lse_mut, rows, rows_mut, span};
 use super::run::{Attend, attend_to, for_each};
 use crate::isa::require;
 use crate::simd::with_float;
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct SparseBlock<S>(pub PhantomData<S>);
 
-/// Heads of up to 256 features, of any float type.
+/// Head dimension up to 256, any float type.
 #[derive(Debug)]
 pub(crate) struct SparseVariableBlock<S>(pub PhantomData<S>);
 
@@ -60,11 +60,11 @@ impl<S: Attend> AttentionSparseBlockKernel for SparseBlock<S> {
         let s = require::<S>()?;
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.kv_heads, axes.head_dim, call.sm_scale, call.soft_cap);
-        let (indptr, indices) = (integers(&call.indptr, &[])?, integers(&call.indices, &[])?);
+        let (indptr, indices) = (index_slice(&call.indptr, &[])?, index_slice(&call.indices, &[])?);
         let block_rows = call.block_rows.clamp(1, axes.m.max(1)) as usize;
         let blocks = (axes.m as usize).div_ceil(block_rows);
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: rows::<T>(&call.q, 0, 1)?,
                 k: rows::<T>(&call.k, 0, 1)?,
                 v: rows::<T>(&call.v, 0, 1)?,
@@ -72,7 +72,7 @@ impl<S: Attend> AttentionSparseBlockKernel for SparseBlock<S> {
                 lse: lse_mut(out.lse.as_mut(), 0, 1)?,
             };
             let task = |number: usize| {
-                let given = &given;
+                let tensors = &tensors;
                 let (block, head) = (number / shape.kv_heads, number % shape.kv_heads);
                 let listed = span(indptr, block, indices.len() as i64);
                 let ranges = |take: &mut dyn FnMut(Range<usize>)| {
@@ -83,7 +83,7 @@ impl<S: Attend> AttentionSparseBlockKernel for SparseBlock<S> {
                 };
                 let queries = block * block_rows..((block + 1) * block_rows).min(axes.m as usize);
                 let rows = queries.start * shape.group..queries.end * shape.group;
-                attend_to(s, &shape, &given.sequence(0, axes.m, axes.n, 0), head, rows, &ranges);
+                attend_to(s, &shape, &tensors.sequence(0, axes.m, axes.n, 0), head, rows, &ranges);
             };
             let work = (axes.heads * axes.m * axes.head_dim) as usize * 64;
             for_each(work, blocks * shape.kv_heads, &task);
@@ -113,10 +113,10 @@ impl<S: Attend> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
         let s = require::<S>()?;
         let axes = &call.axes;
         let shape = shape(axes.heads, axes.kv_heads, axes.head_dim, call.sm_scale, call.soft_cap);
-        // One block more than there are: queries that no block has see nothing.
+        // One extra block: queries outside all blocks see no key.
         let blocks = axes.row_blocks as usize + 1;
         with_float!(call.dtype_t, T => {
-            let given = Given {
+            let tensors = CallTensors {
                 q: rows::<T>(&call.q, 1, 0)?,
                 k: rows::<T>(&call.k, 1, 0)?,
                 v: rows::<T>(&call.v, 1, 0)?,
@@ -124,7 +124,7 @@ impl<S: Attend> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
                 lse: lse_mut(out.lse.as_mut(), 1, 0)?,
             };
             let task = |number: usize| {
-                let given = &given;
+                let tensors = &tensors;
                 let (head, block) = (number / blocks, number % blocks);
                 let row_sizes = call.block_row_sizes.row::<i32>(&[head as i64]).unwrap_or(&[]);
                 let col_sizes = call.block_col_sizes.row::<i32>(&[head as i64]).unwrap_or(&[]);
@@ -139,7 +139,7 @@ impl<S: Attend> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
                 let covered = cut(row_sizes, axes.m as usize).last().map_or(0, |queries| queries.end);
                 let queries = cut(row_sizes, axes.m as usize).nth(block).unwrap_or(covered..axes.m as usize);
                 let rows = queries.start * shape.group..queries.end * shape.group;
-                attend_to(s, &shape, &given.sequence(0, axes.m, axes.n, 0), head, rows, &ranges);
+                attend_to(s, &shape, &tensors.sequence(0, axes.m, axes.n, 0), head, rows, &ranges);
             };
             let work = (axes.heads * axes.m * axes.head_dim) as usize * 64;
             for_each(work, blocks * shape.kv_heads, &task);
@@ -148,7 +148,7 @@ impl<S: Attend> AttentionSparseVariableBlockKernel for SparseVariableBlock<S> {
     }
 }
 
-/// What blocks of these sizes cover, in order; none reaches beyond `total`.
+/// The ranges that blocks of these sizes cover, in order, clamped to `total`.
 fn cut(sizes: &[i32], total: usize) -> impl Iterator<Item = Range<usize>> + use<'_> {
     let mut end = 0usize;
     sizes.iter().map(move |&size| {

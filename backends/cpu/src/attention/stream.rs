@@ -1,59 +1,60 @@
-//! A few rows over keys that are read once, straight from where they lie: nothing is packed, memory is the limit.
+//! Attention of few rows (decode): keys and values are read once, unpacked. Bound by memory bandwidth.
 //!
-//! Memory is read in the order in which it lies: where heads are neighbours, a few keys of all heads of the task, then the next few.
-//! Every vector of a key or a value is loaded once for up to four rows of the group. What a head computes does not depend on the
-//! heads beside it.
+//! Memory is read in address order: if heads are adjacent, a few keys of all heads of the task, then the next
+//! few. Every vector of a key or value is loaded once for up to four rows of the GQA group. The result of a
+//! head does not depend on the other heads of the task.
 
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
 use super::math::tanh;
 use super::problem::{Key, Shape};
-use super::task::{Ranges, Scratch, Task, for_each_tile, trusted};
+use super::task::{Ranges, Scratch, Task, for_each_tile, max_accurate_bound};
 use crate::simd::{Float, Simd, Span, exp2, prefetch, vectors};
 
-/// Most rows of a head that are streamed.
+/// Maximum rows of a head that take this path.
 pub(super) const STREAMED_ROWS: usize = 8;
 
-/// Most rows of all heads that are streamed together: their queries, sums and scores stay close to the processor.
+/// Maximum rows of all heads streamed together: their queries, accumulators and scores stay in L1.
 pub(super) const ROWS_TOGETHER: usize = 32;
 
-/// Keys of a tile; a multiple of every vector's lanes.
+/// Keys of a KV tile; a multiple of every vector length.
 pub(super) const KEYS: usize = 64;
 
-/// How far ahead of what is computed with the memory is asked, in bytes of each key of a block: far enough to hide how long it takes,
-/// near enough to be still in the first-level cache when it is needed.
+/// Prefetch distance in bytes of each key of a block: far enough to hide the memory latency, near enough to
+/// be still in L1 when needed.
 const AHEAD: usize = 2048;
 
-/// 0, 1, 2, …: places of lanes.
-static COUNTED: [f32; 16] =
+/// Lane indices.
+static LANE_INDICES: [f32; 16] =
     [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 12.0, 13.0, 14.0, 15.0];
 
-/// Whether so many rows of a head are streamed.
-pub(super) fn takes(shape: &Shape, rows: usize) -> bool {
+/// Whether a head with this many rows takes this path.
+pub(super) fn supports(shape: &Shape, rows: usize) -> bool {
     rows <= STREAMED_ROWS && shape.dims[1] == 0 && !shape.shared
 }
 
-/// As `tile::attend`, for what [`takes`] says. The rows of the task's heads follow each other in the scratch memory.
+/// Like `tile::attend`, for problems that [`supports`] accepts. The rows of the task's heads are consecutive
+/// in the scratch memory.
 pub(super) fn attend<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, ranges: Ranges<'_>, scratch: &Scratch) {
-    begin(s, task, scratch);
+    initialize(s, task, scratch);
     for_each_tile::<T, KEYS>(task, ranges, |keys, start, ahead| {
         one_tile(s, task, keys, start, ahead, scratch);
     });
     let rows = task.rows.len();
     for row in 0..rows * task.heads {
-        // SAFETY: the scratch memory has a place for each row, and a vector for each head.
+        // SAFETY: the scratch memory has an element per row, and a vector per head.
         unsafe {
             let largest = s.vectorize(|| s.largest(s.load(scratch.k.add(row / rows * S::LANES))));
-            let most = *scratch.bound.add(row) * largest;
-            if most.is_nan() || most > trusted::<T>() {
-                *scratch.total.add(row) = f32::NAN;
+            let max_score = *scratch.bound.add(row) * largest;
+            if max_score.is_nan() || max_score > max_accurate_bound::<T>() {
+                *scratch.sum_exp.add(row) = f32::NAN;
             }
         }
     }
 }
 
-fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
+fn initialize<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
     let shape = task.shape;
     let wide = shape.dims[0].next_multiple_of(S::LANES);
     let scale = if shape.soft_cap > 0.0 { shape.scale / shape.soft_cap } else { shape.scale * LOG2_E };
@@ -62,7 +63,7 @@ fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
     s.vectorize(|| {
         for row in 0..rows * task.heads {
             let (query, head) = task.one(row / rows).row(row % rows);
-            // SAFETY: the scratch memory was measured for this task, and queries are inside their tensors.
+            // SAFETY: the scratch memory is sized for this task, and queries are inside their tensors.
             unsafe {
                 let (from, to) = (task.sequence.q.at(query, head), scratch.q.add(row * wide));
                 let mut sum = s.splat(0.0);
@@ -73,8 +74,8 @@ fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
                 });
                 *scratch.bound.add(row) = s.sum(sum) * bound;
                 *scratch.slope.add(row) = LOG2_E * task.sequence.slopes.map_or(0.0, |slopes| slopes.at(head));
-                *scratch.highest.add(row) = f32::NEG_INFINITY;
-                *scratch.total.add(row) = 0.0;
+                *scratch.running_max.add(row) = f32::NEG_INFINITY;
+                *scratch.sum_exp.add(row) = 0.0;
             }
         }
         // SAFETY: as above.
@@ -85,16 +86,16 @@ fn begin<S: Simd, T: Float>(s: S, task: &Task<'_, '_, T>, scratch: &Scratch) {
     });
 }
 
-/// Keys or values of a tile.
-struct Side<'k, T> {
+/// Keys or values of a KV tile.
+struct KvTile<'k, T> {
     keys: &'k [Key<T>],
-    /// Which part of a key they are.
+    /// Index into [`Key`].
     part: usize,
-    /// Distance of heads.
+    /// Stride between heads.
     head: isize,
 }
 
-impl<T> Side<'_, T> {
+impl<T> KvTile<'_, T> {
     #[inline(always)]
     fn at(&self, key: usize, head: usize) -> *const T {
         self.keys[key][self.part].wrapping_offset(head as isize * self.head)
@@ -104,65 +105,68 @@ impl<T> Side<'_, T> {
 /// Some keys and rows of every head of a task.
 struct Block<'b, 't, 'a, T> {
     task: &'b Task<'t, 'a, T>,
-    /// What is computed with, and what comes after it.
-    side: &'b Side<'b, T>,
-    next: &'b Side<'b, T>,
+    /// The tile that is computed, and the one that follows (to prefetch).
+    tile: &'b KvTile<'b, T>,
+    next: &'b KvTile<'b, T>,
     keys: Range<usize>,
-    /// The first row of each head.
+    /// First row of each head.
     row: usize,
     scratch: &'b Scratch,
 }
 
 impl<T: Float> Block<'_, '_, '_, T> {
-    /// What is worth asking for while `N` keys of a head are computed with: as many that are needed soon.
+    /// Prefetch targets while `N` keys of a head are computed: the `N` keys that follow at the prefetch
+    /// distance.
     #[inline(always)]
-    fn ahead<const N: usize>(&self, mut key: usize, head: usize, distance: usize) -> [*const T; N] {
-        let mut soon = [std::ptr::null(); N];
-        // Other rows ask for nothing: the first ones did.
+    fn ahead<const N: usize>(&self, mut key: usize, head: usize, prefetch_distance: usize) -> [*const T; N] {
+        let mut upcoming = [std::ptr::null(); N];
+        // Only the first row group prefetches; the others use the same keys.
         if self.row == 0 {
-            let mut head = head + distance;
+            let mut head = head + prefetch_distance;
             while head >= self.task.heads {
                 (key, head) = (key + N, head - self.task.heads);
             }
-            for (n, soon) in soon.iter_mut().enumerate() {
+            for (n, upcoming) in upcoming.iter_mut().enumerate() {
                 let key = key + n;
-                if key < self.side.keys.len() {
-                    *soon = self.side.at(key, head);
-                } else if key - self.side.keys.len() < self.next.keys.len() {
-                    *soon = self.next.at(key - self.side.keys.len(), head);
+                if key < self.tile.keys.len() {
+                    *upcoming = self.tile.at(key, head);
+                } else if key - self.tile.keys.len() < self.next.keys.len() {
+                    *upcoming = self.next.at(key - self.tile.keys.len(), head);
                 }
             }
         }
-        soon
+        upcoming
     }
 }
 
-/// How many heads ahead memory is asked, if each has so many features.
+/// Prefetch distance in heads, for heads of this dimension.
 #[inline(always)]
-fn distance<T>(features: usize) -> usize {
+fn prefetch_distance<T>(features: usize) -> usize {
     (AHEAD / (features * size_of::<T>()).max(1)).max(1)
 }
 
-/// Asks for the lines that begin in a vector of each.
+/// Prefetches the cache lines that start in the vector at `feature` of each target.
 #[inline(always)]
-fn ask_for<T: Float>(soon: &[*const T], feature: usize) {
+fn prefetch_kv<T: Float>(upcoming: &[*const T], feature: usize) {
     if (feature * size_of::<T>()).is_multiple_of(64) {
-        soon.iter().for_each(|at| prefetch(at.wrapping_add(feature)));
+        upcoming.iter().for_each(|at| prefetch(at.wrapping_add(feature)));
     }
 }
 
-/// Runs `$function` for all keys of a side, `N` at a time, and all rows, up to four at a time. Each size has a function of its own: a body
-/// with all of them would be too large to be inlined into where the instructions are.
+/// Runs `$function` for all keys of a tile, `N` at a time, and all rows, up to four at a time. Each size is a
+/// separate function, to keep the bodies small enough to be inlined into `Simd::vectorize`, where the target
+/// features are enabled.
 macro_rules! for_each_block {
-    ($function:ident, $s:expr, $task:expr, $side:expr, $next:expr, $scratch:expr) => {{
-        // Four keys of four rows fill half of the large register files; the small ones take two.
+    ($function:ident, $s:expr, $task:expr, $tile:expr, $next:expr, $scratch:expr) => {{
+        // Four keys by four rows fill half of the AVX-512 register file; smaller register files take two
+        // keys.
         let together = if S::LANES >= 16 { 4 } else { 2 };
-        let (keys, rows) = ($side.keys.len(), $task.rows.len());
+        let (keys, rows) = ($tile.keys.len(), $task.rows.len());
         let whole = keys / together * together;
         for (keys, count) in [(0..whole, together), (whole..keys, 1)] {
             for row in (0..rows).step_by(4).filter(|_| !keys.is_empty()) {
                 let keys = keys.clone();
-                let block = Block { task: $task, side: $side, next: $next, keys, row, scratch: $scratch };
+                let block = Block { task: $task, tile: $tile, next: $next, keys, row, scratch: $scratch };
                 match (count, rows - row) {
                     (4, 1) => $function::<S, T, 4, 1>($s, &block),
                     (4, 2) => $function::<S, T, 4, 2>($s, &block),
@@ -190,9 +194,10 @@ fn one_tile<S: Simd, T: Float>(
     ahead: &[Key<T>],
     scratch: &Scratch,
 ) {
-    let side = |keys, part, head| Side { keys, part, head };
+    let kv_tile = |keys, part, head| KvTile { keys, part, head };
     let (k, v) = (&task.sequence.k, &task.sequence.v);
-    let (all_keys, values, next) = (side(keys, 0, k.head), side(keys, 2, v.head), side(ahead, 0, k.head));
+    let (all_keys, values, next) =
+        (kv_tile(keys, 0, k.head), kv_tile(keys, 2, v.head), kv_tile(ahead, 0, k.head));
     for_each_block!(scores, s, task, &all_keys, &values, scratch);
     let rows = task.rows.len();
     for row in 0..rows * task.heads {
@@ -200,36 +205,36 @@ fn one_tile<S: Simd, T: Float>(
             // SAFETY: the scratch memory has whole vectors of scores for each row.
             unsafe { *scratch.scores.add(row * KEYS + rest) = f32::NEG_INFINITY };
         }
-        adjust(s, &task.one(row / rows), row % rows, start..start + keys.len(), row, scratch);
+        apply_score_modifiers(s, &task.one(row / rows), row % rows, start..start + keys.len(), row, scratch);
         softmax(s, keys.len(), row, scratch);
     }
-    for_each_block!(average, s, task, &values, &next, scratch);
+    for_each_block!(accumulate_pv, s, task, &values, &next, scratch);
 }
 
-/// Scores of `R` rows of every head, `N` keys at a time, and how large the keys' features are.
+/// QK^T: scores of `R` rows of every head, `N` keys at a time, and the maximum absolute feature of the keys.
 #[inline(never)]
 fn scores<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block<'_, '_, '_, T>) {
     let (task, scratch) = (block.task, block.scratch);
     let dim = task.shape.dims[0];
     let wide = dim.next_multiple_of(S::LANES);
     s.vectorize(|| {
-        let far = distance::<T>(dim);
+        let prefetch_heads = prefetch_distance::<T>(dim);
         for key in block.keys.clone().step_by(N) {
             for head in 0..task.heads {
                 let row = head * task.rows.len() + block.row;
-                let soon = block.ahead::<N>(key, head, far);
-                // SAFETY: the scratch memory was measured for this task, and keys are inside their tensors.
+                let upcoming = block.ahead::<N>(key, head, prefetch_heads);
+                // SAFETY: the scratch memory is sized for this task, and keys are inside their tensors.
                 unsafe {
                     let (q, to) = (scratch.q.add(row * wide), scratch.scores.add(row * KEYS + key));
                     let mut addresses = [std::ptr::null(); N];
                     for (n, address) in addresses.iter_mut().enumerate() {
-                        *address = block.side.at(key + n, head);
+                        *address = block.tile.at(key + n, head);
                     }
                     let size = scratch.k.add(head * S::LANES);
                     let mut largest = [s.load(size); N];
                     let mut sums = [[s.splat(0.0); N]; R];
                     vectors!(S, dim, |span| {
-                        ask_for(&soon, span.at());
+                        prefetch_kv(&upcoming, span.at());
                         let mut values = [s.splat(0.0); N];
                         for (n, value) in values.iter_mut().enumerate() {
                             *value = T::load(s, addresses[n], span);
@@ -258,56 +263,57 @@ fn scores<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block
     });
 }
 
-/// Caps, slopes, masks and edges, on the scores of one row, which has a place of its own in the scratch memory.
+/// Applies soft cap, ALiBi slopes, mask and causal/window limits to the scores of one row, stored in row
+/// `scratch_row` of the scratch memory.
 #[inline(never)]
-fn adjust<S: Simd, T: Float>(
+fn apply_score_modifiers<S: Simd, T: Float>(
     s: S,
     task: &Task<'_, '_, T>,
     row: usize,
     range: Range<usize>,
-    place: usize,
+    scratch_row: usize,
     scratch: &Scratch,
 ) {
     let (start, keys) = (range.start, range.len());
     let soft_cap = task.shape.soft_cap;
     let visible = task.visible(row);
-    let edge = task.looks_at_places() && (visible.start > start || visible.end < start + keys);
+    let edge = task.needs_positions() && (visible.start > start || visible.end < start + keys);
     let (slopes, masked) = (task.sequence.slopes.is_some(), task.sequence.mask);
     if !edge && !slopes && masked.is_none() && soft_cap <= 0.0 {
         return;
     }
     let mut mask = [0.0f32; KEYS];
-    if let Some(given) = masked {
+    if let Some(view) = masked {
         let (query, head) = task.row(row);
         // SAFETY: the mask is borrowed by the call and covers rows and keys.
-        unsafe { given.read(head, query, range, &mut mask[..keys]) };
+        unsafe { view.read(head, query, range, &mut mask[..keys]) };
     }
     s.vectorize(|| {
-        // SAFETY: the scratch memory was measured for this task.
+        // SAFETY: the scratch memory is sized for this task.
         unsafe {
-            let scores = scratch.scores.add(place * KEYS);
-            let slope = s.splat(*scratch.slope.add(place));
+            let scores = scratch.scores.add(scratch_row * KEYS);
+            let slope = s.splat(*scratch.slope.add(scratch_row));
             let relative = |key: usize| key.saturating_sub(start).min(keys) as f32;
             let (mut first, mut last) = (s.splat(0.0), s.splat(keys as f32));
             if edge {
                 (first, last) = (s.splat(relative(visible.start)), s.splat(relative(visible.end)));
             }
-            let distance = task.place(row).saturating_sub(start as i64);
-            let place = s.splat(if distance.abs() < 1 << 23 { distance as f32 } else { f32::NAN });
+            let distance = task.query_position(row).saturating_sub(start as i64);
+            let query_position = s.splat(if distance.abs() < 1 << 23 { distance as f32 } else { f32::NAN });
             let mut at = 0;
             while at < keys {
-                let number = s.add(s.splat(at as f32), s.load(COUNTED.as_ptr()));
+                let number = s.add(s.splat(at as f32), s.load(LANE_INDICES.as_ptr()));
                 let mut score = s.load(scores.add(at));
                 if soft_cap > 0.0 {
                     score = s.mul(tanh(s, score), s.splat(soft_cap * LOG2_E));
                 }
                 if slopes {
-                    score = s.fma(slope, s.sub(number, place), score);
+                    score = s.fma(slope, s.sub(number, query_position), score);
                 }
                 if masked.is_some() {
                     score = s.fma(s.load(mask.as_ptr().add(at)), s.splat(LOG2_E), score);
                 }
-                // What fills the last vector stays hidden, whatever was done to it.
+                // The padding of the last vector stays masked out.
                 let hidden = s.splat(f32::NEG_INFINITY);
                 score = s.select(s.lt(number, last), score, hidden);
                 score = s.select(s.lt(number, first), hidden, score);
@@ -318,37 +324,37 @@ fn adjust<S: Simd, T: Float>(
     });
 }
 
-/// Scores of one row become weights, and what the row had before is corrected.
+/// Online softmax step: turns the scores of one row into weights, and rescales its accumulators.
 #[inline(never)]
 fn softmax<S: Simd>(s: S, keys: usize, row: usize, scratch: &Scratch) {
     s.vectorize(|| {
-        // SAFETY: the scratch memory was measured for this task.
+        // SAFETY: the scratch memory is sized for this task.
         unsafe {
             let scores = scratch.scores.add(row * KEYS);
-            let before = *scratch.highest.add(row);
-            let mut highest = s.splat(before);
+            let before = *scratch.running_max.add(row);
+            let mut running_max = s.splat(before);
             let mut at = 0;
             while at < keys {
-                highest = s.max(s.load(scores.add(at)), highest);
+                running_max = s.max(s.load(scores.add(at)), running_max);
                 at += S::LANES;
             }
-            let highest = s.largest(highest);
-            let base = highest.max(f32::MIN);
-            let mut total = s.splat(0.0);
+            let running_max = s.largest(running_max);
+            let base = running_max.max(f32::MIN);
+            let mut sum_exp = s.splat(0.0);
             let mut at = 0;
             while at < keys {
                 let weight = exp2(s, s.sub(s.load(scores.add(at)), s.splat(base)));
                 s.store(scores.add(at), weight);
-                total = s.add(total, weight);
+                sum_exp = s.add(sum_exp, weight);
                 at += S::LANES;
             }
             let correction = match before {
-                f32::NEG_INFINITY if highest > before => 0.0,
-                _ if before == highest => 1.0,
+                f32::NEG_INFINITY if running_max > before => 0.0,
+                _ if before == running_max => 1.0,
                 _ => (before - base).exp2(),
             };
-            *scratch.total.add(row) = *scratch.total.add(row) * correction + s.sum(total);
-            *scratch.highest.add(row) = highest;
+            *scratch.sum_exp.add(row) = *scratch.sum_exp.add(row) * correction + s.sum(sum_exp);
+            *scratch.running_max.add(row) = running_max;
             if correction != 1.0 {
                 let sums = scratch.o.add(row * scratch.width);
                 for at in (0..scratch.width).step_by(S::LANES) {
@@ -359,30 +365,30 @@ fn softmax<S: Simd>(s: S, keys: usize, row: usize, scratch: &Scratch) {
     });
 }
 
-/// Adds the weighted values to `R` rows of every head, `N` keys at a time.
+/// PV: adds the weighted values to `R` rows of every head, `N` keys at a time.
 #[inline(never)]
-fn average<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block<'_, '_, '_, T>) {
+fn accumulate_pv<S: Simd, T: Float, const N: usize, const R: usize>(s: S, block: &Block<'_, '_, '_, T>) {
     let (task, scratch) = (block.task, block.scratch);
     let dim = task.shape.dim_v;
     s.vectorize(|| {
-        let far = distance::<T>(dim);
+        let prefetch_heads = prefetch_distance::<T>(dim);
         for key in block.keys.clone().step_by(N) {
             for head in 0..task.heads {
                 let row = head * task.rows.len() + block.row;
-                let soon = block.ahead::<N>(key, head, far);
-                // SAFETY: the scratch memory was measured for this task, and values are inside their tensors.
+                let upcoming = block.ahead::<N>(key, head, prefetch_heads);
+                // SAFETY: the scratch memory is sized for this task, and values are inside their tensors.
                 unsafe {
                     let to = scratch.o.add(row * scratch.width);
                     let from = scratch.scores.add(row * KEYS + key);
                     let (mut addresses, mut weights) = ([std::ptr::null(); N], [[s.splat(0.0); N]; R]);
                     for (n, address) in addresses.iter_mut().enumerate() {
-                        *address = block.side.at(key + n, head);
+                        *address = block.tile.at(key + n, head);
                         for (m, weights) in weights.iter_mut().enumerate() {
                             weights[n] = s.splat(*from.add(m * KEYS + n));
                         }
                     }
                     vectors!(S, dim, |span| {
-                        ask_for(&soon, span.at());
+                        prefetch_kv(&upcoming, span.at());
                         let mut values = [s.splat(0.0); N];
                         for (value, &address) in values.iter_mut().zip(&addresses) {
                             *value = T::load(s, address, span);

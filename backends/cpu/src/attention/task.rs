@@ -1,34 +1,34 @@
-//! One task: some rows of one sequence and key head, its scratch memory, and what comes out of it.
+//! A task: some rows of one sequence and KV head, its scratch memory and its per-row softmax state.
 //!
-//! A row is one query of one head; rows are counted through the queries, and inside a query through the heads of the group,
-//! so that neighbours share keys and nearly the same view of them.
+//! A row is one query of one head. Rows are ordered by query, then by head of the GQA group, so that adjacent
+//! rows share keys and nearly the same visible range.
 
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::problem::{Key, Sequence, Shape};
 use super::stream;
-use crate::gemm::VECTORS;
+use crate::gemm::NR_VECTORS;
 use crate::simd::{Float, Simd};
 
-/// Keys of a tile; a multiple of the rows of a micro-tile and of every vector's lanes. So few that what is packed of them stays in the
-/// first-level cache beside a panel of queries and its scores.
+/// Keys of a KV tile; a multiple of MR and of every vector length. Small enough that the packed tile stays in
+/// L1 next to a panel of queries and its scores.
 pub(super) const TILE: usize = 48;
 
-/// Most rows of a task; more with few features.
-pub(super) const MOST_ROWS: usize = 128;
+/// Maximum rows of a task; more for small head dimensions.
+pub(super) const MAX_ROWS: usize = 128;
 
-/// Ranges of keys, in order: the function hands each to its argument.
+/// Key ranges, in order: the function passes each to its argument.
 pub(crate) type Ranges<'r> = &'r dyn Fn(&mut dyn FnMut(Range<usize>));
 
-/// Gathers the keys of `ranges` in tiles of `N` and hands each on with the number of its first key and with the tile that follows,
-/// which is worth asking the memory for: after the last one that is the first of the head that comes next.
+/// Gathers the keys of `ranges` in tiles of `N` and passes each to `take`, with the index of its first key
+/// and with the following tile as prefetch target. For the last tile that is the first tile of the next head.
 pub(super) fn for_each_tile<T: Float, const N: usize>(
     task: &Task<'_, '_, T>,
     ranges: Ranges<'_>,
     mut take: impl FnMut(&[Key<T>], usize, &[Key<T>]),
 ) {
-    // Written as far as they are handed on: two tiles of zeros would cost a short call more than its keys.
+    // Uninitialized: zeroing two tiles would cost a short call more than its keys.
     let mut tiles = [[const { MaybeUninit::<Key<T>>::uninit() }; N]; 2];
     let (mut filling, mut count, mut start) = (0, 0, 0);
     let (mut full, mut first): (Option<usize>, Option<Range<usize>>) = (None, None);
@@ -50,7 +50,7 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
             count += 1;
         }
     });
-    // SAFETY: one tile is full, and of the other so many were written.
+    // SAFETY: one tile is full, and `count` entries of the other were written.
     unsafe {
         let rest = written(&tiles[filling][..count]);
         if let Some(start) = full {
@@ -67,61 +67,62 @@ pub(super) fn for_each_tile<T: Float, const N: usize>(
         }
     }
     if count > 0 {
-        // SAFETY: so many were written of both.
+        // SAFETY: `count` and `ahead` entries were written.
         unsafe { take(written(&last[..count]), start, written(&next[..ahead])) };
     }
 }
 
-/// Keys that were written.
+/// Keys as an initialized slice.
 ///
 /// # Safety
-/// All of them were.
+/// All of them were written.
 unsafe fn written<K>(keys: &[MaybeUninit<K>]) -> &[K] {
-    // SAFETY: promised by the caller.
+    // SAFETY: guaranteed by the caller.
     unsafe { &*(std::ptr::from_ref(keys) as *const [K]) }
 }
 
-/// Some rows of one sequence and key head, or the same rows of several key heads that follow each other.
+/// Some rows of one sequence and KV head, or the same rows of several consecutive KV heads.
 pub(crate) struct Task<'t, 'a, T> {
     pub shape: &'t Shape,
     pub sequence: &'t Sequence<'a, T>,
-    /// The first key head.
+    /// The first KV head.
     pub head: usize,
-    /// How many; more than one only where keys are streamed.
+    /// Number of KV heads; more than one only on the streaming path.
     pub heads: usize,
     pub rows: Range<usize>,
-    /// The key head of the task that this thread will probably do next, if it is about the same keys.
+    /// The KV head of the task that this thread will probably run next, if it covers the same keys (prefetch
+    /// hint).
     pub next_head: Option<usize>,
 }
 
 impl<'t, 'a, T: Float> Task<'t, 'a, T> {
-    /// The same for one of the heads alone, counted from the first.
+    /// The same task for one of its heads, relative to the first.
     #[inline]
     pub(super) fn one(&self, head: usize) -> Task<'t, 'a, T> {
         Task { head: self.head + head, heads: 1, rows: self.rows.clone(), next_head: None, ..*self }
     }
 
-    /// Query and head of a row, counted from the first of the task.
+    /// Query and head of a row, relative to the first row of the task.
     #[inline]
     pub(super) fn row(&self, row: usize) -> (usize, usize) {
         let row = self.rows.start + row;
         (row / self.shape.group, self.head * self.shape.group + row % self.shape.group)
     }
 
-    /// The place of a row's query among the keys.
+    /// Position of a row's query among the keys.
     #[inline]
-    pub(super) fn place(&self, row: usize) -> i64 {
+    pub(super) fn query_position(&self, row: usize) -> i64 {
         (self.row(row).0 as i64).saturating_add(self.sequence.offset)
     }
 
-    /// The keys that a row may see.
+    /// The keys visible to a row.
     #[inline]
     pub(super) fn visible(&self, row: usize) -> Range<usize> {
-        self.shape.visible(self.place(row), self.sequence.keys)
+        self.shape.visible(self.query_position(row), self.sequence.keys)
     }
 
-    /// Whether a score depends on where key and query stand, or on a mask.
-    pub(super) fn looks_at_places(&self) -> bool {
+    /// Whether a score depends on the positions of key and query, or on a mask.
+    pub(super) fn needs_positions(&self) -> bool {
         let shape = self.shape;
         shape.causal
             || shape.window_left >= 0
@@ -134,45 +135,46 @@ impl<'t, 'a, T: Float> Task<'t, 'a, T> {
 /// Scratch memory of a task, on the stack of the thread that runs it.
 #[derive(Clone, Copy)]
 pub(crate) struct Scratch {
-    /// Queries: panels of rows, transposed. Or plain rows, where keys are streamed.
+    /// Queries: transposed panels of rows; plain rows on the streaming path.
     pub q: *mut f32,
-    /// Keys. Or how large their features are, a vector for each head, where they are streamed.
+    /// Packed keys; on the streaming path the maximum absolute feature, one vector per head.
     pub k: *mut f32,
     pub v: *mut f32,
-    /// Scores and then weights of one panel.
+    /// Scores, then weights, of one panel.
     pub scores: *mut f32,
-    /// What a mask adds to the scores of one panel.
+    /// Additive mask of one panel.
     pub mask: *mut f32,
-    /// Averages before the division, one row after the other.
+    /// Output accumulators before normalization, row after row.
     pub o: *mut f32,
-    /// Distance of the rows of `o` and `v`.
+    /// Row stride of `o` and `v`.
     pub width: usize,
     /// Rows, rounded up to whole vectors.
     pub padded: usize,
-    /// For each row: the highest score, the sum of weights, the last correction.
-    pub highest: *mut f32,
-    pub total: *mut f32,
+    /// Online softmax state per row: running maximum, sum of exponentials, last correction factor.
+    pub running_max: *mut f32,
+    pub sum_exp: *mut f32,
     pub correction: *mut f32,
-    /// For each row: first and last visible key of the present tile, slope, place in the tile, bound of its scores by |k| ≤ 1.
+    /// Per row: first and last visible key of the current tile, slope, query position relative to the tile,
+    /// bound of its scores for |k| ≤ 1.
     pub first: *mut f32,
     pub last: *mut f32,
     pub slope: *mut f32,
-    pub place: *mut f32,
+    pub query_position: *mut f32,
     pub bound: *mut f32,
 }
 
 impl Scratch {
-    /// The same with the states of the rows from `row` on.
+    /// The same, with the row states starting at `row`.
     pub(super) fn states_from(&self, row: usize) -> Scratch {
         Scratch {
             o: self.o.wrapping_add(row * self.width),
-            highest: self.highest.wrapping_add(row),
-            total: self.total.wrapping_add(row),
+            running_max: self.running_max.wrapping_add(row),
+            sum_exp: self.sum_exp.wrapping_add(row),
             ..*self
         }
     }
 
-    /// Nothing: what a way of its own does not use.
+    /// All null: fields that a path does not use.
     #[cfg(target_arch = "x86_64")]
     pub(super) const NONE: Scratch = {
         let none = std::ptr::null_mut();
@@ -185,13 +187,13 @@ impl Scratch {
             o: none,
             width: 0,
             padded: 0,
-            highest: none,
-            total: none,
+            running_max: none,
+            sum_exp: none,
             correction: none,
             first: none,
             last: none,
             slope: none,
-            place: none,
+            query_position: none,
             bound: none,
         }
     };
@@ -200,11 +202,11 @@ impl Scratch {
 /// Rows of a panel.
 #[inline(always)]
 pub(super) const fn panel<S: Simd>() -> usize {
-    VECTORS * S::LANES
+    NR_VECTORS * S::LANES
 }
 
-/// Runs `body` with the scratch memory that so many rows need. Where keys are streamed none are packed, and little memory is
-/// touched: a call on few keys would spend its time on that.
+/// Runs `body` with scratch memory for `rows` rows. On the streaming path nothing is packed, and little
+/// memory is used, because clearing it would dominate calls with few keys.
 pub(super) fn with_scratch<S: Simd, R>(
     shape: &Shape,
     rows: usize,
@@ -213,7 +215,7 @@ pub(super) fn with_scratch<S: Simd, R>(
 ) -> R {
     let (dim, width, padded) =
         (shape.dim(), shape.dim_v.next_multiple_of(S::LANES), rows.next_multiple_of(S::LANES));
-    // Stores of whole vectors may reach over the end of a row.
+    // Full-vector stores may run over the end of a row.
     let slack = 16;
     let packed = |size: usize| if streams { 0 } else { size };
     let sizes = [
@@ -240,7 +242,22 @@ pub(super) fn with_scratch<S: Simd, R>(
             at += size.next_multiple_of(slack);
             part
         });
-        let [q, k, v, scores, mask, o, highest, total, correction, first, last, slope, place, bound] = parts;
+        let [
+            q,
+            k,
+            v,
+            scores,
+            mask,
+            o,
+            running_max,
+            sum_exp,
+            correction,
+            first,
+            last,
+            slope,
+            query_position,
+            bound,
+        ] = parts;
         body(&Scratch {
             q,
             k,
@@ -250,13 +267,13 @@ pub(super) fn with_scratch<S: Simd, R>(
             o,
             width,
             padded,
-            highest,
-            total,
+            running_max,
+            sum_exp,
             correction,
             first,
             last,
             slope,
-            place,
+            query_position,
             bound,
         })
     };
@@ -269,13 +286,13 @@ pub(super) fn with_scratch<S: Simd, R>(
     } else if all <= 6 << 14 {
         on_stack::<{ 6 << 14 }, R>(run)
     } else {
-        debug_assert!(all <= MOST_SCRATCH, "kernels declare limits that keep their scratch memory small");
-        on_stack::<MOST_SCRATCH, R>(run)
+        debug_assert!(all <= MAX_SCRATCH, "scratch memory exceeds the limit that the kernels declare");
+        on_stack::<MAX_SCRATCH, R>(run)
     }
 }
 
-/// Most numbers of scratch memory: a little over half a megabyte of stack.
-const MOST_SCRATCH: usize = 12 << 14;
+/// Maximum scratch memory in f32: a little over half a megabyte of stack.
+const MAX_SCRATCH: usize = 12 << 14;
 
 #[inline(never)]
 pub(super) fn on_stack<const COUNT: usize, R>(body: impl FnOnce(*mut f32) -> R) -> R {
@@ -285,15 +302,16 @@ pub(super) fn on_stack<const COUNT: usize, R>(body: impl FnOnce(*mut f32) -> R) 
     body(memory.0.as_mut_ptr().cast())
 }
 
-/// How large the bound of a row's scores may be before rounding of their addends shows in a result of this type.
-pub(super) fn trusted<T: Float>() -> f32 {
+/// Maximum bound of a row's scores at which the rounding of their products is negligible for a result of this
+/// type.
+pub(super) fn max_accurate_bound<T: Float>() -> f32 {
     match T::DTYPE {
         lz_core::DType::F32 => 1024.0,
         _ => 65536.0,
     }
 }
 
-/// How large the highest score of a row may be before its own rounding shows in a result of this type.
-pub(super) fn trusted_highest<T: Float>() -> f32 {
-    trusted::<T>() / 8.0
+/// Maximum score of a row at which its own rounding is negligible for a result of this type.
+pub(super) fn max_accurate_score<T: Float>() -> f32 {
+    max_accurate_bound::<T>() / 8.0
 }

@@ -1,4 +1,5 @@
-//! Sizes that the drawn calls of the conformance suite do not reach: several tiles, panels, tasks and parts.
+//! Sizes that the random calls of the conformance suite do not reach: several tiles, panels, tasks and
+//! split-KV parts.
 
 use half::bf16;
 use lz_core::element::{Bool, Element};
@@ -7,10 +8,10 @@ use lz_ops::*;
 
 use crate::pool;
 
-/// Numbers that look random, about normal.
-struct Numbers(u64);
+/// Pseudo-random values, approximately normal.
+struct RandomFloats(u64);
 
-impl Numbers {
+impl RandomFloats {
     fn next(&mut self) -> f32 {
         let mut sum = 0.0;
         for _ in 0..4 {
@@ -29,8 +30,8 @@ fn view<'a, T: Element>(data: &'a [T], shape: &[i64]) -> TensorView<'a> {
     TensorView::from_slice(data, shape).unwrap()
 }
 
-/// Engines with one kernel each: every one of ours for the operation that this machine can run.
-fn ours(operation: &str) -> Vec<(String, Engine)> {
+/// One engine per CPU kernel of the operation.
+fn cpu_engines(operation: &str) -> Vec<(String, Engine)> {
     let entries: Vec<KernelEntry> =
         crate::kernels().into_iter().filter(|entry| entry.spec.operation == operation).collect();
     assert!(!entries.is_empty(), "no kernel for {operation}");
@@ -45,23 +46,24 @@ fn ours(operation: &str) -> Vec<(String, Engine)> {
 }
 
 #[track_caller]
-fn close(what: &str, found: &Tensor, wanted: &Tensor, tolerance: f64) {
-    let (found, wanted) = (found.view(), wanted.view());
-    assert_eq!(found.shape(), wanted.shape());
+fn assert_close(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
+    let (found, expected) = (found.view(), expected.view());
+    assert_eq!(found.shape(), expected.shape());
     for index in lz_core::tensor::Indices::new(found.shape()) {
-        let (found, wanted) = (found.at(&index), wanted.at(&index));
-        let same = found == wanted
-            || (found.is_nan() && wanted.is_nan())
-            || (found - wanted).abs() <= tolerance * (1.0 + wanted.abs());
-        assert!(same, "{what}: {index:?} is {found}, but should be {wanted}");
+        let (found, expected) = (found.at(&index), expected.at(&index));
+        let same = found == expected
+            || (found.is_nan() && expected.is_nan())
+            || (found - expected).abs() <= tolerance * (1.0 + expected.abs());
+        assert!(same, "{what}: {index:?} is {found}, but should be {expected}");
     }
 }
 
-/// Runs a call on every kernel of ours with one thread and with several: like the reference, and the same bits each time.
-macro_rules! holds {
+/// Checks every CPU kernel against the reference, with one thread and with several: results must be
+/// bit-identical.
+macro_rules! check_against_reference {
     ($operation:literal, $function:ident, $args:expr, $tolerance:expr) => {{
-        let wanted = $function(&reference_engine(), $args).unwrap();
-        for (id, engine) in ours($operation) {
+        let expected = $function(&reference_engine(), $args).unwrap();
+        for (id, engine) in cpu_engines($operation) {
             let run = |threads| pool::with_threads(threads, || $function(&engine, $args));
             let found = match run(1) {
                 Ok(found) => found,
@@ -69,9 +71,9 @@ macro_rules! holds {
                 Err(error) if error.has(lz_core::ReasonCode::DtypeUnsupported) => continue,
                 Err(error) => panic!("{id}: {error}"),
             };
-            close(&id, &found.output, &wanted.output, $tolerance);
-            if let (Some(found), Some(wanted)) = (&found.lse, &wanted.lse) {
-                close(&id, found, wanted, $tolerance);
+            assert_close(&id, &found.output, &expected.output, $tolerance);
+            if let (Some(found), Some(expected)) = (&found.lse, &expected.lse) {
+                assert_close(&id, found, expected, $tolerance);
             }
             let again = run(3).unwrap();
             assert_eq!(found.output.bytes(), again.output.bytes(), "{id}: threads change the result");
@@ -80,8 +82,8 @@ macro_rules! holds {
 }
 
 #[test]
-fn whole_sequences_of_several_tiles() {
-    let mut numbers = Numbers(1);
+fn prefill_over_several_kv_tiles() {
+    let mut floats = RandomFloats(1);
     // batch, queries, keys, heads, key heads, features, features of values
     for [b, m, n, h, g, d, e] in [
         [1, 70, 210, 4, 2, 64, 64],
@@ -91,11 +93,11 @@ fn whole_sequences_of_several_tiles() {
         [1, 300, 130, 4, 2, 16, 16],
     ] {
         let (q, k, v) = (
-            numbers.many((b * m * h * d) as usize),
-            numbers.many((b * n * g * d) as usize),
-            numbers.many((b * n * g * e) as usize),
+            floats.many((b * m * h * d) as usize),
+            floats.many((b * n * g * d) as usize),
+            floats.many((b * n * g * e) as usize),
         );
-        let slopes = numbers.many(h as usize);
+        let slopes = floats.many(h as usize);
         let args = || {
             AttentionGqaPrefill::new(
                 view(&q, &[b, m, h, d]),
@@ -104,49 +106,64 @@ fn whole_sequences_of_several_tiles() {
             )
             .return_lse(true)
         };
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-5);
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().causal(true), 1e-5);
-        holds!(
+        check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-5);
+        check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args().causal(true), 1e-5);
+        check_against_reference!(
             "attention.gqa.prefill",
             attention_gqa_prefill,
             args().causal(true).causal_offset(-20).soft_cap(3.0),
             1e-5
         );
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().window_left(30).window_right(9), 1e-5);
+        check_against_reference!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().window_left(30).window_right(9),
+            1e-5
+        );
         let slopes = view(&slopes, &[h]);
-        holds!(
+        check_against_reference!(
             "attention.gqa.prefill",
             attention_gqa_prefill,
             args().causal(true).alibi_slopes(slopes),
             1e-5
         );
-        let floats: Vec<f32> = numbers
+        let floats: Vec<f32> = floats
             .many((m * n) as usize)
             .into_iter()
             .map(|x| if x > 1.0 { f32::NEG_INFINITY } else { x })
             .collect();
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().mask(view(&floats, &[m, n])), 1e-5);
+        check_against_reference!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().mask(view(&floats, &[m, n])),
+            1e-5
+        );
         let seen: Vec<Bool> = (0..n).map(|j| Bool(u8::from(j % 3 != 1 && j < 90))).collect();
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().mask(view(&seen, &[n])), 1e-5);
+        check_against_reference!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().mask(view(&seen, &[n])),
+            1e-5
+        );
     }
 }
 
 #[test]
-fn what_is_not_finite_reaches_exactly_the_rows_that_see_it() {
+fn non_finite_values_reach_exactly_the_rows_that_see_them() {
     let (m, n, h, d) = (40, 130, 2, 16);
-    let mut numbers = Numbers(2);
+    let mut floats = RandomFloats(2);
     let (q, k, v) = (
-        numbers.many((m * h * d) as usize),
-        numbers.many((n * h * d) as usize),
-        numbers.many((n * h * d) as usize),
+        floats.many((m * h * d) as usize),
+        floats.many((n * h * d) as usize),
+        floats.many((n * h * d) as usize),
     );
     for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 3e38, -3e38] {
-        for place in [0, 1000, 129 * 32 + 3] {
+        for index in [0, 1000, 129 * 32 + 3] {
             let (mut q, mut k, mut v) = (q.clone(), k.clone(), v.clone());
             let seen: Vec<Bool> = (0..n).map(|j| Bool(u8::from(j != 2))).collect();
             for which in 0..3 {
                 let changed = [&mut q, &mut k, &mut v];
-                let Some(number) = changed.into_iter().nth(which).and_then(|tensor| tensor.get_mut(place))
+                let Some(number) = changed.into_iter().nth(which).and_then(|tensor| tensor.get_mut(index))
                 else {
                     continue;
                 };
@@ -159,9 +176,19 @@ fn what_is_not_finite_reaches_exactly_the_rows_that_see_it() {
                     )
                     .return_lse(true)
                 };
-                holds!("attention.standard.prefill", attention_standard_prefill, args(), 1e-5);
-                holds!("attention.standard.prefill", attention_standard_prefill, args().causal(true), 1e-5);
-                holds!(
+                check_against_reference!(
+                    "attention.standard.prefill",
+                    attention_standard_prefill,
+                    args(),
+                    1e-5
+                );
+                check_against_reference!(
+                    "attention.standard.prefill",
+                    attention_standard_prefill,
+                    args().causal(true),
+                    1e-5
+                );
+                check_against_reference!(
                     "attention.standard.prefill",
                     attention_standard_prefill,
                     args().mask(view(&seen, &[n])),
@@ -173,28 +200,28 @@ fn what_is_not_finite_reaches_exactly_the_rows_that_see_it() {
 }
 
 #[test]
-fn one_query_over_keys_that_are_split() {
-    let mut numbers = Numbers(3);
+fn decode_with_split_kv() {
+    let mut floats = RandomFloats(3);
     for [b, n, h, g, d, e] in [[2, 2500, 8, 2, 64, 64], [1, 1025, 3, 3, 20, 40], [3, 700, 12, 1, 128, 128]] {
         let (q, k, v) = (
-            numbers.many((b * h * d) as usize),
-            numbers.many((b * n * g * d) as usize),
-            numbers.many((b * n * g * e) as usize),
+            floats.many((b * h * d) as usize),
+            floats.many((b * n * g * d) as usize),
+            floats.many((b * n * g * e) as usize),
         );
         let lens: Vec<i32> = (0..b).map(|b| [n, n.min(1024), 0][b as usize % 3] as i32).collect();
-        let slopes = numbers.many(h as usize);
+        let slopes = floats.many(h as usize);
         let args = || {
             AttentionGqaDecode::new(view(&q, &[b, h, d]), view(&k, &[b, n, g, d]), view(&v, &[b, n, g, e]))
                 .return_lse(true)
         };
-        holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
-        holds!(
+        check_against_reference!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+        check_against_reference!(
             "attention.gqa.decode",
             attention_gqa_decode,
             args().kv_lens(view(&lens, &[b])).soft_cap(2.0),
             1e-5
         );
-        holds!(
+        check_against_reference!(
             "attention.gqa.decode",
             attention_gqa_decode,
             args().window_left(77).alibi_slopes(view(&slopes, &[h])),
@@ -206,28 +233,29 @@ fn one_query_over_keys_that_are_split() {
             AttentionGqaDecode::new(view(&q, &[b, h, d]), view(&k, &[b, n, g, d]), view(&v, &[b, n, g, e]))
                 .return_lse(true)
         };
-        holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+        check_against_reference!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
     }
 }
 
-/// Heads that lie beside each other are read together, and yet each gets the bits that it gets alone, or in a layout where it lies apart.
+/// Adjacent heads are streamed together, and each head's result is bit-identical to running it alone or in a
+/// layout where heads are not adjacent.
 #[test]
-fn heads_beside_each_other_change_nothing() {
-    let mut numbers = Numbers(12);
+fn adjacent_heads_do_not_change_results() {
+    let mut floats = RandomFloats(12);
     for [n, h, g, d, e] in [[300, 37, 37, 24, 40], [130, 70, 10, 64, 7], [70, 20, 4, 33, 64]] {
         let (q, mut k, v) = (
-            numbers.many((h * d) as usize),
-            numbers.many((n * g * d) as usize),
-            numbers.many((n * g * e) as usize),
+            floats.many((h * d) as usize),
+            floats.many((n * g * d) as usize),
+            floats.many((n * g * e) as usize),
         );
-        // The second head cannot be trusted to f32, and its neighbours can.
+        // The second head needs the f64 path, its neighbors do not.
         k[d as usize] = 3e4;
         let heads_first = |from: &[f32], features: i64| -> Vec<f32> {
-            let row = |place: i64| ((place % n * g + place / n) * features) as usize;
-            (0..g * n).flat_map(|place| from[row(place)..row(place) + features as usize].to_vec()).collect()
+            let row = |index: i64| ((index % n * g + index / n) * features) as usize;
+            (0..g * n).flat_map(|index| from[row(index)..row(index) + features as usize].to_vec()).collect()
         };
         let (k_apart, v_apart) = (heads_first(&k, d), heads_first(&v, e));
-        for (id, engine) in ours("attention.gqa.decode") {
+        for (id, engine) in cpu_engines("attention.gqa.decode") {
             let run = |args: AttentionGqaDecode<'_>| attention_gqa_decode(&engine, args).unwrap().output;
             let together = AttentionGqaDecode::new(
                 view(&q, &[1, h, d]),
@@ -265,16 +293,16 @@ fn heads_beside_each_other_change_nothing() {
     }
 }
 
-/// So few keys that they are attended to at once: every number of them, none among them, and what f32 cannot be trusted with.
+/// Every number of keys of the short path, including none, and values that need the f64 path.
 #[test]
-fn short_calls_hold() {
+fn short_calls_match_the_reference() {
     let (batch, heads, kv_heads) = (19i64, 6i64, 2i64);
     for (dim, dim_v) in [(64i64, 64i64), (40, 256), (1, 7)] {
         for seq_k in [1i64, 3, 16, 17] {
-            let mut numbers = Numbers(11);
-            let q = numbers.many((batch * heads * dim) as usize);
-            let mut k = numbers.many((batch * seq_k * kv_heads * dim) as usize);
-            let mut v = numbers.many((batch * seq_k * kv_heads * dim_v) as usize);
+            let mut floats = RandomFloats(11);
+            let q = floats.many((batch * heads * dim) as usize);
+            let mut k = floats.many((batch * seq_k * kv_heads * dim) as usize);
+            let mut v = floats.many((batch * seq_k * kv_heads * dim_v) as usize);
             let lens: Vec<i32> = (0..batch as i32).map(|row| row.min(seq_k as i32)).collect();
             for (at, value) in [(0, f32::INFINITY), (1, f32::NAN), (2, 3e4)] {
                 let (row, last) = (batch - 1 - at, seq_k - 1);
@@ -288,18 +316,23 @@ fn short_calls_hold() {
             );
             let lens = view(&lens, &[batch]);
             let args = || AttentionGqaDecode::new(q, k, v).return_lse(true);
-            holds!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
-            holds!("attention.gqa.decode", attention_gqa_decode, args().kv_lens(lens), 1e-5);
+            check_against_reference!("attention.gqa.decode", attention_gqa_decode, args(), 1e-5);
+            check_against_reference!(
+                "attention.gqa.decode",
+                attention_gqa_decode,
+                args().kv_lens(lens),
+                1e-5
+            );
         }
     }
 }
 
 #[test]
-fn halves_are_computed_in_f32_or_on_tiles() {
-    let mut numbers = Numbers(4);
+fn bf16_runs_in_f32_or_on_amx_tiles() {
+    let mut floats = RandomFloats(4);
     for [m, n, h, g, d, e] in [[70, 300, 4, 2, 64, 64], [30, 200, 2, 2, 48, 20], [50, 150, 3, 1, 130, 256]] {
         let mut many = |count: i64| -> Vec<bf16> {
-            numbers.many(count as usize).into_iter().map(bf16::from_f32).collect()
+            floats.many(count as usize).into_iter().map(bf16::from_f32).collect()
         };
         let (q, k, v) = (many(m * h * d), many(n * g * d), many(n * g * e));
         let mask = many(m * n);
@@ -308,17 +341,27 @@ fn halves_are_computed_in_f32_or_on_tiles() {
             let (q, k, v) = (view(&q, &[1, m, h, d]), view(&k, &[1, n, g, d]), view(&v, &[1, n, g, e]));
             AttentionGqaPrefill::new(q, k, v).return_lse(true)
         };
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-2);
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().causal(true), 1e-2);
-        holds!(
+        check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args(), 1e-2);
+        check_against_reference!("attention.gqa.prefill", attention_gqa_prefill, args().causal(true), 1e-2);
+        check_against_reference!(
             "attention.gqa.prefill",
             attention_gqa_prefill,
             args().causal(true).causal_offset(-20).soft_cap(3.0),
             1e-2
         );
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().window_left(30).window_right(9), 1e-2);
-        holds!("attention.gqa.prefill", attention_gqa_prefill, args().mask(view(&mask, &[m, n])), 1e-2);
-        holds!(
+        check_against_reference!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().window_left(30).window_right(9),
+            1e-2
+        );
+        check_against_reference!(
+            "attention.gqa.prefill",
+            attention_gqa_prefill,
+            args().mask(view(&mask, &[m, n])),
+            1e-2
+        );
+        check_against_reference!(
             "attention.gqa.prefill",
             attention_gqa_prefill,
             args().alibi_slopes(view(&slopes, &[h])),
@@ -327,24 +370,24 @@ fn halves_are_computed_in_f32_or_on_tiles() {
     }
     let (tokens, h, n, d, e) = (2, 16, 1100, 512, 64);
     let mut many =
-        |count: i64| -> Vec<bf16> { numbers.many(count as usize).into_iter().map(bf16::from_f32).collect() };
+        |count: i64| -> Vec<bf16> { floats.many(count as usize).into_iter().map(bf16::from_f32).collect() };
     let (nope, pe, ckv, kpe) = (many(tokens * h * d), many(tokens * h * e), many(n * d), many(n * e));
     let args = || {
         let (nope, pe) = (view(&nope, &[tokens, h, d]), view(&pe, &[tokens, h, e]));
         AttentionMlaDecode::new(nope, pe, view(&ckv, &[n, 1, d]), view(&kpe, &[n, 1, e]), 0.05)
             .return_lse(true)
     };
-    holds!("attention.mla.decode", attention_mla_decode, args(), 1e-2);
+    check_against_reference!("attention.mla.decode", attention_mla_decode, args(), 1e-2);
 }
 
 #[test]
-fn pages_are_read_in_their_order_and_long_requests_are_split() {
-    let mut numbers = Numbers(5);
+fn paged_decode_follows_the_page_table_and_splits_long_requests() {
+    let mut floats = RandomFloats(5);
     let (page_size, pages, h, g, d) = (16, 200, 8, 2, 32);
     let cache = (pages * page_size * g * d) as usize;
-    let (q, k, v) = (numbers.many((3 * h * d) as usize), numbers.many(cache), numbers.many(cache));
+    let (q, k, v) = (floats.many((3 * h * d) as usize), floats.many(cache), floats.many(cache));
     let (indptr, last) = ([0i32, 120, 120, 170], [5i32, 0, 16]);
-    let indices: Vec<i32> = (0..170).map(|place| place * 77 % pages as i32).collect();
+    let indices: Vec<i32> = (0..170).map(|index| index * 77 % pages as i32).collect();
     let shape = [pages, page_size, g, d];
     let args = || {
         AttentionGqaDecodePaged::new(
@@ -357,16 +400,21 @@ fn pages_are_read_in_their_order_and_long_requests_are_split() {
         )
         .return_lse(true)
     };
-    holds!("attention.gqa.decode.paged", attention_gqa_decode_paged, args(), 1e-5);
-    holds!("attention.gqa.decode.paged", attention_gqa_decode_paged, args().window_left(1100), 1e-5);
+    check_against_reference!("attention.gqa.decode.paged", attention_gqa_decode_paged, args(), 1e-5);
+    check_against_reference!(
+        "attention.gqa.decode.paged",
+        attention_gqa_decode_paged,
+        args().window_left(1100),
+        1e-5
+    );
 }
 
 #[test]
-fn latents_are_keys_and_values_at_once() {
-    let mut numbers = Numbers(6);
+fn mla_latents_are_keys_and_values() {
+    let mut floats = RandomFloats(6);
     let (tokens, h, n, d, e) = (5, 16, 1100, 512, 64);
-    let (nope, pe) = (numbers.many((tokens * h * d) as usize), numbers.many((tokens * h * e) as usize));
-    let (ckv, kpe) = (numbers.many((n * d) as usize), numbers.many((n * e) as usize));
+    let (nope, pe) = (floats.many((tokens * h * d) as usize), floats.many((tokens * h * e) as usize));
+    let (ckv, kpe) = (floats.many((n * d) as usize), floats.many((n * e) as usize));
     let args = || {
         AttentionMlaDecode::new(
             view(&nope, &[tokens, h, d]),
@@ -377,16 +425,16 @@ fn latents_are_keys_and_values_at_once() {
         )
         .return_lse(true)
     };
-    holds!("attention.mla.decode", attention_mla_decode, args(), 1e-5);
+    check_against_reference!("attention.mla.decode", attention_mla_decode, args(), 1e-5);
 }
 
 #[test]
-fn only_listed_blocks_are_seen() {
-    let mut numbers = Numbers(7);
+fn sparse_attention_reads_only_listed_blocks() {
+    let mut floats = RandomFloats(7);
     let (m, n, h, g, d) = (70, 300, 4, 2, 24);
-    let (q, k) = (numbers.many((m * h * d) as usize), numbers.many((n * g * d) as usize));
-    let mut v = numbers.many((n * g * d) as usize);
-    // Block 3, which nobody lists.
+    let (q, k) = (floats.many((m * h * d) as usize), floats.many((n * g * d) as usize));
+    let mut v = floats.many((n * g * d) as usize);
+    // Block 3 is not listed.
     v[3 * 40 * (g * d) as usize..4 * 40 * (g * d) as usize].fill(f32::NAN);
     let (indptr, indices) = ([0i32, 3, 3, 7], [0i32, 7, 2, 1, 1, 6, 5]);
     let args = || {
@@ -401,5 +449,5 @@ fn only_listed_blocks_are_seen() {
         )
         .return_lse(true)
     };
-    holds!("attention.sparse.block", attention_sparse_block, args(), 1e-5);
+    check_against_reference!("attention.sparse.block", attention_sparse_block, args(), 1e-5);
 }

@@ -1,4 +1,4 @@
-//! `embedding.lookup`: rows are copied bit by bit.
+//! `embedding.lookup`: copies table rows bit by bit.
 
 use std::marker::PhantomData;
 
@@ -7,10 +7,10 @@ use lz_core::{DType, KernelError, Run};
 use lz_ops::{EmbeddingLookupCall, EmbeddingLookupKernel, EmbeddingLookupOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, copy_bytes, for_each_range, worth_streaming};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, copy_bytes, for_each_range, should_stream};
 use crate::simd::Simd;
 
-/// Rows that are dense.
+/// Tables with dense rows.
 #[derive(Debug)]
 pub(crate) struct LookupRows<S>(pub PhantomData<S>);
 
@@ -49,13 +49,13 @@ fn run<S: Simd, I: Element>(
     let ids = Rows::<I>::shaped(&call.ids, Shape::Elements)?;
     let to = AnyRowsMut::new(&mut out.output, Shape::Last)?;
     let bytes = table.width() * to.dtype().size();
-    let stream = worth_streaming(ids.count() * bytes);
+    let stream = should_stream(ids.count() * bytes);
     for_each_range(ids.count(), 2 * bytes, |range| {
         simd.vectorize(|| {
             for token in range {
                 let Some(&id) = ids.row(token).first() else { continue };
-                // SAFETY: rows of table and output have one size, as the call was checked; ranges do not overlap, so nobody else has
-                // this row of the output.
+                // SAFETY: rows of table and output have the same size (validated); ranges are disjoint, so no
+                // other task writes this row.
                 unsafe { copy_bytes(simd, table.start(index(id)), to.start(token), bytes, stream) };
             }
             if stream {

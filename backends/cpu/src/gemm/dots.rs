@@ -1,15 +1,16 @@
-//! A few rows times many: every row of the right factor is read once, straight from memory, which is the limit.
+//! Skinny GEMM (few rows of A): dot products of rows of A with rows of B. B is read once, unpacked; the loop
+//! is bound by memory bandwidth.
 
 use crate::rows::Rows;
 use crate::simd::{Float, Simd, vectors};
 
-/// Most rows of the left factor that are worth it.
-pub(crate) const FEW: usize = 8;
+/// Maximum number of rows of A for which this path is faster than the blocked GEMM.
+pub(crate) const MAX_SKINNY_ROWS: usize = 8;
 
-/// The inner products of every row of the left factor with some rows of the right one: `take(row, column, sum)`.
+/// Dot products of every row of A with every row of B: calls `take(row, column, sum)`.
 ///
 /// # Safety
-/// All rows have `depth` numbers.
+/// All rows have `depth` elements.
 pub(crate) unsafe fn dots<S: Simd, A: Float, B: Float>(
     s: S,
     left: &[&[A]],
@@ -24,7 +25,7 @@ pub(crate) unsafe fn dots<S: Simd, A: Float, B: Float>(
         let mut row = 0;
         while row < left.len() {
             let rows = (left.len() - row).min(4);
-            // SAFETY: the caller vouches for the lengths.
+            // SAFETY: the caller guarantees the lengths.
             unsafe {
                 match (rows, columns) {
                     (1, 4) => tile::<S, A, B, 1, 4>(s, left, right, row, column, depth, take),
@@ -50,7 +51,8 @@ pub(crate) unsafe fn dots<S: Simd, A: Float, B: Float>(
     }
 }
 
-/// A function of its own for each size: a body with all of them would be too large to be inlined into where the instructions are.
+/// Register tile of `R` rows of A by `N` rows of B. Not inlined: one function per tile size keeps each body
+/// small enough to be inlined into `Simd::vectorize`, where the target features are enabled.
 #[inline(never)]
 unsafe fn tile<S: Simd, A: Float, B: Float, const R: usize, const N: usize>(
     s: S,
@@ -69,7 +71,7 @@ unsafe fn tile<S: Simd, A: Float, B: Float, const R: usize, const N: usize>(
     s.vectorize(|| {
         let mut sums = [[s.splat(0.0); N]; R];
         vectors!(S, depth, |span| {
-            // SAFETY: the caller vouches for the lengths.
+            // SAFETY: the caller guarantees the lengths.
             unsafe {
                 let mut values = [s.splat(0.0); N];
                 for (value, &b) in values.iter_mut().zip(&b) {
@@ -96,27 +98,28 @@ unsafe fn tile<S: Simd, A: Float, B: Float, const R: usize, const N: usize>(
     }
 }
 
-/// Up to `N` rows as slices, from one on.
+/// Up to `N` rows as slices, starting with row `first`.
 pub(crate) fn gather<'r, T: Float, const N: usize>(
     rows: &Rows<'r, T>,
     first: usize,
     count: usize,
 ) -> [&'r [T]; N] {
     let mut gathered: [&[T]; N] = [&[]; N];
-    for (place, gathered) in gathered.iter_mut().enumerate().take(count) {
-        *gathered = rows.row(first + place);
+    for (index, gathered) in gathered.iter_mut().enumerate().take(count) {
+        *gathered = rows.row(first + index);
     }
     gathered
 }
 
-/// Takes sums again that are not finite: they may only have overflowed on their way. `widely` has the one at a place in f64.
-pub(crate) fn settle<S: Simd>(s: S, sums: &mut [f32], widely: impl Fn(usize) -> f64) {
+/// Recomputes sums that are not finite, because an intermediate sum may have overflowed in f32.
+/// `exact(index)` returns the sum in f64.
+pub(crate) fn recompute_non_finite<S: Simd>(s: S, sums: &mut [f32], exact: impl Fn(usize) -> f64) {
     if all_finite(s, sums) {
         return;
     }
-    for (place, sum) in sums.iter_mut().enumerate() {
+    for (index, sum) in sums.iter_mut().enumerate() {
         if !sum.is_finite() {
-            *sum = widely(place) as f32;
+            *sum = exact(index) as f32;
         }
     }
 }
@@ -126,18 +129,18 @@ fn all_finite<S: Simd>(s: S, sums: &[f32]) -> bool {
     s.vectorize(|| {
         let mut nothing = s.splat(0.0);
         vectors!(S, sums.len(), |span| {
-            // SAFETY: there are so many sums.
+            // SAFETY: `span` is within `sums`.
             let sum = unsafe { <f32 as Float>::load(s, sums.as_ptr(), span) };
             nothing = s.fma(sum, s.splat(0.0), nothing);
         });
-        // 0 times what is not finite is NaN.
+        // 0 * x is NaN for every non-finite x.
         s.sum(nothing) == 0.0
     })
 }
 
-/// An inner product in f64, for one that f32 cannot hold.
+/// Dot product in f64, for sums that overflow f32.
 #[cold]
 #[inline(never)]
-pub(crate) fn dot_widely<A: Float, B: Float>(a: &[A], b: &[B]) -> f64 {
+pub(crate) fn dot_f64<A: Float, B: Float>(a: &[A], b: &[B]) -> f64 {
     a.iter().zip(b).map(|(a, b)| f64::from(a.to_f32()) * f64::from(b.to_f32())).sum()
 }

@@ -1,98 +1,100 @@
-//! The micro-kernel of every matrix product: a few rows times a few vectors of columns, held in registers.
+//! The f32 GEMM micro-kernel: an MR x NR tile of C held in registers, NR being a few vectors.
 //!
-//! `C[m][n] += A[m][k] * B[k][n]`, where A is read one number at a time (so its strides are free) and B one vector at a time.
-//! Nothing here knows attention, layers or element types other than f32.
+//! `C[m][n] += A[m][k] * B[k][n]`. A is read one scalar at a time and broadcast (so its strides are
+//! arbitrary), B one vector at a time. `blocked` is the blocked GEMM (MC/KC/NC, packed panels), `amx` the
+//! same for bf16 on AMX tiles, `dots` the skinny GEMM. Nothing here depends on attention, layers or element
+//! types other than f32.
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
+pub(crate) mod blocked;
 pub(crate) mod dots;
 pub(crate) mod pack;
-pub(crate) mod product;
 mod tasks;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod tiled;
 
 use crate::simd::{Simd, prefetch};
 
-/// Rows of a whole micro-tile: with [`VECTORS`] they fill the registers.
+/// MR: rows of a full micro-tile. Together with [`NR_VECTORS`] they fill the register file.
 #[inline(always)]
-pub(crate) const fn rows<S: Simd>() -> usize {
-    if S::LANES >= 16 { MOST_ROWS } else { 6 }
+pub(crate) const fn mr<S: Simd>() -> usize {
+    if S::LANES >= 16 { MAX_MR } else { 6 }
 }
 
-/// Rows of the largest micro-tile.
-pub(crate) const MOST_ROWS: usize = 12;
+/// MR of the widest instruction set.
+pub(crate) const MAX_MR: usize = 12;
 
-/// Vectors of a whole micro-tile. More of them and fewer rows would take fewer loads, but a panel so narrow stays in the first-level
-/// cache together with what it is multiplied with.
-pub(crate) const VECTORS: usize = 2;
+/// NR of a full micro-tile, in vectors. More vectors and fewer rows would need fewer loads, but a panel this
+/// narrow stays in L1 together with the panel it is multiplied with.
+pub(crate) const NR_VECTORS: usize = 2;
 
-/// The left factor: number (m, k) is at `at + m * row + k * step`.
+/// Operand A: element (m, k) is at `at + m * row + k * step`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Left {
+pub(crate) struct OperandA {
     pub at: *const f32,
     pub row: usize,
     pub step: usize,
 }
 
-/// The right factor: vector n of row k is at `at + k * step + n * LANES`.
+/// Operand B: vector n of row k is at `at + k * step + n * LANES`.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Right {
+pub(crate) struct OperandB {
     pub at: *const f32,
     pub step: usize,
 }
 
-/// Adds the product over `depth` to `sums`.
+/// GEMM micro-kernel: adds the product over `depth` steps of K to the register tile `sums`.
 ///
 /// # Safety
-/// Everything that the factors name for `MR` rows, `NV` vectors and `depth` steps is readable.
+/// All elements of both operands for `MR` rows, `NV` vectors and `depth` steps are readable.
 #[inline(always)]
-pub(crate) unsafe fn multiply<S: Simd, const MR: usize, const NV: usize>(
+pub(crate) unsafe fn micro_kernel<S: Simd, const MR: usize, const NV: usize>(
     s: S,
     sums: [[S::F32; NV]; MR],
-    a: Left,
-    b: Right,
+    a: OperandA,
+    b: OperandB,
     depth: usize,
 ) -> [[S::F32; NV]; MR] {
-    // SAFETY: the caller vouches for all that the factors name.
-    unsafe { multiply_ahead::<S, MR, NV, 0>(s, sums, a, b, depth) }
+    // SAFETY: the caller guarantees both operands.
+    unsafe { micro_kernel_prefetch::<S, MR, NV, 0>(s, sums, a, b, depth) }
 }
 
-/// As [`multiply`], and asks for the right factor so many steps before it is needed.
+/// Like [`micro_kernel`], and prefetches operand B `AHEAD` steps of K ahead.
 ///
 /// # Safety
-/// As [`multiply`].
+/// As [`micro_kernel`].
 #[inline(always)]
-pub(crate) unsafe fn multiply_ahead<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
+pub(crate) unsafe fn micro_kernel_prefetch<S: Simd, const MR: usize, const NV: usize, const AHEAD: usize>(
     s: S,
     mut sums: [[S::F32; NV]; MR],
-    a: Left,
-    b: Right,
+    a: OperandA,
+    b: OperandB,
     depth: usize,
 ) -> [[S::F32; NV]; MR] {
-    let (mut left, mut right) = (a.at, b.at);
+    let (mut a_at, mut b_at) = (a.at, b.at);
     for _ in 0..depth {
-        // SAFETY: the caller vouches for all that the factors name.
+        // SAFETY: the caller guarantees both operands.
         unsafe {
             let mut vectors = [s.splat(0.0); NV];
             for (n, vector) in vectors.iter_mut().enumerate() {
                 if AHEAD > 0 {
-                    prefetch(right.wrapping_add(AHEAD * b.step + n * S::LANES));
+                    prefetch(b_at.wrapping_add(AHEAD * b.step + n * S::LANES));
                 }
-                *vector = s.load(right.add(n * S::LANES));
+                *vector = s.load(b_at.add(n * S::LANES));
             }
             for (m, sums) in sums.iter_mut().enumerate() {
-                let factor = s.splat(*left.add(m * a.row));
+                let broadcast = s.splat(*a_at.add(m * a.row));
                 for (sum, &vector) in sums.iter_mut().zip(&vectors) {
-                    *sum = s.fma(factor, vector, *sum);
+                    *sum = s.fma(broadcast, vector, *sum);
                 }
             }
-            left = left.add(a.step);
-            right = right.add(b.step);
+            a_at = a_at.add(a.step);
+            b_at = b_at.add(b.step);
         }
     }
     sums
 }
 
-/// Runs `$body` for vectors `$first .. $first + $NV` of `$count`, as many at once as a micro-tile has. `$NV` is a constant.
+/// Runs `$body` for vectors `$first .. $first + $NV` of `$count`, up to NR at a time. `$NV` is a constant.
 macro_rules! for_each_panel {
     ($count:expr, |$first:ident, $NV:ident| $body:block) => {{
         let count: usize = $count;
@@ -102,22 +104,23 @@ macro_rules! for_each_panel {
                 const $NV: usize = 1;
                 $body
             } else {
-                const $NV: usize = $crate::gemm::VECTORS;
+                const $NV: usize = $crate::gemm::NR_VECTORS;
                 $body
             }
-            $first += $crate::gemm::VECTORS;
+            $first += $crate::gemm::NR_VECTORS;
         }
     }};
 }
 pub(crate) use for_each_panel;
 
-/// Runs `$body` for rows `$first .. $first + $MR` of `$count`, which is even. `$MR` is a constant.
+/// Runs `$body` for rows `$first .. $first + $MR` of `$count` (even), up to MR at a time. `$MR` is a
+/// constant.
 macro_rules! for_each_rows {
     ($S:ty, $count:expr, |$first:ident, $MR:ident| $body:block) => {{
         let count: usize = $count;
         let mut $first: usize = 0;
         while $first < count {
-            match (count - $first).min($crate::gemm::rows::<$S>()) {
+            match (count - $first).min($crate::gemm::mr::<$S>()) {
                 2 | 3 => {
                     const $MR: usize = 2;
                     $body
@@ -133,15 +136,15 @@ macro_rules! for_each_rows {
                     $body
                     $first += 6;
                 }
-                8..$crate::gemm::MOST_ROWS => {
+                8..$crate::gemm::MAX_MR => {
                     const $MR: usize = 8;
                     $body
                     $first += 8;
                 }
                 _ => {
-                    const $MR: usize = $crate::gemm::MOST_ROWS;
+                    const $MR: usize = $crate::gemm::MAX_MR;
                     $body
-                    $first += $crate::gemm::MOST_ROWS;
+                    $first += $crate::gemm::MAX_MR;
                 }
             }
         }

@@ -1,16 +1,18 @@
-//! Rows of any float type as the factors of a product.
+//! Packing: transposes rows of any float type into f32 panels.
 
 use std::ops::Range;
 
-use crate::simd::{Float, MOST_LANES, Simd, Span, prefetch, vectors};
+use crate::simd::{Float, MAX_LANES, Simd, Span, prefetch, vectors};
 
-/// Numbers of a row that are asked for before they are needed: rows are pages apart, where processors do not guess what comes next.
+/// Prefetch distance in elements of a row. Rows may be pages apart, which defeats the hardware prefetcher.
 const AHEAD: usize = 64;
 
-/// Transposes steps `depth` of `count` rows into panels of `wide` rows. A row that is not there is 0.
+/// Packs steps `depth` of `count` rows into panels of `wide` rows, transposed. A missing row (`None`) is
+/// packed as 0.
 ///
 /// # Safety
-/// `count * depth.len()` numbers are writable, every row has the steps, and `count` is a multiple of `wide`.
+/// `count * depth.len()` elements are writable, every row covers `depth`, and `count` is a multiple of
+/// `wide`.
 #[inline(never)]
 pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
     s: S,
@@ -26,15 +28,15 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
         for panel in (0..count).step_by(wide) {
             for first in (0..wide).step_by(S::LANES) {
                 let lanes = S::LANES.min(wide - first);
-                // Finding a row takes longer than a step of it.
-                let mut rows = [None; MOST_LANES];
+                // Looked up once: locating a row is more expensive than loading a vector of it.
+                let mut rows = [None; MAX_LANES];
                 for (lane, found) in rows[..lanes].iter_mut().enumerate() {
                     *found = row(panel + first + lane).map(|row| row.as_ptr().wrapping_add(depth.start));
                 }
                 for step in (0..depth.len()).step_by(S::LANES) {
                     let steps = S::LANES.min(depth.len() - step);
                     for (lane, row) in rows[..lanes].iter().enumerate() {
-                        // SAFETY: the caller vouches for the rows; a block has LANES rows of LANES numbers.
+                        // SAFETY: the caller guarantees the rows; a block has LANES rows of LANES elements.
                         unsafe {
                             let to = block.add(lane * S::LANES);
                             match row {
@@ -49,7 +51,8 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
                             }
                         }
                     }
-                    // SAFETY: the panel has `wide` numbers for each of its steps; of a block at an edge fewer are written.
+                    // SAFETY: the panel has `wide` elements per step; blocks at an edge are copied only as
+                    // far as they are valid.
                     unsafe {
                         let to = to.add(panel * depth.len() + step * wide + first);
                         if lanes == S::LANES && steps == S::LANES {
@@ -70,8 +73,8 @@ pub(crate) unsafe fn transpose_rows<'r, S: Simd, T: Float>(
     });
 }
 
-/// Numbers of the largest block: as many rows as a vector has lanes, of as many numbers.
-const SQUARE: usize = MOST_LANES * MOST_LANES;
+/// Elements of the largest transpose block: MAX_LANES x MAX_LANES.
+const SQUARE: usize = MAX_LANES * MAX_LANES;
 
 #[repr(align(64))]
 struct Square([f32; SQUARE]);

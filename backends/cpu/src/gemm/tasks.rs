@@ -1,21 +1,22 @@
-//! How a product is cut into tasks: by its sizes alone.
+//! Partition of a GEMM into tasks. It depends only on the problem sizes, never on the number of threads.
 
 use crate::pool;
 
-/// Tasks that a product should have at least.
-const TASKS: usize = 8;
+/// Minimum number of tasks of a GEMM.
+const MIN_TASKS: usize = 8;
 
-/// Rows that are worth a task of their own where there are few blocks of columns: each task packs its block anew.
-const PIECE: usize = 192;
+/// Minimum rows of a task where rows are split because there are few column blocks: each task packs its B
+/// block again.
+const MIN_SPLIT_ROWS: usize = 192;
 
-/// Into how many pieces the rows are cut for each block of columns.
-pub(super) fn pieces(rows: usize, blocks: usize) -> usize {
-    TASKS.div_ceil(blocks.max(1)).min(rows / PIECE).max(1)
+/// Number of row splits per column block.
+pub(super) fn row_splits(rows: usize, blocks: usize) -> usize {
+    MIN_TASKS.div_ceil(blocks.max(1)).min(rows / MIN_SPLIT_ROWS).max(1)
 }
 
-/// Runs tasks, on the pool if they are worth sharing.
-pub(super) fn for_each(shared: bool, tasks: usize, task: impl Fn(usize) + Sync) {
-    if shared {
+/// Runs tasks, on the thread pool if `parallel`.
+pub(super) fn for_each(parallel: bool, tasks: usize, task: impl Fn(usize) + Sync) {
+    if parallel {
         pool::for_each(tasks, &task);
     } else {
         (0..tasks).for_each(task);

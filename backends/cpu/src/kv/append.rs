@@ -1,5 +1,5 @@
-//! `kv.append`: each head of each token into its slot. Threads share out the heads, never the tokens: where two tokens have one
-//! slot, the later one must win.
+//! `kv.append`: writes each head of each token into its slot. Tasks split the heads, never the tokens: if two
+//! tokens have the same slot, the later one must win.
 
 use std::marker::PhantomData;
 
@@ -8,10 +8,10 @@ use lz_ops::{KvAppendCall, KvAppendKernel, KvAppendLayout, KvAppendOut};
 
 use crate::isa::require;
 use crate::pool;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, worth_sharing};
-use crate::simd::{E4M3, E5M2, Kind, Simd, encode, store_bytes, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, should_parallelize};
+use crate::simd::{E4M3, E5M2, FloatKind, Simd, encode, store_bytes, vectors};
 
-/// Heads that are dense, into caches of any dtype.
+/// Dense heads, caches of any dtype.
 #[derive(Debug)]
 pub(crate) struct AppendRows<S>(pub PhantomData<S>);
 
@@ -38,16 +38,16 @@ impl<S: Simd> KvAppendKernel for AppendRows<S> {
     }
 }
 
-/// Rounds a row into the cache.
+/// Converts and writes a row into the cache.
 ///
 /// # Safety
-/// `from` has `len` readable elements of the kind, `to` as many of the dtype that may be written.
+/// `from` has `len` readable elements of `kind`, `to` has `len` writable elements of `dtype`.
 #[inline(always)]
-unsafe fn write<S: Simd>(s: S, kind: Kind, from: *const u8, dtype: DType, to: *mut u8, len: usize) {
-    // SAFETY: the caller vouches for the elements; spans stay inside.
+unsafe fn write<S: Simd>(s: S, kind: FloatKind, from: *const u8, dtype: DType, to: *mut u8, len: usize) {
+    // SAFETY: the caller guarantees the elements; spans stay inside.
     unsafe {
-        match (Kind::of(dtype), dtype) {
-            // Bit by bit: loading as numbers would make signalling NaNs quiet.
+        match (FloatKind::of(dtype), dtype) {
+            // Bitwise copy: loading as floats would quiet signaling NaNs.
             (Some(other), _) if other == kind => std::ptr::copy_nonoverlapping(from, to, len * kind.size()),
             (Some(other), _) => {
                 vectors!(S, len, |span| { other.store(s, to, span, kind.load(s, from, span)) });
@@ -67,43 +67,44 @@ unsafe fn write<S: Simd>(s: S, kind: Kind, from: *const u8, dtype: DType, to: *m
 }
 
 fn append<S: Simd>(simd: S, call: &KvAppendCall<'_>, out: &mut KvAppendOut<'_>) -> Result<(), KernelError> {
-    let news = [AnyRows::new(&call.k, Shape::Last)?, AnyRows::new(&call.v, Shape::Last)?];
+    let inputs = [AnyRows::new(&call.k, Shape::Last)?, AnyRows::new(&call.v, Shape::Last)?];
     let caches =
         [AnyRowsMut::new(&mut out.k_cache, Shape::Last)?, AnyRowsMut::new(&mut out.v_cache, Shape::Last)?];
-    let (kind, dtype) = (news[0].kind()?, caches[0].dtype());
+    let (kind, dtype) = (inputs[0].kind()?, caches[0].dtype());
     let slots = Rows::<i64>::shaped(&call.slots, Shape::Elements)?;
     let (heads, page_size) = (call.axes.kv_heads as usize, call.axes.page_size as usize);
-    let by_head = call.layout == KvAppendLayout::Hnd;
-    let each = |which: usize, heads_of: std::ops::Range<usize>| {
+    let heads_first = call.layout == KvAppendLayout::Hnd;
+    let append_heads = |which: usize, heads_of: std::ops::Range<usize>| {
         simd.vectorize(|| {
             for token in 0..slots.count() {
                 let slot = slots.row(token).first().copied().unwrap_or(-1);
                 let Ok(slot) = usize::try_from(slot) else { continue };
-                let (page, place) = (slot / page_size, slot % page_size);
+                let (page, slot_in_page) = (slot / page_size, slot % page_size);
                 for head in heads_of.clone() {
-                    let row = if by_head {
-                        (page * heads + head) * page_size + place
+                    let row = if heads_first {
+                        (page * heads + head) * page_size + slot_in_page
                     } else {
-                        (page * page_size + place) * heads + head
+                        (page * page_size + slot_in_page) * heads + head
                     };
-                    let (from, to) = (news[which].start(token * heads + head), caches[which].start(row));
-                    // SAFETY: all rows have one length, as the call was checked; only this task has this head of this cache.
-                    unsafe { write(simd, kind, from, dtype, to, news[which].width()) };
+                    let (from, to) = (inputs[which].start(token * heads + head), caches[which].start(row));
+                    // SAFETY: all rows have the same length (validated); only this task writes this head of
+                    // this cache.
+                    unsafe { write(simd, kind, from, dtype, to, inputs[which].width()) };
                 }
             }
         });
     };
-    let bytes = slots.count() * heads * news[0].width() * (kind.size() + dtype.size());
-    if worth_sharing(2 * bytes) {
-        // As many tasks as balance well; keys and values apart.
+    let bytes = slots.count() * heads * inputs[0].width() * (kind.size() + dtype.size());
+    if should_parallelize(2 * bytes) {
+        // Enough tasks for load balance; keys and values are separate tasks.
         let parts = heads.min(4);
         pool::for_each(2 * parts, &|task| {
             let part = task / 2;
-            each(task % 2, part * heads / parts..(part + 1) * heads / parts);
+            append_heads(task % 2, part * heads / parts..(part + 1) * heads / parts);
         });
     } else {
-        each(0, 0..heads);
-        each(1, 0..heads);
+        append_heads(0, 0..heads);
+        append_heads(1, 0..heads);
     }
     Ok(())
 }

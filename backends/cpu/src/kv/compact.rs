@@ -1,5 +1,5 @@
-//! `kv.compact`: the moves are put into an order in which no page is overwritten while somebody still needs it, cycles through one
-//! page of scratch memory; then threads carry out the whole order, each on its own slice of every page.
+//! `kv.compact`: orders the moves so that no page is overwritten before it is read; cycles go through one
+//! scratch page. Then every task executes the whole order on its own slice of every page.
 
 use std::marker::PhantomData;
 
@@ -8,13 +8,13 @@ use lz_ops::{KvCompactCall, KvCompactKernel, KvCompactOut};
 
 use crate::isa::require;
 use crate::pool;
-use crate::rows::{AnyRowsMut, Rows, Shape, worth_sharing};
+use crate::rows::{AnyRowsMut, Rows, Shape, should_parallelize};
 use crate::simd::Simd;
 
-/// The page of scratch memory, as a step names it.
-const ASIDE: i32 = -1;
+/// Page index of the scratch page in a step.
+const SCRATCH_PAGE: i32 = -1;
 
-/// Pages whose heads are dense.
+/// Pages with dense heads.
 #[derive(Debug)]
 pub(crate) struct CompactPages<S>(pub PhantomData<S>);
 
@@ -51,8 +51,8 @@ fn compact<S: Simd>(
     let page = (axes.page_size * axes.kv_heads * axes.head_dim) as usize;
     let (pages, moves) = (axes.num_pages as usize, axes.moves as usize);
     let workspace = run.workspace((8 * pages + 16 * moves + 8 * page) as u64)?;
-    let (words, aside) = workspace.split_at_mut(8 * pages + 16 * moves);
-    // SAFETY: any bits are an i32, and the workspace is aligned far beyond one.
+    let (words, scratch) = workspace.split_at_mut(8 * pages + 16 * moves);
+    // SAFETY: any bits are a valid i32, and the workspace alignment is larger than that of i32.
     let (_, words, _) = unsafe { words.align_to_mut::<i32>() };
     let source = Rows::<i32>::shaped(&call.source, Shape::Elements)?;
     let target = Rows::<i32>::shaped(&call.target, Shape::Elements)?;
@@ -67,8 +67,8 @@ fn compact<S: Simd>(
         AnyRowsMut::new(&mut out.v_cache, Shape::Trailing(3))?,
     ];
     let size = caches[0].dtype().size();
-    let asides = Aside { start: aside.as_mut_ptr(), page: page * size };
-    let each = |which: usize, part: usize, parts: usize| {
+    let scratch_pages = ScratchPages { start: scratch.as_mut_ptr(), page: page * size };
+    let execute = |which: usize, part: usize, parts: usize| {
         simd.vectorize(|| {
             let width = caches[which].width().max(1);
             let (first, last) = (part * page / parts, (part + 1) * page / parts);
@@ -77,52 +77,54 @@ fn compact<S: Simd>(
                 while at < last {
                     let (row, column) = (at / width, at % width);
                     let count = (width - column).min(last - at);
-                    // SAFETY: each part of a page belongs to one task, here and in the page of scratch memory; a row is inside its page.
+                    // SAFETY: each slice of a page belongs to one task, in the cache and in the scratch page;
+                    // a row is inside its page.
                     unsafe {
-                        let place = |page_index: i32| {
-                            if page_index == ASIDE {
-                                return asides.of(which).add(at * size);
+                        let address = |page_index: i32| {
+                            if page_index == SCRATCH_PAGE {
+                                return scratch_pages.of(which).add(at * size);
                             }
                             caches[which].start(page_index as usize * (page / width) + row).add(column * size)
                         };
-                        std::ptr::copy_nonoverlapping(place(from), place(to), count * size);
+                        std::ptr::copy_nonoverlapping(address(from), address(to), count * size);
                     }
                     at += count;
                 }
             }
         });
     };
-    if worth_sharing(4 * steps.len() * page * size) {
+    if should_parallelize(4 * steps.len() * page * size) {
         let parts = page.min(4);
-        pool::for_each(2 * parts, &|task| each(task % 2, task / 2, parts));
+        pool::for_each(2 * parts, &|task| execute(task % 2, task / 2, parts));
     } else {
-        each(0, 0, 1);
-        each(1, 0, 1);
+        execute(0, 0, 1);
+        execute(1, 0, 1);
     }
     Ok(())
 }
 
-/// One page of scratch memory for each cache.
+/// One scratch page per cache.
 #[derive(Debug, Clone, Copy)]
-struct Aside {
+struct ScratchPages {
     start: *mut u8,
     /// Bytes of a page.
     page: usize,
 }
 
-// SAFETY: tasks use parts of it that do not overlap.
-unsafe impl Sync for Aside {}
+// SAFETY: tasks use disjoint slices.
+unsafe impl Sync for ScratchPages {}
 
-impl Aside {
+impl ScratchPages {
     /// # Safety
     /// `which` is 0 or 1.
     unsafe fn of(&self, which: usize) -> *mut u8 {
-        // SAFETY: two pages of elements of at most four bytes were asked for.
+        // SAFETY: the workspace has space for two pages of elements of at most four bytes.
         unsafe { self.start.add(which * self.page) }
     }
 }
 
-/// Orders the moves. `words` has two numbers a page and four a move; the steps are returned in the latter.
+/// Orders the moves. `words` has two entries per page and four per move; the steps are returned in the
+/// latter.
 fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pages: usize) -> &[[i32; 2]] {
     const NONE: i32 = -1;
     let (sources, rest) = words.split_at_mut(pages);
@@ -130,7 +132,7 @@ fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pag
     let (steps, _) = steps.as_chunks_mut::<2>();
     sources.fill(NONE);
     readers.fill(0);
-    // The last move into a page is the one that counts.
+    // The last move into a page wins.
     for (source, target) in moves.clone() {
         sources[target as usize] = if source == target { NONE } else { source };
     }
@@ -144,7 +146,8 @@ fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pag
         steps[count] = [from, to];
         count += 1;
     };
-    // Chains, from their free ends: a page that nobody needs any more may be written, which may free its source.
+    // Chains, starting at their free ends: a page without pending readers can be written, which may free its
+    // source.
     for (_, target) in moves.clone() {
         let mut target = target;
         while sources[target as usize] != NONE && readers[target as usize] == 0 {
@@ -155,18 +158,18 @@ fn order(moves: impl Iterator<Item = (i32, i32)> + Clone, words: &mut [i32], pag
             target = source;
         }
     }
-    // What is left are cycles, each page read by one other.
+    // The rest are cycles, in which each page is read by exactly one other.
     for (_, start) in moves {
         if sources[start as usize] == NONE {
             continue;
         }
-        push(start, ASIDE);
+        push(start, SCRATCH_PAGE);
         let mut target = start;
         loop {
             let source = sources[target as usize];
             sources[target as usize] = NONE;
             if source == start {
-                push(ASIDE, target);
+                push(SCRATCH_PAGE, target);
                 break;
             }
             push(source, target);
@@ -184,22 +187,22 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_order_equals_reading_everything_first(
+        fn ordered_moves_equal_simultaneous_moves(
             moves in proptest::collection::vec((0i32..9, 0i32..9), 0..30),
         ) {
             let mut words = vec![0; 2 * 9 + 4 * moves.len()];
             let steps = order(moves.iter().copied(), &mut words, 9);
             let before: Vec<i32> = (100..109).collect();
-            let mut wanted = before.clone();
+            let mut expected = before.clone();
             for &(source, target) in &moves {
-                wanted[target as usize] = before[source as usize];
+                expected[target as usize] = before[source as usize];
             }
-            let (mut found, mut aside) = (before, 0);
+            let (mut pages, mut scratch) = (before, 0);
             for &[from, to] in steps {
-                let value = if from == ASIDE { aside } else { found[from as usize] };
-                if to == ASIDE { aside = value } else { found[to as usize] = value }
+                let value = if from == SCRATCH_PAGE { scratch } else { pages[from as usize] };
+                if to == SCRATCH_PAGE { scratch = value } else { pages[to as usize] = value }
             }
-            prop_assert_eq!(found, wanted);
+            prop_assert_eq!(pages, expected);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Writing into and compacting a paged cache.
+//! Writing to and compacting a paged KV cache.
 
 mod append;
 mod compact;

@@ -1,10 +1,10 @@
-//! The activations of both operations: a name becomes a type, so that each gets loops of its own.
+//! Activations of the linear layers: dispatch from an enum to a type, so that loops are monomorphized.
 
 use crate::activation::{Gelu, GeluTanh, Relu, Silu};
 use crate::pointwise::Pointwise;
 use crate::simd::Simd;
 
-/// Which one.
+/// The activation function.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Activation {
     None,
@@ -25,7 +25,7 @@ impl Pointwise<1> for Identity {
     }
 }
 
-/// What wants the activation as a type.
+/// A body that is generic over the activation.
 pub(super) trait WithActivation {
     fn run(self, activation: impl Pointwise<1>);
 }

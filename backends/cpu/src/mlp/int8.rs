@@ -1,7 +1,8 @@
-//! `mlp.linear.int8`: sums of products of bytes, in i32, block by block.
+//! `mlp.linear.int8`: int8 GEMM, accumulated in i32, block by block.
 //!
-//! One task computes one block of the result, on tiles where there are some. Where the instruction wants the left bytes unsigned they are moved up, and what that
-//! adds is taken off again with the sums of the columns, which zero points need as well. Everything up to the scales is exact.
+//! One task computes one block of the result, on AMX tiles if available. If the dot-product instruction
+//! requires an unsigned operand A (VNNI), its bytes are offset by 128, and the offset is corrected with the
+//! column sums, which zero points need as well. Everything before the scales is exact.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -14,15 +15,15 @@ use lz_ops::{
 };
 
 use super::activation::Activation;
-use super::linear::Write;
-use super::words::{ROWS, Room, STEP, WORD, WORDS, Words};
-use crate::gemm::{MOST_ROWS, VECTORS, for_each_rows, rows as tile_rows};
-use crate::isa::{require, require_byte_tiles};
+use super::linear::Epilogue;
+use super::packed_words::{PackedWords, PanelBuffer, ROWS, STEP, WORD, WORDS};
+use crate::gemm::{MAX_MR, NR_VECTORS, for_each_rows, mr as tile_rows};
+use crate::isa::{require, require_amx_int8};
 use crate::pool;
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{Float, Simd, Work, with_float};
 
-/// Rows that are dense, with weights of either layout. Sums of so many products of bytes fit i32.
+/// Dense rows, weights of either layout. The limit on in_features keeps sums within i32.
 #[derive(Debug)]
 pub(crate) struct LinearInt8<S>(pub PhantomData<S>);
 
@@ -43,7 +44,7 @@ impl<S: Simd> MlpLinearInt8Kernel for LinearInt8<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
-        require_byte_tiles::<S>()?;
+        require_amx_int8::<S>()?;
         let dtype = match call.output_dtype {
             Output::F32 => DType::F32,
             Output::F16 => DType::F16,
@@ -63,7 +64,7 @@ fn layer<S: Simd, T: Float>(
     let layer = Layer::<S, T> {
         s,
         x: Rows::new(&call.x)?,
-        words: Words::new(&call.weight, call.weight_layout == Layout::Panels, columns, depth)?,
+        words: PackedWords::new(&call.weight, call.weight_layout == Layout::Panels, columns, depth)?,
         x_scale: Rows::shaped(&call.x_scale, Shape::Elements)?,
         x_zero_point: zero_point.map(|view| Rows::shaped(view, Shape::Elements)).transpose()?,
         shared: call.x_granularity == Granularity::Tensor,
@@ -84,29 +85,29 @@ fn layer<S: Simd, T: Float>(
     Ok(())
 }
 
-/// Columns of a block, in whole panels.
-const COLUMNS: usize = PANELS * ROWS;
+/// NC: columns of a block, in whole panels.
+const NC: usize = PANELS * ROWS;
 const PANELS: usize = 4;
 
-/// Most rows of a block; a multiple of the rows of a micro-tile, so an even number.
-const BLOCK_ROWS: usize = 8 * MOST_ROWS;
+/// Maximum MC; a multiple of every MR, so it is even.
+const MAX_MC: usize = 8 * MAX_MR;
 
-/// Inputs that are multiplied at once.
-const DEPTH: usize = WORDS * WORD;
+/// KC: inputs that are multiplied at once.
+const KC: usize = WORDS * WORD;
 
-/// Rows of the left factor that are prepared at once: two tiles, or a few micro-tiles.
-const LEFT_ROWS: usize = 32;
+/// Rows of A that are prepared at once: two tiles, or a few micro-tiles.
+const A_ROWS: usize = 32;
 
 /// Words of a tile.
 const TILE_WORDS: usize = 16;
 
-/// Layers with fewer multiplications stay on the caller's thread.
-const WORTH_SHARING: usize = 1 << 20;
+/// Layers with fewer multiply-adds run on the caller's thread.
+const MIN_PARALLEL_MACS: usize = 1 << 20;
 
 struct Layer<'a, S, T> {
     s: S,
     x: Rows<'a, i8>,
-    words: Words<'a>,
+    words: PackedWords<'a>,
     x_scale: Rows<'a, f32>,
     x_zero_point: Option<Rows<'a, i32>>,
     /// Whether all rows share a scale.
@@ -117,27 +118,27 @@ struct Layer<'a, S, T> {
     activation: Activation,
 }
 
-/// What a task works on.
+/// Working set of a task.
 #[repr(align(64))]
 struct Block {
-    sums: [i32; BLOCK_ROWS * COLUMNS],
-    columns: [i32; COLUMNS],
-    left: [u8; LEFT_ROWS * DEPTH],
-    rooms: [Room; PANELS],
+    sums: [i32; MAX_MC * NC],
+    columns: [i32; NC],
+    a: [u8; A_ROWS * KC],
+    panel_buffers: [PanelBuffer; PANELS],
 }
 
 impl<S: Simd, T: Float> Layer<'_, S, T> {
     fn run(&self) {
         let (rows, columns) = (self.x.count(), self.words.rows);
-        let row_blocks = rows.div_ceil(BLOCK_ROWS);
-        // Of equal size, in whole micro-tiles, so that no task is left with a sliver.
-        let height = rows.div_ceil(row_blocks).next_multiple_of(tile_rows::<S>());
-        let tasks = row_blocks * columns.div_ceil(COLUMNS);
+        let row_blocks = rows.div_ceil(MAX_MC);
+        // Blocks of equal height in whole micro-tiles, to avoid a short last block.
+        let mc = rows.div_ceil(row_blocks).next_multiple_of(tile_rows::<S>());
+        let tasks = row_blocks * columns.div_ceil(NC);
         let task = |number: usize| {
-            let (block, first) = (number / row_blocks, number % row_blocks * height);
-            self.one_block(first.min(rows)..rows.min(first + height), block);
+            let (block, first) = (number / row_blocks, number % row_blocks * mc);
+            self.one_block(first.min(rows)..rows.min(first + mc), block);
         };
-        if rows * columns * self.words.stored < WORTH_SHARING {
+        if rows * columns * self.words.stored < MIN_PARALLEL_MACS {
             (0..tasks).for_each(task);
         } else {
             pool::for_each(tasks, &task);
@@ -148,55 +149,56 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
     fn one_block(&self, rows: Range<usize>, number: usize) {
         let s = self.s;
         let mut block = Block {
-            sums: [0; BLOCK_ROWS * COLUMNS],
-            columns: [0; COLUMNS],
-            left: [0; LEFT_ROWS * DEPTH],
-            rooms: [const { Room([0; STEP * WORDS]) }; PANELS],
+            sums: [0; MAX_MC * NC],
+            columns: [0; NC],
+            a: [0; A_ROWS * KC],
+            panel_buffers: [const { PanelBuffer([0; STEP * WORDS]) }; PANELS],
         };
         let even = rows.len().next_multiple_of(2);
         let column_sums = S::BYTE_OFFSET != 0 || self.x_zero_point.is_some();
         for first in (0..self.words.count()).step_by(WORDS) {
             let words = first..self.words.count().min(first + WORDS);
             let mut panels = [std::ptr::null(); PANELS];
-            for (place, (panel, room)) in panels.iter_mut().zip(&mut block.rooms).enumerate() {
-                // SAFETY: these are words of the rows, as many as there is room for.
-                *panel = unsafe { self.words.panel(s, number * PANELS + place, words.clone(), room) };
+            for (index, (panel, buffer)) in panels.iter_mut().zip(&mut block.panel_buffers).enumerate() {
+                // SAFETY: the words are inside the rows, and at most as many as the buffer holds.
+                *panel = unsafe { self.words.panel(s, number * PANELS + index, words.clone(), buffer) };
                 if S::TILES && !words.len().is_multiple_of(TILE_WORDS) {
-                    *panel = filled_up(*panel, words.len(), room);
+                    *panel = pad_to_tiles(*panel, words.len(), buffer);
                 }
             }
             let inputs = first * WORD..self.words.stored.min(words.end * WORD);
             if column_sums {
-                // SAFETY: the panels have the words.
-                unsafe { add_columns(s, panels, inputs.len(), &mut block.columns) };
+                // SAFETY: the panels contain the words.
+                unsafe { add_column_sums(s, panels, inputs.len(), &mut block.columns) };
             }
-            let together = if S::TILES { LEFT_ROWS } else { tile_rows::<S>() };
-            for row in (0..even).step_by(together) {
-                let count = if S::TILES { LEFT_ROWS } else { tile_rows::<S>().min(even - row) };
-                for place in 0..count {
-                    let from = rows.start + row + place;
-                    let to = &mut block.left[place * DEPTH..(place + 1) * DEPTH];
+            let rows_at_once = if S::TILES { A_ROWS } else { tile_rows::<S>() };
+            for row in (0..even).step_by(rows_at_once) {
+                let count = if S::TILES { A_ROWS } else { tile_rows::<S>().min(even - row) };
+                for index in 0..count {
+                    let from = rows.start + row + index;
+                    let to = &mut block.a[index * KC..(index + 1) * KC];
                     let x = if from < rows.end { &self.x.row(from)[inputs.clone()] } else { &[] };
-                    move_up::<S>(s, x, to);
+                    pack_a_row::<S>(s, x, to);
                 }
-                let sums = &mut block.sums[row * COLUMNS..(row + count) * COLUMNS];
-                // SAFETY: the panels have the words, on tiles in whole ones, and rows of the left factor have as many.
+                let sums = &mut block.sums[row * NC..(row + count) * NC];
+                // SAFETY: the panels contain the words (padded to whole tiles for AMX), and rows of A have as
+                // many.
                 unsafe {
                     if S::TILES {
-                        multiply_on_tiles(words.len().div_ceil(TILE_WORDS), &block.left, panels, sums);
+                        multiply_amx(words.len().div_ceil(TILE_WORDS), &block.a, panels, sums);
                     } else {
-                        multiply_rows(s, count, words.len(), &block.left, panels, sums);
+                        multiply_rows(s, count, words.len(), &block.a, panels, sums);
                     }
                 }
             }
         }
-        let columns = number * COLUMNS..((number + 1) * COLUMNS).min(self.words.rows);
-        for (place, row) in rows.enumerate() {
-            self.write(row, columns.clone(), &block.sums[place * COLUMNS..], &block.columns);
+        let columns = number * NC..((number + 1) * NC).min(self.words.rows);
+        for (index, row) in rows.enumerate() {
+            self.write(row, columns.clone(), &block.sums[index * NC..], &block.columns);
         }
     }
 
-    /// Scales the sums of a row, adds the bias, activates, rounds and writes.
+    /// Epilogue: scales the sums of a row, adds the bias, applies the activation, rounds and writes.
     fn write(&self, row: usize, columns: Range<usize>, sums: &[i32], column_sums: &[i32]) {
         let group = if self.shared { 0 } else { row };
         let x_scale = f64::from(self.x_scale.row(group)[0]);
@@ -204,22 +206,23 @@ impl<S: Simd, T: Float> Layer<'_, S, T> {
         let offset = zero_point + i64::from(S::BYTE_OFFSET);
         let scales = &self.scale.row(0)[columns.clone()];
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        let mut values = [0.0f32; COLUMNS];
-        for (place, (value, &scale)) in values.iter_mut().zip(scales).enumerate() {
-            let sum = i64::from(sums[place]) - offset * i64::from(column_sums[place]);
-            let bias = bias.map_or(0.0, |bias| f64::from(bias[place].to_f32()));
+        let mut values = [0.0f32; NC];
+        for (index, (value, &scale)) in values.iter_mut().zip(scales).enumerate() {
+            let sum = i64::from(sums[index]) - offset * i64::from(column_sums[index]);
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[index].to_f32()));
             *value = (sum as f64 * (x_scale * f64::from(scale)) + bias) as f32;
         }
-        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Write { s: self.s, sums: &values, bias: None, to });
+        self.activation.with(Epilogue { s: self.s, sums: &values, bias: None, to });
     }
 }
 
-/// The words of a panel in the room, and 0 up to whole tiles.
-fn filled_up(panel: *const u8, words: usize, room: &mut Room) -> *const u8 {
-    let to = room.0.as_mut_ptr();
-    // SAFETY: the panel has the words, and the room is for whole tiles; a panel may lie there already.
+/// Copies the words of a panel into the buffer, padded with 0 to whole tiles.
+fn pad_to_tiles(panel: *const u8, words: usize, buffer: &mut PanelBuffer) -> *const u8 {
+    let to = buffer.0.as_mut_ptr();
+    // SAFETY: the panel contains the words, and the buffer holds whole tiles; the panel may already be in the
+    // buffer.
     unsafe {
         std::ptr::copy(panel, to, words * STEP);
         let rest = words.next_multiple_of(TILE_WORDS) - words;
@@ -228,32 +231,27 @@ fn filled_up(panel: *const u8, words: usize, room: &mut Room) -> *const u8 {
     to
 }
 
-/// Adds the products of two tiles of rows with every panel.
+/// Adds the products of two tiles of rows with every panel (AMX).
 ///
 /// # Safety
-/// The panels and the rows have so many tiles, and there are sums for all rows; the processor has tiles of bytes.
+/// The panels and the rows have `steps` tiles, and there are sums for all rows; the processor has AMX-INT8.
 #[cfg(target_arch = "x86_64")]
-unsafe fn multiply_on_tiles(
-    steps: usize,
-    left: &[u8; LEFT_ROWS * DEPTH],
-    panels: [*const u8; PANELS],
-    sums: &mut [i32],
-) {
-    use crate::simd::tiles::{Left, ROW, SIDE, Sums, Tiles};
-    let (from, to) = (left.as_ptr(), sums.as_mut_ptr().cast::<f32>());
-    // SAFETY: the caller vouches for the factors, the sums and the instructions.
+unsafe fn multiply_amx(steps: usize, a: &[u8; A_ROWS * KC], panels: [*const u8; PANELS], sums: &mut [i32]) {
+    use crate::simd::amx::{ROW, SIDE, Tiles, TilesA, TilesC};
+    let (from, to) = (a.as_ptr(), sums.as_mut_ptr().cast::<f32>());
+    // SAFETY: the caller guarantees operands, sums and instructions.
     unsafe {
         let tiles = Tiles::new();
         for (pair, panels) in panels.chunks_exact(2).enumerate() {
             let to = to.add(pair * 2 * ROWS);
-            let below = to.add(SIDE * COLUMNS);
+            let below = to.add(SIDE * NC);
             tiles.multiply_bytes(
-                Left { tiles: [from, from.add(SIDE * DEPTH)], row: DEPTH, step: ROW },
+                TilesA { tiles: [from, from.add(SIDE * KC)], row: KC, step: ROW },
                 [panels[0], panels[1]],
                 steps,
-                Sums {
+                TilesC {
                     tiles: [[to, to.add(ROWS)], [below, below.add(ROWS)]],
-                    row: COLUMNS * size_of::<i32>(),
+                    row: NC * size_of::<i32>(),
                     add: true,
                 },
             );
@@ -261,13 +259,13 @@ unsafe fn multiply_on_tiles(
     }
 }
 
-/// No tiles on this target.
+/// No AMX on this target.
 #[cfg(not(target_arch = "x86_64"))]
-unsafe fn multiply_on_tiles(_: usize, _: &[u8; LEFT_ROWS * DEPTH], _: [*const u8; PANELS], _: &mut [i32]) {}
+unsafe fn multiply_amx(_: usize, _: &[u8; A_ROWS * KC], _: [*const u8; PANELS], _: &mut [i32]) {}
 
-/// Writes bytes with the offset that products want, and 0 after them.
+/// Packs a row of A: adds the byte offset of the dot-product instruction, and pads with 0.
 #[inline(never)]
-fn move_up<S: Simd>(s: S, from: &[i8], to: &mut [u8]) {
+fn pack_a_row<S: Simd>(s: S, from: &[i8], to: &mut [u8]) {
     let (bytes, rest) = to.split_at_mut(from.len().min(to.len()));
     s.vectorize(|| {
         for (to, from) in bytes.iter_mut().zip(from) {
@@ -277,16 +275,16 @@ fn move_up<S: Simd>(s: S, from: &[i8], to: &mut [u8]) {
     });
 }
 
-/// Adds the bytes of each column, of those that are inputs.
+/// Adds the bytes of each column, without the padding.
 ///
 /// # Safety
-/// The panels have the words of so many inputs.
+/// The panels contain the words of `inputs` inputs.
 #[inline(never)]
-unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize, sums: &mut [i32; COLUMNS]) {
+unsafe fn add_column_sums<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize, sums: &mut [i32; NC]) {
     const ONES: i32 = 0x0101_0101;
     s.vectorize(|| {
-        for first in (0..COLUMNS).step_by(S::LANES) {
-            // SAFETY: the caller vouches for the words; a vector is a part of a panel.
+        for first in (0..NC).step_by(S::LANES) {
+            // SAFETY: the caller guarantees the words; a vector is a part of a panel.
             unsafe {
                 let from = panels[first / ROWS].cast::<f32>().add(first % ROWS);
                 let to = sums.as_mut_ptr().cast::<f32>().add(first);
@@ -303,7 +301,7 @@ unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize,
                     let ones = i32::from_le(ONES & ((1 << (8 * rest)) - 1));
                     sum = s.dot_bytes(sum, s.splat_i32(ones), bytes);
                 }
-                s.store(to, s.with_bits(sum));
+                s.store(to, s.from_bits(sum));
             }
         }
     });
@@ -312,38 +310,39 @@ unsafe fn add_columns<S: Simd>(s: S, panels: [*const u8; PANELS], inputs: usize,
 /// Adds the products of a few rows with every panel.
 ///
 /// # Safety
-/// The panels and the rows have the words, and there are sums for `count` rows, an even number up to [`tile_rows`].
+/// The panels and the rows contain the words, and there are sums for `count` rows, an even number of at most
+/// [`tile_rows`].
 #[inline(never)]
 unsafe fn multiply_rows<S: Simd>(
     s: S,
     count: usize,
     words: usize,
-    left: &[u8; LEFT_ROWS * DEPTH],
+    a: &[u8; A_ROWS * KC],
     panels: [*const u8; PANELS],
     sums: &mut [i32],
 ) {
-    s.perform(RowsOfBytes { s, count, words, left: left.as_ptr(), panels, sums: sums.as_mut_ptr() });
+    s.perform(MultiplyRows { s, count, words, a: a.as_ptr(), panels, sums: sums.as_mut_ptr() });
 }
 
-/// What [`multiply_rows`] does: a body for every number of rows, so that it is large.
-struct RowsOfBytes<S> {
+/// Body of [`multiply_rows`]; large, because it contains a micro-kernel for every number of rows.
+struct MultiplyRows<S> {
     s: S,
     count: usize,
     words: usize,
-    left: *const u8,
+    a: *const u8,
     panels: [*const u8; PANELS],
     sums: *mut i32,
 }
 
-impl<S: Simd> Work for RowsOfBytes<S> {
+impl<S: Simd> Work for MultiplyRows<S> {
     #[inline(always)]
     fn perform(self) {
         for_each_rows!(S, self.count, |row, MR| {
-            for column in (0..COLUMNS).step_by(VECTORS * S::LANES) {
-                // SAFETY: who made it vouches for the factors and the sums.
+            for column in (0..NC).step_by(NR_VECTORS * S::LANES) {
+                // SAFETY: the creator guarantees operands and sums.
                 unsafe {
-                    let (left, to) = (self.left.add(row * DEPTH), self.sums.add(row * COLUMNS + column));
-                    add_tile::<S, MR, VECTORS>(self.s, left, self.panels, column, self.words, to);
+                    let (a, to) = (self.a.add(row * KC), self.sums.add(row * NC + column));
+                    add_tile::<S, MR, NR_VECTORS>(self.s, a, self.panels, column, self.words, to);
                 }
             }
         });
@@ -353,13 +352,13 @@ impl<S: Simd> Work for RowsOfBytes<S> {
 #[inline(always)]
 unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
     s: S,
-    left: *const u8,
+    a: *const u8,
     panels: [*const u8; PANELS],
     column: usize,
     words: usize,
     to: *mut i32,
 ) {
-    // SAFETY: the caller vouches for the factors and the sums.
+    // SAFETY: the caller guarantees operands and sums.
     unsafe {
         let mut from = [std::ptr::null::<f32>(); NV];
         for (n, from) in from.iter_mut().enumerate() {
@@ -369,24 +368,24 @@ unsafe fn add_tile<S: Simd, const MR: usize, const NV: usize>(
         let mut sums = [[s.splat_i32(0); NV]; MR];
         for (m, sums) in sums.iter_mut().enumerate() {
             for (n, sum) in sums.iter_mut().enumerate() {
-                *sum = s.to_bits(s.load(to.add(m * COLUMNS + n * S::LANES).cast()));
+                *sum = s.to_bits(s.load(to.add(m * NC + n * S::LANES).cast()));
             }
         }
         for word in 0..words {
-            let mut right = [s.splat_i32(0); NV];
-            for (right, from) in right.iter_mut().zip(&from) {
-                *right = s.to_bits(s.load(from.add(word * ROWS)));
+            let mut b = [s.splat_i32(0); NV];
+            for (b, from) in b.iter_mut().zip(&from) {
+                *b = s.to_bits(s.load(from.add(word * ROWS)));
             }
             for (m, sums) in sums.iter_mut().enumerate() {
-                let bytes = s.splat_i32(left.add(m * DEPTH + word * WORD).cast::<i32>().read_unaligned());
-                for (sum, &right) in sums.iter_mut().zip(&right) {
-                    *sum = s.dot_bytes(*sum, bytes, right);
+                let bytes = s.splat_i32(a.add(m * KC + word * WORD).cast::<i32>().read_unaligned());
+                for (sum, &b) in sums.iter_mut().zip(&b) {
+                    *sum = s.dot_bytes(*sum, bytes, b);
                 }
             }
         }
         for (m, sums) in sums.iter().enumerate() {
             for (n, &sum) in sums.iter().enumerate() {
-                s.store(to.add(m * COLUMNS + n * S::LANES).cast(), s.with_bits(sum));
+                s.store(to.add(m * NC + n * S::LANES).cast(), s.from_bits(sum));
             }
         }
     }

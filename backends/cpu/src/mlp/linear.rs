@@ -1,4 +1,4 @@
-//! `mlp.linear`.
+//! `mlp.linear`: skinny GEMM for few rows, blocked GEMM (f32 or AMX) for many.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -8,15 +8,15 @@ use lz_ops::{MlpLinearActivation, MlpLinearCall, MlpLinearKernel, MlpLinearOut};
 
 use super::activation::{Activation, WithActivation};
 use super::grain;
-use crate::gemm::dots::{FEW, dot_widely, dots, gather, settle};
+use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, dot_f64, dots, gather, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::pointwise::Pointwise;
 use crate::rows::{Rows, RowsMut, for_each_range};
 use crate::simd::{Float, Simd, vectors, with_float};
 
-/// Rows that are dense, of any float type.
+/// Dense rows of any float type.
 #[derive(Debug)]
 pub(crate) struct Linear<S>(pub PhantomData<S>);
 
@@ -39,7 +39,7 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
     ) -> Result<(), KernelError> {
         let s = require::<S>()?;
         let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
-        let workspace = run.workspace(if rows <= FEW { 0 } else { packed_bytes(rows, depth) })?;
+        let workspace = run.workspace(if rows <= MAX_SKINNY_ROWS { 0 } else { packed_bytes(rows, depth) })?;
         with_float!(call.dtype_t, T => {
             let layer = Layer::<S, T, T> {
                 s,
@@ -55,7 +55,7 @@ impl<S: Simd> MlpLinearKernel for Linear<S> {
     }
 }
 
-/// The activation that a call names.
+/// The activation of a call.
 pub(super) fn activation_of(named: MlpLinearActivation) -> Activation {
     match named {
         MlpLinearActivation::None => Activation::None,
@@ -66,7 +66,7 @@ pub(super) fn activation_of(named: MlpLinearActivation) -> Activation {
     }
 }
 
-/// A layer whose input may have another type than its weights.
+/// A linear layer whose input may have another type than its weights.
 pub(super) struct Layer<'a, S, X, W> {
     pub s: S,
     pub x: Rows<'a, X>,
@@ -77,45 +77,45 @@ pub(super) struct Layer<'a, S, X, W> {
 }
 
 impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
-    /// Runs, with a workspace of [`packed_bytes`] for more than a few rows.
+    /// Runs the layer. The blocked GEMM needs a workspace of [`packed_bytes`].
     pub(super) fn run(&self, workspace: &mut [u8]) {
         let (rows, columns, depth) = (self.x.count(), self.weight.count(), self.weight.width());
         if rows == 0 || columns == 0 {
-        } else if rows <= FEW {
-            self.stream();
-        } else if self.on_tiles(workspace) {
+        } else if rows <= MAX_SKINNY_ROWS {
+            self.run_skinny();
+        } else if self.run_amx(workspace) {
             // Done.
         } else {
-            multiply_all(self.s, [rows, columns, depth], workspace, self);
+            gemm(self.s, [rows, columns, depth], workspace, self);
         }
     }
 
-    /// Multiplies on tiles, where they are proven and both factors are of bf16.
+    /// Runs the AMX GEMM, if AMX is available and both operands are bf16.
     #[cfg(target_arch = "x86_64")]
-    fn on_tiles(&self, workspace: &mut [u8]) -> bool {
-        use crate::gemm::tiled::{Factors, multiply_all};
-        let halves = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
-        let Some(s) = (S::TILES && halves).then(crate::simd::Amx::detect).flatten() else { return false };
-        let factors = Factors {
-            left: &[&|row| self.x.row(row).as_ptr().cast()],
-            right: &|row| self.weight.row(row).as_ptr().cast(),
+    fn run_amx(&self, workspace: &mut [u8]) -> bool {
+        use crate::gemm::amx::{GemmOperands, gemm};
+        let is_bf16 = X::DTYPE == DType::BF16 && W::DTYPE == DType::BF16;
+        let Some(s) = (S::TILES && is_bf16).then(crate::simd::Amx::detect).flatten() else { return false };
+        let operands = GemmOperands {
+            a: &[&|row| self.x.row(row).as_ptr().cast()],
+            b: &|row| self.weight.row(row).as_ptr().cast(),
             sizes: [self.x.count(), self.weight.count(), self.weight.width()],
         };
-        // SAFETY: the rows of both factors have the width of the weight's, as the call was checked.
-        unsafe { multiply_all(s, &factors, workspace, &|row, columns, sums| self.write(row, columns, sums)) };
+        // SAFETY: rows of both operands have the width of the weight (validated).
+        unsafe { gemm(s, &operands, workspace, &|row, columns, sums| self.write(row, columns, sums)) };
         true
     }
 
-    /// No tiles on this target.
+    /// No AMX on this target.
     #[cfg(not(target_arch = "x86_64"))]
-    fn on_tiles(&self, _workspace: &mut [u8]) -> bool {
+    fn run_amx(&self, _workspace: &mut [u8]) -> bool {
         false
     }
 
-    /// Each task takes some columns of all rows.
-    fn stream(&self) {
+    /// Skinny GEMM: each task computes some columns of all rows.
+    fn run_skinny(&self) {
         let (s, count, depth) = (self.s, self.x.count(), self.weight.width());
-        let x = gather::<X, FEW>(&self.x, 0, count);
+        let x = gather::<X, MAX_SKINNY_ROWS>(&self.x, 0, count);
         let bytes = depth * size_of::<W>();
         let grain = grain(bytes);
         for_each_range(self.weight.count().div_ceil(grain), grain * bytes, |tasks| {
@@ -124,8 +124,8 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
             while column < columns.end {
                 let group = (columns.end - column).min(8);
                 let weights = gather::<W, 8>(&self.weight, column, group);
-                let mut sums = [[0.0f32; 16]; FEW];
-                // SAFETY: all rows have `depth` numbers, as the call was checked.
+                let mut sums = [[0.0f32; 16]; MAX_SKINNY_ROWS];
+                // SAFETY: all rows have `depth` elements (validated).
                 unsafe { dots(s, &x[..count], &weights[..group], depth, &mut |m, n, sum| sums[m][n] = sum) };
                 for (row, sums) in sums.iter_mut().enumerate().take(count) {
                     self.write(row, column..column + group, sums);
@@ -135,33 +135,35 @@ impl<S: Simd, X: Float, W: Float> Layer<'_, S, X, W> {
         });
     }
 
-    /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
+    /// Epilogue: adds the bias, applies the activation, rounds and writes some columns of a row.
     pub(super) fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
-        settle(self.s, sums, |place| dot_widely(self.x.row(row), self.weight.row(columns.start + place)));
+        recompute_non_finite(self.s, sums, |index| {
+            dot_f64(self.x.row(row), self.weight.row(columns.start + index))
+        });
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Write { s: self.s, sums, bias, to });
+        self.activation.with(Epilogue { s: self.s, sums, bias, to });
     }
 }
 
-/// The end of a row: what is left to do with some of its sums.
-pub(super) struct Write<'w, S, W> {
+/// Epilogue of some columns of a row: bias, activation, conversion.
+pub(super) struct Epilogue<'w, S, W> {
     pub s: S,
     pub sums: &'w [f32],
     pub bias: Option<&'w [W]>,
     pub to: &'w mut [W],
 }
 
-impl<S: Simd, W: Float> WithActivation for Write<'_, S, W> {
+impl<S: Simd, W: Float> WithActivation for Epilogue<'_, S, W> {
     #[inline(never)]
     fn run(self, activation: impl Pointwise<1>) {
-        let Write { s, sums, bias, to } = self;
+        let Epilogue { s, sums, bias, to } = self;
         let columns = to.len().min(sums.len());
         s.vectorize(|| {
             vectors!(S, columns, |span| {
-                // SAFETY: sums, bias and places have this many numbers.
+                // SAFETY: sums, bias and outputs have this many elements.
                 unsafe {
                     let mut value = <f32 as Float>::load(s, sums.as_ptr(), span);
                     if let Some(bias) = bias {
@@ -174,25 +176,25 @@ impl<S: Simd, W: Float> WithActivation for Write<'_, S, W> {
     }
 }
 
-impl<S: Simd, X: Float, W: Float> Factors for Layer<'_, S, X, W> {
-    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+impl<S: Simd, X: Float, W: Float> GemmOperands for Layer<'_, S, X, W> {
+    unsafe fn pack_a(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let row =
-            |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
+            |index: usize| (rows.start + index < self.x.count()).then(|| self.x.row(rows.start + index));
+        // SAFETY: the caller guarantees the destination; rows cover `depth`.
         unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
-    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
-        let first = block * COLUMNS;
+    unsafe fn pack_b(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let first = block * NC;
         let row =
-            |place: usize| (first + place < self.weight.count()).then(|| self.weight.row(first + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
-        unsafe { transpose_rows(self.s, COLUMNS, panel::<S>(), depth, row, to) };
+            |index: usize| (first + index < self.weight.count()).then(|| self.weight.row(first + index));
+        // SAFETY: the caller guarantees the destination; rows cover `depth`.
+        unsafe { transpose_rows(self.s, NC, nr::<S>(), depth, row, to) };
     }
 
-    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
-        let columns = block * COLUMNS..((block + 1) * COLUMNS).min(self.weight.count());
-        // SAFETY: the caller vouches for a block of numbers.
+    unsafe fn epilogue(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * NC..((block + 1) * NC).min(self.weight.count());
+        // SAFETY: the caller guarantees a block of NC elements.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
         self.write(row, columns, sums);
     }

@@ -1,18 +1,18 @@
-//! Linear layers and gated blocks: a few rows stream the weights once, many rows go through the blocked product. `words` is how
-//! layers of integers see their weights.
+//! Linear layers and gated MLPs. Few rows stream the weights once (skinny GEMM), many rows use the blocked
+//! GEMM. `packed_words` is the layout of integer weights.
 
 mod activation;
 mod fused;
 #[cfg(target_arch = "x86_64")]
-mod fused_tiles;
+mod fused_amx;
 mod int8;
 mod linear;
 mod pack;
-mod straight;
+mod packed_words;
 #[cfg(test)]
 mod tests;
+mod unpacked;
 mod weight_only;
-mod words;
 
 pub(crate) use fused::Fused;
 pub(crate) use int8::LinearInt8;
@@ -20,7 +20,7 @@ pub(crate) use linear::Linear;
 pub(crate) use pack::LinearPack;
 pub(crate) use weight_only::LinearWeightOnly;
 
-/// How many rows of weights one task streams: about a quarter of a megabyte, in whole groups.
+/// Rows of weights that one task streams: about a quarter of a megabyte, in whole groups.
 fn grain(bytes: usize) -> usize {
     ((1 << 18) / bytes.max(1)).next_multiple_of(8).max(8)
 }

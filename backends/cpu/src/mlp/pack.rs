@@ -1,16 +1,16 @@
-//! `mlp.linear.pack`: squares of words are transposed into panels.
+//! `mlp.linear.pack`: packs integer weights into panels, transposing blocks of words.
 
 use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run};
 use lz_ops::{MlpLinearPackCall, MlpLinearPackKernel, MlpLinearPackOut};
 
-use super::words::{STEP, Words};
+use super::packed_words::{PackedWords, STEP};
 use crate::isa::require;
 use crate::rows::{AnyRowsMut, Shape, for_each_range};
 use crate::simd::Simd;
 
-/// Dense tensors of either type.
+/// Contiguous tensors of either type.
 #[derive(Debug)]
 pub(crate) struct LinearPack<S>(pub PhantomData<S>);
 
@@ -36,11 +36,12 @@ impl<S: Simd> MlpLinearPackKernel for LinearPack<S> {
         if rows == 0 || stored == 0 {
             return Ok(());
         }
-        let words = Words::new(&call.weight, false, rows, stored)?;
+        let words = PackedWords::new(&call.weight, false, rows, stored)?;
         let to = AnyRowsMut::new(&mut out.packed, Shape::Trailing(3))?;
         for_each_range(words.panels(), 2 * STEP * words.count(), |panels| {
             for panel in panels {
-                // SAFETY: a row of the output has room for all words of a panel, and every task has panels of its own.
+                // SAFETY: a row of the output has space for all words of a panel, and tasks write disjoint
+                // panels.
                 unsafe { words.transpose(s, panel, 0..words.count(), to.start(panel)) };
             }
         });

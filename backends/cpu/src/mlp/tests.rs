@@ -1,11 +1,12 @@
-//! Sizes that the drawn calls of the conformance suite do not reach: several blocks, panels and steps, and more than a few rows.
+//! Sizes that the random calls of the conformance suite do not reach: several blocks, panels and KC blocks,
+//! and many rows.
 
 use lz_core::{Engine, Tensor, TensorView};
 use lz_ops::*;
 
 use crate::pool;
 
-fn numbers(seed: u64, count: usize) -> Vec<f32> {
+fn floats(seed: u64, count: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -19,24 +20,25 @@ fn view<'a>(data: &'a [f32], shape: &[i64]) -> TensorView<'a> {
 }
 
 #[track_caller]
-fn close(what: &str, found: &Tensor, wanted: &Tensor, tolerance: f64) {
-    let (found, wanted) = (found.view(), wanted.view());
+fn assert_close(what: &str, found: &Tensor, expected: &Tensor, tolerance: f64) {
+    let (found, expected) = (found.view(), expected.view());
     for index in lz_core::tensor::Indices::new(found.shape()) {
-        let (found, wanted) = (found.at(&index), wanted.at(&index));
-        let same = found == wanted
-            || (found.is_nan() && wanted.is_nan())
-            || (found - wanted).abs() <= tolerance * (1.0 + wanted.abs());
-        assert!(same, "{what}: {index:?} is {found}, but should be {wanted}");
+        let (found, expected) = (found.at(&index), expected.at(&index));
+        let same = found == expected
+            || (found.is_nan() && expected.is_nan())
+            || (found - expected).abs() <= tolerance * (1.0 + expected.abs());
+        assert!(same, "{what}: {index:?} is {found}, but should be {expected}");
     }
 }
 
-/// Runs a call on every kernel of ours with one thread and with several: like the reference, and the same bits each time.
-macro_rules! holds {
+/// Checks every CPU kernel against the reference, with one thread and with several: results must be
+/// bit-identical.
+macro_rules! check_against_reference {
     ($operation:literal, $function:ident, $args:expr) => {
-        holds!($operation, $function, $args, 1e-4)
+        check_against_reference!($operation, $function, $args, 1e-4)
     };
     ($operation:literal, $function:ident, $args:expr, $tolerance:expr) => {{
-        let wanted = $function(&reference_engine(), $args).unwrap();
+        let expected = $function(&reference_engine(), $args).unwrap();
         for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
@@ -47,7 +49,7 @@ macro_rules! holds {
                 Err(error) if error.has(lz_core::ReasonCode::DtypeUnsupported) => continue,
                 Err(error) => panic!("{id}: {error}"),
             };
-            close(&id, &found.output, &wanted.output, $tolerance);
+            assert_close(&id, &found.output, &expected.output, $tolerance);
             assert_eq!(
                 found.output.bytes(),
                 run(3).unwrap().output.bytes(),
@@ -58,61 +60,65 @@ macro_rules! holds {
 }
 
 #[test]
-fn rows_of_every_number_and_features_that_fill_no_vector() {
+fn linear_with_any_row_count_and_tail_features() {
     for [m, n, k] in [[1, 300, 130], [7, 33, 520], [9, 130, 129], [250, 140, 70], [19, 64, 300]] {
-        let (x, w, b) = (numbers(1, (m * k) as usize), numbers(2, (n * k) as usize), numbers(3, n as usize));
+        let (x, w, b) = (floats(1, (m * k) as usize), floats(2, (n * k) as usize), floats(3, n as usize));
         let args = || MlpLinear::new(view(&x, &[m, k]), view(&w, &[n, k]));
-        holds!("mlp.linear", mlp_linear, args());
-        holds!("mlp.linear", mlp_linear, args().bias(view(&b, &[n])).activation(MlpLinearActivation::Gelu));
+        check_against_reference!("mlp.linear", mlp_linear, args());
+        check_against_reference!(
+            "mlp.linear",
+            mlp_linear,
+            args().bias(view(&b, &[n])).activation(MlpLinearActivation::Gelu)
+        );
     }
 }
 
 #[test]
-fn halves_are_multiplied_on_tiles_or_as_f32() {
+fn bf16_linear_on_amx_or_in_f32() {
     for [m, n, k] in [[9, 33, 70], [40, 130, 512], [300, 70, 1100], [64, 64, 31]] {
-        let (x, w) = (numbers(10, (m * k) as usize), numbers(11, (n * k) as usize));
+        let (x, w) = (floats(10, (m * k) as usize), floats(11, (n * k) as usize));
         let halves = |data: &[f32]| data.iter().map(|&x| half::bf16::from_f32(x)).collect::<Vec<_>>();
         let (x, w) = (halves(&x), halves(&w));
         let args = || {
             let (x, w) = (TensorView::from_slice(&x, &[m, k]), TensorView::from_slice(&w, &[n, k]));
             MlpLinear::new(x.unwrap(), w.unwrap()).activation(MlpLinearActivation::Relu)
         };
-        holds!("mlp.linear", mlp_linear, args(), 1e-2);
+        check_against_reference!("mlp.linear", mlp_linear, args(), 1e-2);
     }
 }
 
 #[test]
-fn a_sum_that_overflows_on_its_way_is_taken_again() {
+fn overflowing_sums_are_recomputed_in_f64() {
     let (m, n, k) = (12, 20, 40);
-    let (mut x, mut w) = (numbers(4, m * k), numbers(5, n * k));
+    let (mut x, mut w) = (floats(4, m * k), floats(5, n * k));
     (x[0], x[1], w[0], w[1]) = (3e38, 3e38, 2.0, -2.0);
     x[5 * k] = f32::NAN;
     let args = || MlpLinear::new(view(&x, &[m as i64, k as i64]), view(&w, &[n as i64, k as i64]));
-    holds!("mlp.linear", mlp_linear, args());
+    check_against_reference!("mlp.linear", mlp_linear, args());
 }
 
 #[test]
-fn gates_and_ups_meet_in_f32() {
+fn fused_mlp_keeps_the_intermediate_in_f32() {
     for [m, k, i, n] in [[2, 40, 70, 30], [20, 150, 200, 140]] {
         let (x, gate, up, down) = (
-            numbers(6, (m * k) as usize),
-            numbers(7, (i * k) as usize),
-            numbers(8, (i * k) as usize),
-            numbers(9, (n * i) as usize),
+            floats(6, (m * k) as usize),
+            floats(7, (i * k) as usize),
+            floats(8, (i * k) as usize),
+            floats(9, (n * i) as usize),
         );
         let args = || {
             MlpFused::new(view(&x, &[m, k]), view(&gate, &[i, k]), view(&up, &[i, k]), view(&down, &[n, i]))
         };
-        holds!("mlp.fused", mlp_fused, args());
+        check_against_reference!("mlp.fused", mlp_fused, args());
     }
 }
 
-/// On tiles in two parts each, where they are: what rounding took of the first is not lost.
+/// On AMX the intermediate result is stored as two bf16: the rounding error must not be lost.
 #[test]
-fn gates_and_ups_of_halves_meet_exactly() {
+fn bf16_fused_mlp_keeps_rounding_errors() {
     for [m, k, i, n] in [[9, 70, 33, 40], [40, 512, 130, 64], [300, 31, 64, 129], [20, 40, 1100, 70]] {
         let halves = |seed: u64, count: i64| {
-            numbers(seed, count as usize).into_iter().map(half::bf16::from_f32).collect::<Vec<_>>()
+            floats(seed, count as usize).into_iter().map(half::bf16::from_f32).collect::<Vec<_>>()
         };
         let (mut x, gate, up, down) =
             (halves(6, m * k), halves(7, i * k), halves(8, i * k), halves(9, n * i));
@@ -123,16 +129,16 @@ fn gates_and_ups_of_halves_meet_exactly() {
             let (x, down) = (view(&x, &[m, k]), view(&down, &[n, i]));
             MlpFused::new(x, view(&gate, &[i, k]), view(&up, &[i, k]), down)
         };
-        holds!("mlp.fused", mlp_fused, args(), 1e-2);
+        check_against_reference!("mlp.fused", mlp_fused, args(), 1e-2);
     }
 }
 
 fn integers(seed: u64, count: usize) -> Vec<i8> {
-    numbers(seed, count).into_iter().map(|x| (x * 127.99).floor() as i8).collect()
+    floats(seed, count).into_iter().map(|x| (x * 127.99).floor() as i8).collect()
 }
 
 #[test]
-fn integer_weights_in_rows_and_in_panels() {
+fn weight_only_with_row_major_and_packed_weights() {
     for [m, n, k, block] in [
         [1, 300, 1300, 0],
         [2, 18, 75, 0],
@@ -142,12 +148,12 @@ fn integer_weights_in_rows_and_in_panels() {
         [5, 40, 90, 7],
         [50, 140, 300, 32],
     ] {
-        let (x, b) = (numbers(20, (m * k) as usize), numbers(21, n as usize));
+        let (x, b) = (floats(20, (m * k) as usize), floats(21, n as usize));
         let stored = k / 2 + k % 2;
         let bytes: Vec<u8> = integers(22, (n * stored) as usize).into_iter().map(|x| x as u8).collect();
         let signed = integers(23, (n * k) as usize);
         let groups = if block == 0 { 1 } else { (k + block - 1) / block };
-        let scale: Vec<f32> = numbers(24, (n * groups) as usize).iter().map(|s| s.abs() / 64.0).collect();
+        let scale: Vec<f32> = floats(24, (n * groups) as usize).iter().map(|s| s.abs() / 64.0).collect();
         let zero: Vec<i32> =
             integers(25, (n * groups) as usize).into_iter().map(|x| i32::from(x) / 9).collect();
         let grouped: &[i64] = if block == 0 { &[n] } else { &[n, groups] };
@@ -174,22 +180,22 @@ fn integer_weights_in_rows_and_in_panels() {
                     }
                     args
                 };
-                holds!("mlp.linear.weight_only", mlp_linear_weight_only, args());
+                check_against_reference!("mlp.linear.weight_only", mlp_linear_weight_only, args());
             }
         }
     }
 }
 
 #[test]
-fn integers_times_integers() {
+fn int8_linear_matches_the_reference() {
     for [m, n, k] in [[1, 300, 1300], [7, 65, 2100], [100, 140, 515], [9, 16, 4]] {
         let (mut x, mut w) = (integers(30, (m * k) as usize), integers(31, (n * k) as usize));
-        // The largest products there are, where instructions would saturate.
+        // The largest possible products, where saturating instructions would fail.
         x[..4].fill(-128);
         w[..4].fill(-128);
         let (x, w) =
             (TensorView::from_slice(&x, &[m, k]).unwrap(), TensorView::from_slice(&w, &[n, k]).unwrap());
-        let scales: Vec<f32> = numbers(32, (m + n) as usize).iter().map(|s| s.abs() / 128.0).collect();
+        let scales: Vec<f32> = floats(32, (m + n) as usize).iter().map(|s| s.abs() / 128.0).collect();
         let (x_scale, scale) = (view(&scales[..m as usize], &[m]), view(&scales[m as usize..], &[n]));
         let zero: Vec<i32> = (0..m as i32).map(|row| row - 3).collect();
         let packed = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(w)).unwrap().packed;
@@ -200,23 +206,23 @@ fn integers_times_integers() {
                 .x_zero_point(TensorView::from_slice(&zero, &[m]).unwrap())
                 .activation(MlpLinearInt8Activation::Relu)
         };
-        holds!("mlp.linear.int8", mlp_linear_int8, plain(), 1e-6);
-        holds!("mlp.linear.int8", mlp_linear_int8, panels(), 1e-6);
+        check_against_reference!("mlp.linear.int8", mlp_linear_int8, plain(), 1e-6);
+        check_against_reference!("mlp.linear.int8", mlp_linear_int8, panels(), 1e-6);
     }
 }
 
 #[test]
-fn packing_twice_follows_the_weight() {
+fn packing_again_reflects_changed_weights() {
     let mut weight = integers(40, 40 * 70);
     for round in 0..2 {
         weight[round] = weight[round].wrapping_add(1);
         let weight = TensorView::from_slice(&weight, &[40, 70]).unwrap();
-        let wanted = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(weight)).unwrap();
+        let expected = mlp_linear_pack(&reference_engine(), MlpLinearPack::new(weight)).unwrap();
         for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == "mlp.linear.pack") {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
             match mlp_linear_pack(&engine, MlpLinearPack::new(weight)) {
-                Ok(found) => assert_eq!(found.packed.bytes(), wanted.packed.bytes(), "{id}"),
+                Ok(found) => assert_eq!(found.packed.bytes(), expected.packed.bytes(), "{id}"),
                 Err(error) => assert!(error.has(lz_core::ReasonCode::IsaUnsupported), "{id}: {error}"),
             }
         }

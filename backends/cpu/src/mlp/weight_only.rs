@@ -1,4 +1,5 @@
-//! `mlp.linear.weight_only`: a few rows take the integers straight from memory, many rows go through the blocked product.
+//! `mlp.linear.weight_only`: few rows read the integers directly from memory, many rows use the blocked GEMM
+//! with dequantizing B packing.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -11,17 +12,17 @@ use lz_ops::{
 };
 
 use super::activation::Activation;
-use super::linear::Write;
-use super::straight;
-use super::words::{ROWS, Room, STEP, WORDS, Words};
-use crate::gemm::dots::{FEW, settle};
+use super::linear::Epilogue;
+use super::packed_words::{PackedWords, PanelBuffer, ROWS, STEP, WORDS};
+use super::unpacked;
+use crate::gemm::blocked::{GemmOperands, NC, gemm, nr, packed_bytes};
+use crate::gemm::dots::{MAX_SKINNY_ROWS, recompute_non_finite};
 use crate::gemm::pack::transpose_rows;
-use crate::gemm::product::{COLUMNS, Factors, multiply_all, packed_bytes, panel};
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape, for_each_range};
 use crate::simd::{Float, Simd, prefetch, vectors, with_float};
 
-/// Rows that are dense, of any float type, with weights of either format and layout.
+/// Dense rows of any float type, weights of either format and layout.
 #[derive(Debug)]
 pub(crate) struct LinearWeightOnly<S>(pub PhantomData<S>);
 
@@ -59,14 +60,14 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
 ) -> Result<(), KernelError> {
     let (rows, depth) = (call.axes.rows as usize, call.axes.in_features as usize);
     let (shape, block) = match call.granularity {
-        // Longer than any row, and in whole words.
+        // Longer than any row, and a whole number of words.
         Granularity::Channel => (Shape::Elements, depth.next_multiple_of(8).max(8)),
         Granularity::Block => (Shape::Last, call.block_size as usize),
     };
     let layer = Layer::<S, T, BITS> {
         s,
         x: Rows::new(&call.x)?,
-        words: Words::new(
+        words: PackedWords::new(
             &call.weight,
             call.weight_layout == Layout::Panels,
             call.axes.out_features as usize,
@@ -86,87 +87,87 @@ fn layer<S: Simd, T: Float, const BITS: u32>(
         depth,
         block,
     };
-    let few = if rows <= FEW { rows } else { 0 };
+    let skinny_rows = if rows <= MAX_SKINNY_ROWS { rows } else { 0 };
     let width = depth.next_multiple_of(8);
-    // Few rows lie there as they are, more of them in panels.
+    // For few rows it holds the rows as f32, for many rows packed A.
     let workspace = run.workspace(packed_bytes(rows, depth))?;
     if rows == 0 || layer.words.rows == 0 {
-    } else if few > 0 && block.is_multiple_of(per_word::<BITS>()) {
-        layer.stream(workspace.as_mut_ptr().cast(), width);
+    } else if skinny_rows > 0 && block.is_multiple_of(per_word::<BITS>()) {
+        layer.run_skinny(workspace.as_mut_ptr().cast(), width);
     } else {
-        multiply_all(s, [rows, layer.words.rows, depth], workspace, &layer);
+        gemm(s, [rows, layer.words.rows, depth], workspace, &layer);
     }
     Ok(())
 }
 
-/// Inputs in a word.
+/// Inputs per word.
 const fn per_word<const BITS: u32>() -> usize {
     32 / BITS as usize
 }
 
-/// The inputs number `place` of words, as numbers.
+/// Dequantizes input number `index` of each word to f32.
 #[inline(always)]
-fn input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
+fn input<S: Simd, const BITS: u32>(s: S, word: S::I32, index: usize) -> S::F32 {
     if BITS == 4 {
-        return s.half_byte(word, place as u32);
+        return s.signed_nibble(word, index as u32);
     }
-    let above = 32 - BITS - BITS * place as u32;
+    let above = 32 - BITS - BITS * index as u32;
     s.to_f32(s.shr_i32(s.shl_i32(word, above), 32 - BITS))
 }
 
-/// The inputs number `place` of words, as numbers that are [`larger`] by a power of two, where that is less work.
+/// Like [`input`], but scaled by the power of two [`input_scale`] where that is cheaper.
 #[inline(always)]
-fn larger_input<S: Simd, const BITS: u32>(s: S, word: S::I32, place: usize) -> S::F32 {
-    if BITS == 8 { s.to_f32(s.high_byte(word, place as u32)) } else { input::<S, BITS>(s, word, place) }
+fn scaled_input<S: Simd, const BITS: u32>(s: S, word: S::I32, index: usize) -> S::F32 {
+    if BITS == 8 { s.to_f32(s.high_byte(word, index as u32)) } else { input::<S, BITS>(s, word, index) }
 }
 
-/// By how much.
-const fn larger<const BITS: u32>() -> f32 {
+/// Scale of [`scaled_input`].
+const fn input_scale<const BITS: u32>() -> f32 {
     if BITS == 8 { (1 << 24) as f32 } else { 1.0 }
 }
 
-/// So many bytes of a panel are asked for before they are needed: processors do not guess beyond a page.
+/// Prefetch distance in bytes of a panel: the hardware prefetcher stops at page boundaries.
 const AHEAD: usize = 2048;
 
 struct Layer<'a, S, T, const BITS: u32> {
     s: S,
     x: Rows<'a, T>,
-    words: Words<'a>,
+    words: PackedWords<'a>,
     scale: Rows<'a, f32>,
     zero_point: Option<Rows<'a, i32>>,
     bias: Option<Rows<'a, T>>,
     y: RowsMut<'a, T>,
     activation: Activation,
-    /// Inputs.
+    /// K.
     depth: usize,
     /// Inputs that share a scale.
     block: usize,
 }
 
-/// Where the scales and zero points of every row of a panel begin.
-struct Starts {
+/// Addresses of the scales and zero points of every row of a panel.
+struct GroupPointers {
     scales: [*const f32; ROWS],
     zero_points: Option<[*const i32; ROWS]>,
-    /// Rows that are there.
+    /// Valid rows of the panel.
     rows: usize,
 }
 
-/// Scales and zero points of a group of every row of a panel.
+/// Scales and zero points of one group, for every row of a panel.
 #[repr(align(64))]
 struct Group {
     scales: [f32; ROWS],
     zero_points: [f32; ROWS],
 }
 
-impl Starts {
-    /// A group; 0 for rows that are not there.
+impl GroupPointers {
+    /// Loads a group; 0 for missing rows.
     ///
     /// # Safety
     /// Every row has this group.
     #[inline(always)]
     unsafe fn group(&self, group: usize) -> Group {
         let mut found = Group { scales: [0.0; ROWS], zero_points: [0.0; ROWS] };
-        // SAFETY: the caller vouches for the group.
+        // SAFETY: the caller guarantees the group.
         unsafe {
             for (to, from) in found.scales.iter_mut().zip(&self.scales[..self.rows]) {
                 *to = *from.add(group);
@@ -182,13 +183,13 @@ impl Starts {
 }
 
 impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
-    /// A few rows: every panel of the weight is read once, by one task. `x` has room for the rows as f32.
-    fn stream(&self, x: *mut f32, width: usize) {
+    /// Skinny GEMM: every panel of the weight is read once, by one task. `x` has space for the rows as f32.
+    fn run_skinny(&self, x: *mut f32, width: usize) {
         let (s, rows) = (self.s, self.x.count());
         for row in 0..rows {
             let from = self.x.row(row);
             s.vectorize(|| {
-                // SAFETY: there is room for the rows; what fills them up is 0.
+                // SAFETY: `x` has space for the rows; the padding is 0.
                 unsafe {
                     let to = x.add(row * width);
                     std::ptr::write_bytes(to.add(self.depth), 0, width - self.depth);
@@ -198,18 +199,19 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
                 }
             });
         }
-        let x = Wide { start: x, width };
-        let straight =
-            rows <= straight::FEWEST && self.words.in_rows() && straight::takes(self.block, self.depth);
+        let x = F32Rows { start: x, width };
+        let use_unpacked = rows <= unpacked::MAX_ROWS
+            && self.words.is_row_major()
+            && unpacked::supports(self.block, self.depth);
         for_each_range(self.words.panels(), ROWS * self.words.stored, |panels| {
-            // Only its part that is needed is written.
-            let mut room = Room([0; STEP * WORDS]);
+            // Only the part that is needed is written.
+            let mut buffer = PanelBuffer([0; STEP * WORDS]);
             for panel in panels {
-                let mut totals = [[0.0f32; ROWS]; FEW];
-                if straight {
-                    self.sum_straight(&x, panel, &mut totals);
+                let mut totals = [[0.0f32; ROWS]; MAX_SKINNY_ROWS];
+                if use_unpacked {
+                    self.sum_unpacked(&x, panel, &mut totals);
                 } else {
-                    self.sum_panel(&x, panel, &mut room, &mut totals);
+                    self.sum_panel(&x, panel, &mut buffer, &mut totals);
                 }
                 let columns = panel * ROWS..((panel + 1) * ROWS).min(self.words.rows);
                 for (row, totals) in totals.iter_mut().enumerate().take(rows) {
@@ -219,38 +221,39 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         });
     }
 
-    fn sum_straight(&self, x: &Wide, panel: usize, totals: &mut [[f32; ROWS]; FEW]) {
+    fn sum_unpacked(&self, x: &F32Rows, panel: usize, totals: &mut [[f32; ROWS]; MAX_SKINNY_ROWS]) {
         let starts = self.starts(panel);
         let rows = self.x.count();
-        for lane in (0..starts.rows).step_by(straight::COLUMNS) {
-            // Of rows that are not there the last one is taken again, and what comes of it left.
+        for lane in (0..starts.rows).step_by(unpacked::NR) {
+            // Missing rows repeat the last one, and their results are ignored.
             let columns = std::array::from_fn(|number| {
                 let lane = (lane + number).min(starts.rows - 1);
-                straight::Column {
+                unpacked::Column {
                     bytes: self.words.row(panel * ROWS + lane),
                     scales: starts.scales[lane],
                     zero_points: starts.zero_points.map(|starts| starts[lane]),
                 }
             });
             let (depth, block) = (self.depth, self.block);
-            let inputs = |row: usize| straight::Inputs {
+            let inputs = |row: usize| unpacked::Inputs {
                 start: x.start.wrapping_add(row * x.width),
-                apart: x.width,
+                stride: x.width,
                 depth,
                 block,
             };
-            let mut take = |row: usize, sums: [f32; straight::COLUMNS]| {
-                let count = straight::COLUMNS.min(starts.rows - lane);
+            let mut take = |row: usize, sums: [f32; unpacked::NR]| {
+                let count = unpacked::NR.min(starts.rows - lane);
                 totals[row][lane..lane + count].copy_from_slice(&sums[..count]);
             };
-            // SAFETY: the rows as f32 have their inputs, and the rows of the weight their integers, scales and zero points.
+            // SAFETY: the f32 rows contain their inputs, and the rows of the weight their integers, scales
+            // and zero points.
             unsafe {
-                if rows == straight::FEWEST {
-                    let sums = straight::sum::<S, BITS, { straight::FEWEST }>(self.s, inputs(0), columns);
+                if rows == unpacked::MAX_ROWS {
+                    let sums = unpacked::sum::<S, BITS, { unpacked::MAX_ROWS }>(self.s, inputs(0), columns);
                     sums.into_iter().enumerate().for_each(|(row, sums)| take(row, sums));
                 } else {
                     for row in 0..rows {
-                        let [sums] = straight::sum::<S, BITS, 1>(self.s, inputs(row), columns);
+                        let [sums] = unpacked::sum::<S, BITS, 1>(self.s, inputs(row), columns);
                         take(row, sums);
                     }
                 }
@@ -258,44 +261,50 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         }
     }
 
-    fn sum_panel(&self, x: &Wide, panel: usize, room: &mut Room, totals: &mut [[f32; ROWS]; FEW]) {
+    fn sum_panel(
+        &self,
+        x: &F32Rows,
+        panel: usize,
+        buffer: &mut PanelBuffer,
+        totals: &mut [[f32; ROWS]; MAX_SKINNY_ROWS],
+    ) {
         let (per_word, count, rows) = (per_word::<BITS>(), self.words.count(), self.x.count());
         let group_words = self.block / per_word;
         let starts = self.starts(panel);
         let mut first = 0;
         while first < count {
-            let end = count.min(first + self.words.at_once());
-            // SAFETY: these are words of the rows, as many as can be had at once.
-            let at = unsafe { self.words.panel(self.s, panel, first..end, room) };
+            let end = count.min(first + self.words.max_words());
+            // SAFETY: the words are inside the rows, and at most `max_words` of them.
+            let at = unsafe { self.words.panel(self.s, panel, first..end, buffer) };
             let mut word = first;
             while word < end {
                 let group = word / group_words;
                 let until = end.min((group + 1) * group_words);
-                // SAFETY: the words of this group are words of the rows.
+                // SAFETY: the words of this group are inside the rows.
                 let scales = unsafe { starts.group(group) };
                 let mut row = 0;
                 while row < rows {
-                    let at_once = match rows - row {
+                    let tile_rows = match rows - row {
                         8.. => 8,
-                        left => left.min(4),
+                        remaining => remaining.min(4),
                     };
-                    // SAFETY: the words are there, and the rows as f32 have their inputs.
+                    // SAFETY: the words exist, and the f32 rows contain their inputs.
                     unsafe {
                         let words = at.add((word - first) * STEP);
                         let from = x.start.add(row * x.width + word * per_word);
                         let totals = totals.as_mut_ptr().add(row);
                         let job = Tile { words, count: until - word, x: from, width: x.width, totals };
-                        match at_once {
+                        match tile_rows {
                             1 => job.sum::<S, BITS, 1, 4>(self.s, &scales),
                             2 => job.sum::<S, BITS, 2, 4>(self.s, &scales),
                             3 => job.sum::<S, BITS, 3, 2>(self.s, &scales),
                             4 => job.sum::<S, BITS, 4, 2>(self.s, &scales),
-                            // As many sums as the registers hold.
+                            // As many accumulators as fit in registers.
                             _ if S::LANES >= 16 => job.sum::<S, BITS, 8, 2>(self.s, &scales),
                             _ => job.sum::<S, BITS, 8, 1>(self.s, &scales),
                         }
                     }
-                    row += at_once;
+                    row += tile_rows;
                 }
                 word = until;
             }
@@ -303,7 +312,7 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
         }
     }
 
-    fn starts(&self, panel: usize) -> Starts {
+    fn starts(&self, panel: usize) -> GroupPointers {
         let first = panel * ROWS;
         let rows = self.words.rows.saturating_sub(first).min(ROWS);
         let mut scales = [std::ptr::null(); ROWS];
@@ -317,23 +326,23 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
             }
             starts
         });
-        Starts { scales, zero_points, rows }
+        GroupPointers { scales, zero_points, rows }
     }
 
-    /// Adds the bias, activates, rounds and writes some columns of a row from their sums.
+    /// Epilogue: adds the bias, applies the activation, rounds and writes some columns of a row.
     fn write(&self, row: usize, columns: Range<usize>, sums: &mut [f32]) {
         let sums = &mut sums[..columns.len()];
-        settle(self.s, sums, |place| self.sum_widely(row, columns.start + place));
+        recompute_non_finite(self.s, sums, |index| self.sum_f64(row, columns.start + index));
         let bias = self.bias.as_ref().map(|bias| &bias.row(0)[columns.clone()]);
-        // SAFETY: every task writes rows or columns of its own, and these columns are inside the row.
+        // SAFETY: tasks write disjoint rows or columns, and these columns are inside the row.
         let to = unsafe { self.y.part(row, columns) };
-        self.activation.with(Write { s: self.s, sums, bias, to });
+        self.activation.with(Epilogue { s: self.s, sums, bias, to });
     }
 
-    /// A sum in f64, for one that f32 cannot hold.
+    /// Dot product in f64, for sums that overflow f32.
     #[cold]
     #[inline(never)]
-    fn sum_widely(&self, row: usize, column: usize) -> f64 {
+    fn sum_f64(&self, row: usize, column: usize) -> f64 {
         let mut sum = 0.0;
         for (i, x) in self.x.row(row).iter().enumerate() {
             let value = if BITS == 8 {
@@ -351,16 +360,16 @@ impl<S: Simd, T: Float, const BITS: u32> Layer<'_, S, T, BITS> {
     }
 }
 
-/// Rows as f32, so far apart.
-struct Wide {
+/// Rows as f32, with their stride.
+struct F32Rows {
     start: *const f32,
     width: usize,
 }
 
-// SAFETY: it is only read once it was written.
-unsafe impl Sync for Wide {}
+// SAFETY: it is only read after it was written.
+unsafe impl Sync for F32Rows {}
 
-/// Some words of a panel, and the inputs of a few rows that belong to them.
+/// Some words of a panel, and the matching inputs of a few rows.
 struct Tile {
     words: *const u8,
     count: usize,
@@ -370,7 +379,7 @@ struct Tile {
 }
 
 impl Tile {
-    /// Adds the products of `MR` rows, in `SUMS` sums each.
+    /// Adds the products of `MR` rows, in `SUMS` independent accumulators each.
     ///
     /// # Safety
     /// All words and inputs are readable, and the totals of the rows are writable.
@@ -379,33 +388,33 @@ impl Tile {
         let Tile { words, count, x, width, totals } = self;
         s.vectorize(|| {
             for first in (0..ROWS).step_by(S::LANES) {
-                // SAFETY: the caller vouches for words, inputs and totals; a vector is a part of a panel.
+                // SAFETY: the caller guarantees words, inputs and totals; a vector is a part of a panel.
                 unsafe {
                     let zero_points =
-                        s.mul(s.load(group.zero_points.as_ptr().add(first)), s.splat(larger::<BITS>()));
+                        s.mul(s.load(group.zero_points.as_ptr().add(first)), s.splat(input_scale::<BITS>()));
                     let mut sums = [[s.splat(0.0); SUMS]; MR];
                     for number in 0..count {
                         let words = words.add(number * STEP);
                         prefetch(words.wrapping_add(AHEAD));
                         let word = s.to_bits(s.load(words.cast::<f32>().add(first)));
                         let x = x.add(number * per_word::<BITS>());
-                        for place in 0..per_word::<BITS>() {
-                            let weight = s.sub(larger_input::<S, BITS>(s, word, place), zero_points);
+                        for index in 0..per_word::<BITS>() {
+                            let weight = s.sub(scaled_input::<S, BITS>(s, word, index), zero_points);
                             for (row, sums) in sums.iter_mut().enumerate() {
-                                let factor = s.splat(*x.add(row * width + place));
-                                let sum = &mut sums[place % SUMS];
+                                let factor = s.splat(*x.add(row * width + index));
+                                let sum = &mut sums[index % SUMS];
                                 *sum = s.fma(factor, weight, *sum);
                             }
                         }
                     }
                     let scales = s.load(group.scales.as_ptr().add(first));
-                    let smaller = s.splat(1.0 / larger::<BITS>());
+                    let inverse_scale = s.splat(1.0 / input_scale::<BITS>());
                     for (row, sums) in sums.iter().enumerate() {
                         let mut sum = sums[0];
                         for &other in &sums[1..] {
                             sum = s.add(sum, other);
                         }
-                        sum = s.mul(sum, smaller);
+                        sum = s.mul(sum, inverse_scale);
                         let to = totals.add(row).cast::<f32>().add(first);
                         s.store(to, s.fma(sum, scales, s.load(to)));
                     }
@@ -415,36 +424,36 @@ impl Tile {
     }
 }
 
-impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
-    unsafe fn left(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
+impl<S: Simd, T: Float, const BITS: u32> GemmOperands for Layer<'_, S, T, BITS> {
+    unsafe fn pack_a(&self, rows: Range<usize>, depth: Range<usize>, to: *mut f32) {
         let row =
-            |place: usize| (rows.start + place < self.x.count()).then(|| self.x.row(rows.start + place));
-        // SAFETY: the caller vouches for the place; rows have the steps.
+            |index: usize| (rows.start + index < self.x.count()).then(|| self.x.row(rows.start + index));
+        // SAFETY: the caller guarantees the destination; rows cover `depth`.
         unsafe { transpose_rows(self.s, rows.len(), rows.len(), depth, row, to) };
     }
 
-    unsafe fn right(&self, block: usize, depth: Range<usize>, to: *mut f32) {
-        let wide = panel::<S>();
+    unsafe fn pack_b(&self, block: usize, depth: Range<usize>, to: *mut f32) {
+        let wide = nr::<S>();
         let words = depth.start / per_word::<BITS>()..depth.end.div_ceil(per_word::<BITS>());
-        let mut room = Room([0; STEP * WORDS]);
-        for number in 0..COLUMNS / ROWS {
-            let rows = block * (COLUMNS / ROWS) + number;
-            // SAFETY: steps come in whole words, and fewer than there is room for.
-            let at = unsafe { self.words.panel(self.s, rows, words.clone(), &mut room) };
+        let mut buffer = PanelBuffer([0; STEP * WORDS]);
+        for number in 0..NC / ROWS {
+            let rows = block * (NC / ROWS) + number;
+            // SAFETY: steps come in whole words, and at most as many as the buffer holds.
+            let at = unsafe { self.words.panel(self.s, rows, words.clone(), &mut buffer) };
             let starts = self.starts(rows);
             let mut step = 0;
             while step < depth.len() {
                 let group = (depth.start + step) / self.block;
                 let end = depth.len().min(((group + 1) * self.block).saturating_sub(depth.start));
-                // SAFETY: these are steps of the rows.
+                // SAFETY: these steps are inside the rows.
                 let scales = unsafe { starts.group(group) };
                 for first in (0..ROWS).step_by(S::LANES) {
                     let column = number * ROWS + first;
-                    // SAFETY: the caller vouches for the place; the words of these steps are there.
+                    // SAFETY: the caller guarantees the destination; the words of these steps exist.
                     unsafe {
                         let to = to.add(column / wide * wide * depth.len() + column % wide);
                         let words = at.cast::<f32>().add(first);
-                        expand::<S, BITS>(self.s, words, step..end, &scales, first, to, wide);
+                        dequantize::<S, BITS>(self.s, words, step..end, &scales, first, to, wide);
                     }
                 }
                 step = end;
@@ -452,42 +461,42 @@ impl<S: Simd, T: Float, const BITS: u32> Factors for Layer<'_, S, T, BITS> {
         }
     }
 
-    unsafe fn store(&self, row: usize, block: usize, from: *mut f32) {
-        let columns = block * COLUMNS..((block + 1) * COLUMNS).min(self.words.rows);
-        // SAFETY: the caller vouches for a block of numbers.
+    unsafe fn epilogue(&self, row: usize, block: usize, from: *mut f32) {
+        let columns = block * NC..((block + 1) * NC).min(self.words.rows);
+        // SAFETY: the caller guarantees a block of NC elements.
         let sums = unsafe { std::slice::from_raw_parts_mut(from, columns.len()) };
         self.write(row, columns, sums);
     }
 }
 
-/// Writes steps of one vector of rows as numbers, `between` apart.
+/// Dequantizes steps of one vector of rows to f32, with stride `stride`.
 ///
 /// # Safety
-/// The words of the steps are readable, and so many vectors are writable.
+/// The words of the steps are readable, and the vectors of all steps are writable.
 #[inline(never)]
-unsafe fn expand<S: Simd, const BITS: u32>(
+unsafe fn dequantize<S: Simd, const BITS: u32>(
     s: S,
     words: *const f32,
     steps: Range<usize>,
     group: &Group,
     first: usize,
     to: *mut f32,
-    between: usize,
+    stride: usize,
 ) {
     let per_word = per_word::<BITS>();
     s.vectorize(|| {
-        // SAFETY: the caller vouches for words and places.
+        // SAFETY: the caller guarantees words and destination.
         unsafe {
             let scales = s.load(group.scales.as_ptr().add(first));
             let zero_points = s.load(group.zero_points.as_ptr().add(first));
             let mut step = steps.start;
             while step < steps.end {
                 let word = s.to_bits(s.load(words.add(step / per_word * ROWS)));
-                let place = step % per_word;
-                let count = (steps.end - step).min(per_word - place);
-                for place in place..place + count {
-                    let value = s.mul(s.sub(input::<S, BITS>(s, word, place), zero_points), scales);
-                    s.store(to.add(step * between), value);
+                let index = step % per_word;
+                let count = (steps.end - step).min(per_word - index);
+                for index in index..index + count {
+                    let value = s.mul(s.sub(input::<S, BITS>(s, word, index), zero_points), scales);
+                    s.store(to.add(step * stride), value);
                     step += 1;
                 }
             }

@@ -1,4 +1,5 @@
-//! `norm.layer`: each row is read twice, the second time from the first-level cache; three times where its start is no guide to its mean.
+//! `norm.layer`: each row is read twice, the second time from L1; three times if its first elements are a bad
+//! estimate of the mean.
 
 use std::marker::PhantomData;
 
@@ -7,10 +8,10 @@ use lz_core::{KernelError, Run};
 use lz_ops::{NormLayerCall, NormLayerKernel, NormLayerOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, worth_streaming};
-use crate::simd::{Float, Kind, Simd, Span, Work, prefetch, vectors, with_float};
+use crate::rows::{AnyRow, Rows, RowsMut, Shape, any_row, can_stream, for_each_range, should_stream};
+use crate::simd::{Float, FloatKind, Simd, Span, Work, prefetch, vectors, with_float};
 
-/// Rows that are dense, of any float type, with weight and bias of any.
+/// Dense rows of any float type, weight and bias of any float type.
 #[derive(Debug)]
 pub(crate) struct LayerRows<S>(pub PhantomData<S>);
 
@@ -36,7 +37,8 @@ impl<S: Simd> NormLayerKernel for LayerRows<S> {
     }
 }
 
-/// Mean and inverse standard deviation of a row. The mean is `mean + correction`, so that it keeps its digits where the row lies far from 0.
+/// Mean and inverse standard deviation of a row. The mean is `mean + correction`, to keep precision in rows
+/// far from 0.
 #[derive(Debug, Clone, Copy)]
 struct Moments {
     mean: f32,
@@ -52,24 +54,25 @@ fn run<S: Simd, T: Float>(
     let x = Rows::<T>::new(&call.x)?;
     let y = RowsMut::<T>::new(&mut out.output)?;
     let (weight, bias) = (any_row(call.weight.as_ref())?, any_row(call.bias.as_ref())?);
-    let means = out.mean.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
+    let means =
+        out.mean.as_mut().map(|output| RowsMut::<f32>::shaped(output, Shape::Elements)).transpose()?;
     let inv_stds =
-        out.inv_std.as_mut().map(|place| RowsMut::<f32>::shaped(place, Shape::Elements)).transpose()?;
+        out.inv_std.as_mut().map(|output| RowsMut::<f32>::shaped(output, Shape::Elements)).transpose()?;
     let (count, bytes) = (x.count(), 2 * x.width() * size_of::<T>());
-    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    let stream = should_stream(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
         simd.vectorize(|| {
             for row in range {
-                // SAFETY: ranges do not overlap, so nobody else has this row.
+                // SAFETY: ranges are disjoint, so no other task writes this row.
                 let (from, to) = (x.row(row), unsafe { y.row(row) });
-                // While this row is written, the memory can bring the next.
-                let ahead = x.row((row + 1).min(count - 1)).as_ptr();
+                // Prefetch target while this row is written.
+                let next_row = x.row((row + 1).min(count - 1)).as_ptr();
                 let moments = match moments(simd, from, call.eps) {
                     Some(moments) => {
-                        normalise(simd, from, ahead, moments, [weight, bias], to, stream);
+                        normalize(simd, from, next_row, moments, [weight, bias], to, stream);
                         moments
                     }
-                    None => normalise_widely(from, call.eps, weight, bias, to),
+                    None => normalize_f64(from, call.eps, weight, bias, to),
                 };
                 // SAFETY: as above.
                 let stats = unsafe {
@@ -87,16 +90,16 @@ fn run<S: Simd, T: Float>(
     Ok(())
 }
 
-/// `None` where f32 cannot hold the sums, or has lost the digits that count.
+/// `None` if f32 overflows, or has lost significant digits.
 #[inline(always)]
 fn moments<S: Simd, T: Float>(s: S, x: &[T], eps: f32) -> Option<Moments> {
     let count = x.len() as f32;
-    // The mean of the first few is a guess that is mostly good enough to take both moments around it at once.
+    // The mean of the first elements is usually a good enough shift to compute both moments in one pass.
     let start = &x[..x.len().min(16)];
-    let guess = start.iter().map(|x| x.to_f32()).sum::<f32>() / start.len() as f32;
-    let (correction, variance) = around(s, x, guess);
-    if guess.is_finite() && variance > correction * correction / 16.0 {
-        return trusted(guess, correction, variance, eps);
+    let estimate = start.iter().map(|x| x.to_f32()).sum::<f32>() / start.len() as f32;
+    let (correction, variance) = moments_around(s, x, estimate);
+    if estimate.is_finite() && variance > correction * correction / 16.0 {
+        return accurate_moments(estimate, correction, variance, eps);
     }
     let mut sums = [s.splat(0.0); 4];
     vectors!(S, x.len(), |span, k of 4| {
@@ -104,21 +107,21 @@ fn moments<S: Simd, T: Float>(s: S, x: &[T], eps: f32) -> Option<Moments> {
         sums[k] = s.add(sums[k], unsafe { T::load(s, x.as_ptr(), span) });
     });
     let mean = s.sum(s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3]))) / count;
-    let (correction, variance) = around(s, x, mean);
-    trusted(mean, correction, variance, eps)
+    let (correction, variance) = moments_around(s, x, mean);
+    accurate_moments(mean, correction, variance, eps)
 }
 
-/// Moments that f32 can hold.
+/// The moments, if f32 is accurate enough.
 #[inline(always)]
-fn trusted(mean: f32, correction: f32, variance: f32, eps: f32) -> Option<Moments> {
+fn accurate_moments(mean: f32, correction: f32, variance: f32, eps: f32) -> Option<Moments> {
     let variance = variance + eps;
-    let trusted = variance < f32::MAX && variance > 1e-30 && variance > 1e-10 * mean * mean;
-    trusted.then(|| Moments { mean, correction, inv_std: 1.0 / variance.sqrt() })
+    let accurate = variance < f32::MAX && variance > 1e-30 && variance > 1e-10 * mean * mean;
+    accurate.then(|| Moments { mean, correction, inv_std: 1.0 / variance.sqrt() })
 }
 
-/// How far the mean lies from a centre, and the variance.
+/// Distance of the mean from a center, and the variance.
 #[inline(always)]
-fn around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
+fn moments_around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
     let count = x.len() as f32;
     let center = s.splat(center);
     let (mut rests, mut squares) = ([s.splat(0.0); 4], [s.splat(0.0); 4]);
@@ -126,7 +129,7 @@ fn around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
         // SAFETY: spans stay inside the row.
         let mut rest = s.sub(unsafe { T::load(s, x.as_ptr(), span) }, center);
         if let Some(count) = span.part() {
-            rest = s.keep(rest, count);
+            rest = s.keep_first(rest, count);
         }
         rests[k] = s.add(rests[k], rest);
         squares[k] = s.fma(rest, rest, squares[k]);
@@ -137,33 +140,33 @@ fn around<S: Simd, T: Float>(s: S, x: &[T], center: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn normalise<S: Simd, T: Float>(
+fn normalize<S: Simd, T: Float>(
     s: S,
     x: &[T],
-    ahead: *const T,
+    next_row: *const T,
     moments: Moments,
     weight_and_bias: [Option<AnyRow>; 2],
     y: &mut [T],
     stream: bool,
 ) {
     let stream = stream && can_stream::<S, T>(y);
-    let row = Centered::<S, T, f32> { s, x, y, ahead, moments, weight: None, bias: None, stream };
-    // Weight and bias have one dtype, as the schema says.
+    let row = Centered::<S, T, f32> { s, x, y, next_row, moments, weight: None, bias: None, stream };
+    // The schema requires the same dtype for weight and bias.
     let [weight, bias] = weight_and_bias;
-    match weight.or(bias).map_or(Kind::F32, |row| row.kind) {
-        Kind::F32 => s.perform(row.with::<f32>(weight_and_bias)),
-        Kind::F16 => s.perform(row.with::<f16>(weight_and_bias)),
-        Kind::BF16 => s.perform(row.with::<bf16>(weight_and_bias)),
+    match weight.or(bias).map_or(FloatKind::F32, |row| row.kind) {
+        FloatKind::F32 => s.perform(row.with::<f32>(weight_and_bias)),
+        FloatKind::F16 => s.perform(row.with::<f16>(weight_and_bias)),
+        FloatKind::BF16 => s.perform(row.with::<bf16>(weight_and_bias)),
     }
 }
 
-/// The last pass over a row, with loops of its own for every type. Weight and bias are as long as the row, as the call was checked.
+/// The last pass over a row, monomorphized per type. Weight and bias have the length of the row (validated).
 struct Centered<'r, S, T, W> {
     s: S,
     x: &'r [T],
     y: &'r mut [T],
-    /// The row that comes next.
-    ahead: *const T,
+    /// The next row (prefetch target).
+    next_row: *const T,
     moments: Moments,
     weight: Option<*const W>,
     bias: Option<*const W>,
@@ -172,9 +175,9 @@ struct Centered<'r, S, T, W> {
 
 impl<'r, S: Simd, T: Float> Centered<'r, S, T, f32> {
     fn with<W>(self, [weight, bias]: [Option<AnyRow>; 2]) -> Centered<'r, S, T, W> {
-        let Centered { s, x, y, ahead, moments, stream, .. } = self;
+        let Centered { s, x, y, next_row, moments, stream, .. } = self;
         let start = |row: Option<AnyRow>| row.map(|row| row.start.cast());
-        Centered { s, x, y, ahead, moments, weight: start(weight), bias: start(bias), stream }
+        Centered { s, x, y, next_row, moments, weight: start(weight), bias: start(bias), stream }
     }
 }
 
@@ -184,8 +187,8 @@ impl<S: Simd, T: Float, W: Float> Centered<'_, S, T, W> {
     #[inline(always)]
     unsafe fn value(&self, span: impl Span, [mean, scale, shift]: [S::F32; 3]) -> S::F32 {
         let s = self.s;
-        prefetch(self.ahead.wrapping_add(span.at()));
-        // SAFETY: the caller vouches for the span.
+        prefetch(self.next_row.wrapping_add(span.at()));
+        // SAFETY: the caller guarantees the span.
         unsafe {
             let value = s.fma(s.sub(T::load(s, self.x.as_ptr(), span), mean), scale, shift);
             match (self.weight, self.bias) {
@@ -215,24 +218,24 @@ impl<S: Simd, T: Float, W: Float> Work for Centered<'_, S, T, W> {
     }
 }
 
-/// A row whose moments f32 cannot hold.
+/// Fallback in f64 for rows whose moments f32 cannot represent.
 #[cold]
 #[inline(never)]
-fn normalise_widely<T: Float>(
+fn normalize_f64<T: Float>(
     x: &[T],
     eps: f32,
     weight: Option<AnyRow>,
     bias: Option<AnyRow>,
     y: &mut [T],
 ) -> Moments {
-    let wide = |x: &T| f64::from(x.to_f32());
-    let mean = x.iter().map(wide).sum::<f64>() / x.len() as f64;
-    let variance = x.iter().map(|x| (wide(x) - mean).powi(2)).sum::<f64>() / x.len() as f64;
+    let to_f64 = |x: &T| f64::from(x.to_f32());
+    let mean = x.iter().map(to_f64).sum::<f64>() / x.len() as f64;
+    let variance = x.iter().map(|x| (to_f64(x) - mean).powi(2)).sum::<f64>() / x.len() as f64;
     let inv_std = 1.0 / (variance + f64::from(eps)).sqrt();
     for (index, (y, x)) in y.iter_mut().zip(x).enumerate() {
         // SAFETY: weight and bias are as long as a row.
         let at = |row: Option<AnyRow>| row.map(|row| f64::from(unsafe { row.kind.get(row.start, index) }));
-        let value = (wide(x) - mean) * inv_std * at(weight).unwrap_or(1.0) + at(bias).unwrap_or(0.0);
+        let value = (to_f64(x) - mean) * inv_std * at(weight).unwrap_or(1.0) + at(bias).unwrap_or(0.0);
         *y = T::from_f32(value as f32);
     }
     Moments { mean: mean as f32, correction: 0.0, inv_std: inv_std as f32 }

@@ -1,4 +1,4 @@
-//! Normalisation of rows.
+//! Row normalization.
 
 mod layer;
 mod rms;

@@ -1,16 +1,16 @@
-//! `norm.rms.add`: the sum goes into the residual, and while that row is in the first-level cache it is normalised.
+//! `norm.rms.add`: adds into the residual, and normalizes that row while it is in L1.
 
 use std::marker::PhantomData;
 
 use lz_core::{KernelError, Run};
 use lz_ops::{NormRmsAddCall, NormRmsAddKernel, NormRmsAddOut};
 
-use super::rms::normalise;
+use super::rms::normalize;
 use crate::isa::require;
-use crate::rows::{Rows, RowsMut, any_row, for_each_range, worth_streaming};
+use crate::rows::{Rows, RowsMut, any_row, for_each_range, should_stream};
 use crate::simd::{Float, Simd, vectors, with_float};
 
-/// Rows that are dense, of any float type, with a weight of any.
+/// Dense rows of any float type, weight of any float type.
 #[derive(Debug)]
 pub(crate) struct RmsAddRows<S>(pub PhantomData<S>);
 
@@ -46,16 +46,16 @@ fn run<S: Simd, T: Float>(
     let y = RowsMut::<T>::new(&mut out.output)?;
     let weight = (any_row(call.weight.as_ref())?, call.weight_offset);
     let (count, bytes) = (x.count(), 4 * x.width() * size_of::<T>());
-    let stream = worth_streaming(count * x.width() * size_of::<T>());
+    let stream = should_stream(count * x.width() * size_of::<T>());
     for_each_range(count, bytes, |range| {
         simd.vectorize(|| {
             for row in range {
-                // SAFETY: ranges do not overlap, so nobody else has this row of either.
+                // SAFETY: ranges are disjoint, so no other task writes this row of either.
                 let (residual, y) = unsafe { (residual.row(row), y.row(row)) };
                 add(simd, x.row(row), residual);
-                // While this row is written, the memory can bring the next.
-                let ahead = x.row((row + 1).min(count - 1)).as_ptr();
-                normalise(simd, residual, ahead, weight, call.eps, y, stream);
+                // Prefetch target while this row is written.
+                let next_row = x.row((row + 1).min(count - 1)).as_ptr();
+                normalize(simd, residual, next_row, weight, call.eps, y, stream);
             }
             if stream {
                 simd.fence();
@@ -69,7 +69,7 @@ fn run<S: Simd, T: Float>(
 fn add<S: Simd, T: Float>(s: S, x: &[T], residual: &mut [T]) {
     let (from, to) = (x.as_ptr(), residual.as_mut_ptr());
     vectors!(S, x.len(), |span| {
-        // SAFETY: spans stay inside the rows, which have one length as the call was checked.
+        // SAFETY: spans stay inside the rows, which have the same length (validated).
         unsafe { T::store(s, to, span, s.add(T::load(s, from, span), T::load(s, to, span))) };
     });
 }

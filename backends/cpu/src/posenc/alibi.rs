@@ -1,4 +1,4 @@
-//! `posenc.alibi`: one fused multiply-add a score.
+//! `posenc.alibi`: one FMA per score.
 
 use std::marker::PhantomData;
 
@@ -6,13 +6,13 @@ use lz_core::{KernelError, Run};
 use lz_ops::{PosencAlibiCall, PosencAlibiKernel, PosencAlibiOut};
 
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_start, worth_streaming};
-use crate::simd::{Kind, Simd, Span, vectors};
+use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_aligned, should_stream};
+use crate::simd::{FloatKind, Simd, Span, vectors};
 
-/// Distances beyond this are computed one by one: i32 lanes could not hold them.
-const FAR: i64 = 1 << 30;
+/// Larger distances take the scalar path, because they may overflow i32 lanes.
+const MAX_I32_DISTANCE: i64 = 1 << 30;
 
-/// Rows of scores that are dense.
+/// Dense rows of scores.
 #[derive(Debug)]
 pub(crate) struct AlibiRows<S>(pub PhantomData<S>);
 
@@ -49,7 +49,7 @@ fn run<S: Simd>(
     let slopes = slopes.row(0);
     let (heads, queries) = (call.axes.heads as usize, call.axes.seq_q as usize);
     let (keys, bytes) = (scores.width(), scores.width() * kind.size());
-    let stream = worth_streaming(scores.count() * bytes);
+    let stream = should_stream(scores.count() * bytes);
     for_each_range(scores.count(), 2 * bytes, |range| {
         simd.vectorize(|| {
             for row in range {
@@ -57,13 +57,13 @@ fn run<S: Simd>(
                 let (from, to) = (scores.start(row), y.start(row));
                 let first = (query as i64 + call.causal_offset).saturating_neg();
                 let slope = slopes.get(head).copied().unwrap_or(f32::NAN);
-                // SAFETY: both rows have `keys` elements of the kind, as the call was checked; ranges do not overlap, so nobody else
-                // has this row of the output.
+                // SAFETY: both rows have `keys` elements of `kind` (validated); ranges are disjoint, so no
+                // other task writes this row.
                 unsafe {
-                    if first.abs() < FAR && (keys as i64) < FAR {
+                    if first.abs() < MAX_I32_DISTANCE && (keys as i64) < MAX_I32_DISTANCE {
                         bias(simd, kind, from, to, keys, slope, first as i32, stream);
                     } else {
-                        bias_far(kind, from, to, keys, slope, first);
+                        bias_f64(kind, from, to, keys, slope, first);
                     }
                 }
             }
@@ -76,12 +76,12 @@ fn run<S: Simd>(
 }
 
 /// # Safety
-/// `from` has `len` readable elements of the kind, `to` as many that may be written.
+/// `from` has `len` readable elements of `kind`, `to` has `len` writable ones.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a row is four of them")]
+#[expect(clippy::too_many_arguments, reason = "four of them describe a row")]
 unsafe fn bias<S: Simd>(
     s: S,
-    kind: Kind,
+    kind: FloatKind,
     from: *const u8,
     to: *mut u8,
     len: usize,
@@ -89,11 +89,11 @@ unsafe fn bias<S: Simd>(
     first: i32,
     stream: bool,
 ) {
-    let stream = stream && is_stream_start::<S>(to, kind.size());
+    let stream = stream && is_stream_aligned::<S>(to, kind.size());
     let slope = s.splat(slope);
-    let places = s.add_i32(s.count_up(), s.splat_i32(first));
+    let positions = s.add_i32(s.lane_indices(), s.splat_i32(first));
     vectors!(S, len, |span| {
-        let distance = s.to_f32(s.add_i32(places, s.splat_i32(span.at() as i32)));
+        let distance = s.to_f32(s.add_i32(positions, s.splat_i32(span.at() as i32)));
         // SAFETY: spans stay inside the rows.
         unsafe { kind.put(s, to, span, s.fma(slope, distance, kind.load(s, from, span)), stream) };
     });
@@ -103,13 +103,13 @@ unsafe fn bias<S: Simd>(
 /// As [`bias`].
 #[cold]
 #[inline(never)]
-unsafe fn bias_far(kind: Kind, from: *const u8, to: *mut u8, len: usize, slope: f32, first: i64) {
-    for place in 0..len {
-        let distance = first as f64 + place as f64;
-        // SAFETY: the place is inside the rows.
+unsafe fn bias_f64(kind: FloatKind, from: *const u8, to: *mut u8, len: usize, slope: f32, first: i64) {
+    for index in 0..len {
+        let distance = first as f64 + index as f64;
+        // SAFETY: the index is inside the rows.
         unsafe {
-            let score = f64::from(kind.get(from, place));
-            kind.set(to, place, (score + f64::from(slope) * distance) as f32);
+            let score = f64::from(kind.get(from, index));
+            kind.set(to, index, (score + f64::from(slope) * distance) as f32);
         }
     }
 }

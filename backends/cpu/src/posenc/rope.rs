@@ -1,4 +1,4 @@
-//! `posenc.rope`: each head of each token is turned by the row of the tables that its position names.
+//! `posenc.rope`: rotates each head of each token by the cos/sin table row of its position.
 
 use std::marker::PhantomData;
 
@@ -7,12 +7,13 @@ use lz_ops::{PosencRopeCall, PosencRopeKernel, PosencRopeLayout, PosencRopeOut};
 
 use crate::isa::require;
 use crate::rows::{AnyRows, Rows, RowsMut, Shape, for_each_range};
-use crate::simd::{Float, Kind, Part, Simd, Span, vectors, with_float};
+use crate::simd::{Float, FloatKind, Simd, Span, Tail, vectors, with_float};
 
-/// Both products of a sum are made smaller by this power of two, and the sum larger again: either alone might not fit f32.
-const SMALLER: f32 = 1.0 / 16.0;
+/// Both products are scaled down by this power of two, and their sum is scaled up again: a single product
+/// might overflow f32.
+const PRODUCT_SCALE: f32 = 1.0 / 16.0;
 
-/// Heads that are dense, with tables of any float type.
+/// Dense heads, cos/sin tables of any float type.
 #[derive(Debug)]
 pub(crate) struct RopeRows<S>(pub PhantomData<S>);
 
@@ -38,17 +39,17 @@ impl<S: Simd> PosencRopeKernel for RopeRows<S> {
     }
 }
 
-/// Which row of the tables belongs to a token.
+/// The cos/sin table row of each token.
 enum Positions<'a> {
-    Counted,
+    Sequential,
     Short(Rows<'a, i32>),
     Long(Rows<'a, i64>),
 }
 
 impl<'a> Positions<'a> {
-    fn new(given: Option<&'a TensorView<'_>>) -> Result<Positions<'a>, KernelError> {
-        Ok(match given {
-            None => Positions::Counted,
+    fn new(tensor: Option<&'a TensorView<'_>>) -> Result<Positions<'a>, KernelError> {
+        Ok(match tensor {
+            None => Positions::Sequential,
             Some(view) if view.dtype() == DType::I32 => {
                 Positions::Short(Rows::shaped(view, Shape::Elements)?)
             }
@@ -56,11 +57,11 @@ impl<'a> Positions<'a> {
         })
     }
 
-    /// Of token `token` of the whole batch, which is at `place` in its sequence.
+    /// Position of token `token` of the batch, which has index `index` in its sequence.
     #[inline(always)]
-    fn of(&self, token: usize, place: usize) -> usize {
+    fn of(&self, token: usize, index: usize) -> usize {
         match self {
-            Positions::Counted => place,
+            Positions::Sequential => index,
             Positions::Short(rows) => rows.row(token).first().map_or(0, |&position| position as usize),
             Positions::Long(rows) => rows.row(token).first().map_or(0, |&position| position as usize),
         }
@@ -82,19 +83,19 @@ fn run<S: Simd, T: Float>(
     for_each_range(x.count(), 2 * x.width() * size_of::<T>(), |range| {
         simd.vectorize(|| {
             for row in range {
-                let (token, place) = if by_token {
+                let (token, index) = if by_token {
                     (row / heads, row / heads % seq)
                 } else {
                     (row / (heads * seq) * seq + row % seq, row % seq)
                 };
-                let position = positions.of(token, place);
-                // SAFETY: ranges do not overlap, so nobody else has this row.
+                let position = positions.of(token, index);
+                // SAFETY: ranges are disjoint, so no other task writes this row.
                 let (from, to) = (x.row(row), unsafe { y.row(row) });
                 let angles = Angles { kind, cos: cos.start(position), sin: sin.start(position), half };
                 if call.interleaved {
-                    turn_neighbours(simd, from, to, angles);
+                    rotate_interleaved(simd, from, to, angles);
                 } else {
-                    turn_halves(simd, from, to, angles);
+                    rotate_half(simd, from, to, angles);
                 }
                 to[2 * half..].copy_from_slice(&from[2 * half..]);
             }
@@ -103,48 +104,50 @@ fn run<S: Simd, T: Float>(
     Ok(())
 }
 
-/// One row of the tables.
+/// One row of the cos/sin tables.
 #[derive(Debug, Clone, Copy)]
 struct Angles {
-    kind: Kind,
+    kind: FloatKind,
     cos: *const u8,
     sin: *const u8,
     half: usize,
 }
 
-/// Feature f is paired with f + half.
+/// Rotate-half: feature f is paired with f + half.
 #[inline(always)]
-fn turn_halves<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
+fn rotate_half<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
     let Angles { kind, cos, sin, half } = angles;
     let (from, to) = (from.as_ptr(), to.as_mut_ptr());
     vectors!(S, half, |span| {
-        // SAFETY: spans stay inside the halves; twice `half` fits a row and both tables have `half` columns, as the call was checked.
+        // SAFETY: spans stay inside the halves; `2 * half` fits a row and both tables have `half` columns
+        // (validated).
         unsafe {
             let (c, g) = (kind.load(s, cos, span), kind.load(s, sin, span));
-            let (c, g) = (s.mul(c, s.splat(SMALLER)), s.mul(g, s.splat(SMALLER)));
+            let (c, g) = (s.mul(c, s.splat(PRODUCT_SCALE)), s.mul(g, s.splat(PRODUCT_SCALE)));
             let (a, b) = (T::load(s, from, span), T::load(s, from.add(half), span));
             let first = s.sub(s.mul(a, c), s.mul(b, g));
             let second = s.fma(a, g, s.mul(b, c));
-            T::store(s, to, span, s.mul(first, s.splat(1.0 / SMALLER)));
-            T::store(s, to.add(half), span, s.mul(second, s.splat(1.0 / SMALLER)));
+            T::store(s, to, span, s.mul(first, s.splat(1.0 / PRODUCT_SCALE)));
+            T::store(s, to.add(half), span, s.mul(second, s.splat(1.0 / PRODUCT_SCALE)));
         }
     });
 }
 
-/// Feature 2f is paired with 2f + 1.
+/// Interleaved: feature 2f is paired with 2f + 1.
 #[inline(always)]
-fn turn_neighbours<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
+fn rotate_interleaved<S: Simd, T: Float>(s: S, from: &[T], to: &mut [T], angles: Angles) {
     let Angles { kind, cos, sin, half } = angles;
     let (from, to) = (from.as_ptr(), to.as_mut_ptr());
     vectors!(S, 2 * half, |span| {
-        let angles = Part(span.at() / 2, span.part().unwrap_or(S::LANES) / 2);
-        // SAFETY: spans stay inside the turned features, half as many angles belong to them; both as the call was checked.
+        let angles = Tail(span.at() / 2, span.part().unwrap_or(S::LANES) / 2);
+        // SAFETY: spans stay inside the rotated features, which have half as many angles (validated).
         unsafe {
-            let c = s.mul(s.double_lanes(kind.load(s, cos, angles)), s.splat(SMALLER));
-            let g = s.mul(s.negate_even(s.double_lanes(kind.load(s, sin, angles))), s.splat(SMALLER));
+            let c = s.mul(s.duplicate_low_lanes(kind.load(s, cos, angles)), s.splat(PRODUCT_SCALE));
+            let g = s
+                .mul(s.negate_even(s.duplicate_low_lanes(kind.load(s, sin, angles))), s.splat(PRODUCT_SCALE));
             let x = T::load(s, from, span);
-            let turned = s.fma(x, c, s.mul(s.swap_pairs(x), g));
-            T::store(s, to, span, s.mul(turned, s.splat(1.0 / SMALLER)));
+            let rotated = s.fma(x, c, s.mul(s.swap_pairs(x), g));
+            T::store(s, to, span, s.mul(rotated, s.splat(1.0 / PRODUCT_SCALE)));
         }
     });
 }

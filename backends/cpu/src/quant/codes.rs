@@ -1,32 +1,32 @@
-//! The formats: how lanes become stored codes and how codes become numbers.
+//! Quantized formats: encoding of lanes to stored codes, and decoding.
 
 use crate::simd::{
     E2M1, E4M3, E5M2, Simd, SmallFloat, Span, decode, encode, load_bytes, load_nibbles, store_bytes,
     store_nibbles,
 };
 
-/// Zero points beyond this are computed one by one: i32 lanes could not hold the sums.
-pub(super) const FAR: i32 = 1 << 24;
+/// Larger zero points take the scalar path, because sums may overflow i32 lanes.
+pub(super) const LARGE_ZERO_POINT: i32 = 1 << 24;
 
 /// A stored format.
 pub(super) trait Code: Copy + Send + Sync + 'static {
-    /// Elements in a byte.
+    /// Elements per byte.
     const PER_BYTE: usize;
 
-    /// Rounds quotients and stores them, with a zero point nearer to 0 than [`FAR`].
+    /// Rounds quotients and stores them, for a zero point with an absolute value below [`LARGE_ZERO_POINT`].
     ///
     /// # Safety
-    /// The elements of the span are writable from `row`; with two in a byte the span starts at an even one.
+    /// The elements of the span are writable from `row`; with two per byte the span starts at an even index.
     unsafe fn store<S: Simd>(simd: S, row: *mut u8, span: impl Span, quotient: S::F32, zero_point: S::I32);
 
-    /// Loads values, less a zero point nearer to 0 than [`FAR`].
+    /// Loads values minus a zero point with an absolute value below [`LARGE_ZERO_POINT`].
     ///
     /// # Safety
-    /// As [`Code::store`], to read.
+    /// As [`Code::store`], for reading.
     unsafe fn load<S: Simd>(simd: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32;
 }
 
-/// Two's complement with so many bits, 4 or 8.
+/// Two's complement with `BITS` bits, 4 or 8.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Integer<const BITS: u32>;
 
@@ -35,20 +35,21 @@ impl<const BITS: u32> Code for Integer<BITS> {
 
     #[inline(always)]
     unsafe fn store<S: Simd>(s: S, row: *mut u8, span: impl Span, quotient: S::F32, zero_point: S::I32) {
-        // NaN counts as 0. Far beyond every sum that does not saturate, the bounds keep the conversion in range.
+        // NaN becomes 0. The clamp keeps the conversion in range, far outside every sum that does not
+        // saturate.
         let number = s.select(s.is_nan(quotient), s.splat(0.0), quotient);
-        let bound = 4.0 * FAR as f32;
+        let bound = 4.0 * LARGE_ZERO_POINT as f32;
         let whole = s.to_i32(s.max(s.min(number, s.splat(bound)), s.splat(-bound)));
         let sum = s.add_i32(whole, zero_point);
         let (lowest, highest) = (-(1 << (BITS - 1)), (1 << (BITS - 1)) - 1);
         let code = s.max_i32(s.min_i32(sum, s.splat_i32(highest)), s.splat_i32(lowest));
-        // SAFETY: the caller vouches for the elements.
+        // SAFETY: the caller guarantees the elements.
         unsafe { store_codes::<S, BITS>(s, row, span, code) }
     }
 
     #[inline(always)]
     unsafe fn load<S: Simd>(s: S, row: *const u8, span: impl Span, zero_point: S::I32) -> S::F32 {
-        // SAFETY: the caller vouches for the elements.
+        // SAFETY: the caller guarantees the elements.
         let code = unsafe { load_codes::<S, BITS>(s, row, span) };
         let signed = s.shr_i32(s.shl_i32(code, 32 - BITS), 32 - BITS);
         s.to_f32(s.sub_i32(signed, zero_point))
@@ -62,13 +63,13 @@ macro_rules! small_floats {
 
             #[inline(always)]
             unsafe fn store<S: Simd>(s: S, row: *mut u8, span: impl Span, quotient: S::F32, _: S::I32) {
-                // SAFETY: the caller vouches for the elements.
+                // SAFETY: the caller guarantees the elements.
                 unsafe { store_codes::<S, $bits>(s, row, span, encode::<S, $format>(s, quotient)) }
             }
 
             #[inline(always)]
             unsafe fn load<S: Simd>(s: S, row: *const u8, span: impl Span, _: S::I32) -> S::F32 {
-                // SAFETY: the caller vouches for the elements.
+                // SAFETY: the caller guarantees the elements.
                 unsafe { decode::<S, $format>(s, load_codes::<S, $bits>(s, row, span)) }
             }
         })*
@@ -81,7 +82,7 @@ small_floats!(E4M3: 8, E5M2: 8, E2M1: 4);
 /// As [`Code::store`].
 #[inline(always)]
 unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: impl Span, code: S::I32) {
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe {
         if BITS == 4 { store_nibbles(simd, row, span, code) } else { store_bytes(simd, row, span, code) }
     }
@@ -91,6 +92,6 @@ unsafe fn store_codes<S: Simd, const BITS: u32>(simd: S, row: *mut u8, span: imp
 /// As [`Code::load`].
 #[inline(always)]
 unsafe fn load_codes<S: Simd, const BITS: u32>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
-    // SAFETY: the caller vouches for the elements.
+    // SAFETY: the caller guarantees the elements.
     unsafe { if BITS == 4 { load_nibbles(simd, row, span) } else { load_bytes(simd, row, span) } }
 }

@@ -8,13 +8,15 @@ use lz_ops::{
     DequantizeOut,
 };
 
-use super::codes::{Code, FAR, Integer};
+use super::codes::{Code, Integer, LARGE_ZERO_POINT};
 use super::scales::{Rule, Scales};
 use crate::isa::require;
-use crate::rows::{AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_start, only, worth_streaming};
-use crate::simd::{E2M1, E4M3, E5M2, Kind, Simd, vectors};
+use crate::rows::{
+    AnyRows, AnyRowsMut, Rows, Shape, for_each_range, is_stream_aligned, read_scalar, should_stream,
+};
+use crate::simd::{E2M1, E4M3, E5M2, FloatKind, Simd, vectors};
 
-/// Rows that are dense, in every format and granularity.
+/// Dense rows, every format and granularity.
 #[derive(Debug)]
 pub(crate) struct DequantizeRows<S>(pub PhantomData<S>);
 
@@ -36,7 +38,7 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
         _run: &mut Run<'_>,
     ) -> Result<(), KernelError> {
         let simd = require::<S>()?;
-        let global = call.global_scale.as_ref().map(only::<f32>).transpose()?.unwrap_or(1.0);
+        let global = call.global_scale.as_ref().map(read_scalar::<f32>).transpose()?.unwrap_or(1.0);
         let plain = Rule::Quotient(1.0);
         match call.format {
             Format::Int8 => dequantize::<S, Integer<8>>(simd, call, &mut out, plain),
@@ -44,7 +46,7 @@ impl<S: Simd> DequantizeKernel for DequantizeRows<S> {
             Format::Fp8E4m3 => dequantize::<S, E4M3>(simd, call, &mut out, plain),
             Format::Fp8E5m2 => dequantize::<S, E5M2>(simd, call, &mut out, plain),
             Format::Mxfp4 => dequantize::<S, E2M1>(simd, call, &mut out, plain),
-            Format::Nvfp4 => dequantize::<S, E2M1>(simd, call, &mut out, Rule::Sixth { global }),
+            Format::Nvfp4 => dequantize::<S, E2M1>(simd, call, &mut out, Rule::Nvfp4 { global }),
         }
     }
 }
@@ -66,32 +68,42 @@ fn dequantize<S: Simd, C: Code>(
     let scales = Scales::new(&call.scale, shape)?;
     let zero_points = call.zero_point.as_ref().map(|view| Rows::<i32>::shaped(view, shape)).transpose()?;
     let bytes = inner * kind.size();
-    let stream = worth_streaming(from.count() * bytes);
+    let stream = should_stream(from.count() * bytes);
     for_each_range(from.count(), bytes + from.width(), |range| {
         simd.vectorize(|| {
             for row in range {
                 let (codes, to) = (from.start(row), to.start(row));
                 let stream =
-                    stream && is_stream_start::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
+                    stream && is_stream_aligned::<S>(to, kind.size()) && block.is_multiple_of(S::LANES);
                 let mut start = 0;
                 while start < inner {
                     let end = inner.min(start + block);
-                    let (group, place) = match call.granularity {
+                    let (group, index) = match call.granularity {
                         Granularity::Tensor => (0, 0),
                         Granularity::Channel | Granularity::Head => (row % channels, 0),
                         Granularity::Block => (row, start / block),
                     };
-                    let factor = rule.factor(scales.get(group, place));
-                    let zero_point = zero_points.map_or(0, |rows| rows.row(group)[place]);
-                    let far = zero_point.unsigned_abs() >= FAR as u32 || start % C::PER_BYTE != 0;
-                    // SAFETY: the stored row has the codes of `inner` elements, as the call was checked; ranges do not overlap, so
-                    // nobody else has this row of the output.
+                    let factor = rule.factor(scales.get(group, index));
+                    let zero_point = zero_points.map_or(0, |rows| rows.row(group)[index]);
+                    let far =
+                        zero_point.unsigned_abs() >= LARGE_ZERO_POINT as u32 || start % C::PER_BYTE != 0;
+                    // SAFETY: the stored row has the codes of `inner` elements (validated); ranges are
+                    // disjoint, so no other task writes this row.
                     unsafe {
                         if far {
-                            one_by_one(codes, start..end, kind, to, C::PER_BYTE, factor, zero_point);
+                            dequantize_scalar(codes, start..end, kind, to, C::PER_BYTE, factor, zero_point);
                         } else {
                             let (codes, to) = (codes.add(start / C::PER_BYTE), to.add(start * kind.size()));
-                            expand::<S, C>(simd, codes, kind, to, end - start, factor, zero_point, stream);
+                            dequantize_block::<S, C>(
+                                simd,
+                                codes,
+                                kind,
+                                to,
+                                end - start,
+                                factor,
+                                zero_point,
+                                stream,
+                            );
                         }
                     }
                     start = end;
@@ -106,13 +118,13 @@ fn dequantize<S: Simd, C: Code>(
 }
 
 /// # Safety
-/// `codes` has those of `len` elements, and `to` room for as many of the kind.
+/// `codes` has the codes of `len` elements, and `to` space for as many elements of `kind`.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "a row is three of them, its scale two")]
-unsafe fn expand<S: Simd, C: Code>(
+#[expect(clippy::too_many_arguments, reason = "three of them describe a row, two its scale")]
+unsafe fn dequantize_block<S: Simd, C: Code>(
     s: S,
     codes: *const u8,
-    kind: Kind,
+    kind: FloatKind,
     to: *mut u8,
     len: usize,
     factor: f32,
@@ -121,35 +133,35 @@ unsafe fn expand<S: Simd, C: Code>(
 ) {
     let (factor, zero_point) = (s.splat(factor), s.splat_i32(zero_point));
     vectors!(S, len, |span| {
-        // SAFETY: the caller vouches for the codes and the elements; spans stay inside.
+        // SAFETY: the caller guarantees the codes and the elements; spans stay inside.
         unsafe { kind.put(s, to, span, s.mul(C::load(s, codes, span, zero_point), factor), stream) };
     });
 }
 
-/// Integers one by one: zero points too far for i32 lanes, and blocks that start inside a byte.
+/// Scalar path for integers: large zero points, and blocks that start inside a byte.
 ///
 /// # Safety
-/// `codes` and `to` are rows that the range lies inside of.
+/// The range is inside the rows `codes` and `to`.
 #[cold]
 #[inline(never)]
-unsafe fn one_by_one(
+unsafe fn dequantize_scalar(
     codes: *const u8,
     range: std::ops::Range<usize>,
-    kind: Kind,
+    kind: FloatKind,
     to: *mut u8,
     per_byte: usize,
     factor: f32,
     zero_point: i32,
 ) {
     for element in range {
-        // SAFETY: the caller vouches for the codes.
+        // SAFETY: the caller guarantees the codes.
         let byte = unsafe { codes.add(element / per_byte).read() };
         let signed = match (per_byte, element % 2) {
             (1, _) => byte as i8,
             (_, 0) => (byte << 4) as i8 >> 4,
             _ => byte as i8 >> 4,
         };
-        // SAFETY: the caller vouches for the element.
+        // SAFETY: the caller guarantees the element.
         unsafe { kind.set(to, element, (i64::from(signed) - i64::from(zero_point)) as f32 * factor) };
     }
 }

@@ -1,4 +1,4 @@
-//! Rounding to small formats and back. `codes` has the formats, `groups` which elements share a scale.
+//! Quantization and dequantization. `codes` has the formats, `scales` the computation and storage of scales.
 
 mod codes;
 mod dequantize;

@@ -1,4 +1,4 @@
-//! Scales: how they are computed from the largest value of a group, how they are stored, and how they are read.
+//! Scales: computation from the absolute maximum of a group, storage, and loading.
 
 use lz_core::element::{F8E4M3, F8E8M0};
 use lz_core::{DType, KernelError, TensorMut, TensorView};
@@ -6,34 +6,34 @@ use lz_core::{DType, KernelError, TensorMut, TensorView};
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{E4M3, Simd, decode, encode, not_a_float};
 
-/// Scales that are handled at once: as many as any instruction set has lanes.
-pub(super) const AT_ONCE: usize = 16;
+/// Scales that are computed at once: the maximum number of lanes.
+pub(super) const SCALE_LANES: usize = 16;
 
-/// How a scale follows from the largest absolute value of its group.
+/// How a scale is computed from the absolute maximum of its group.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Rule {
     /// Divided by the largest value of the format.
     Quotient(f32),
-    /// The power of two below, two exponents down: the floor rule of OCP.
+    /// Power of two: the exponent of the maximum minus two (OCP floor rule).
     PowerOfTwo,
-    /// A sixth, times the global scale, rounded to e4m3.
-    Sixth {
+    /// The maximum / 6, times the global scale, rounded to e4m3 (NVFP4).
+    Nvfp4 {
         /// The global scale.
         global: f32,
     },
 }
 
 impl Rule {
-    /// What elements are divided by, or multiplied with, given the stored scale.
+    /// The divisor (or multiplier) of elements for a stored scale.
     #[inline(always)]
     pub(super) fn factor(self, scale: f32) -> f32 {
         match self {
-            Rule::Sixth { global } => scale / global,
+            Rule::Nvfp4 { global } => scale / global,
             _ => scale,
         }
     }
 
-    /// Scales as numbers, and their codes where they are stored in a byte.
+    /// Scales as f32, and their codes if they are stored in a byte.
     #[inline(always)]
     pub(super) fn scale<S: Simd>(self, s: S, largest: S::F32) -> (S::F32, S::I32) {
         let none = s.lt(largest, s.splat(f32::from_bits(1)));
@@ -45,21 +45,21 @@ impl Rule {
                 (number(s.max(s.splat(f32::from_bits(1)), quotient)), s.splat_i32(0))
             }
             Rule::PowerOfTwo => {
-                // The stored exponent less two; denormals end at the smallest scale, infinity at the largest.
+                // The exponent field minus two; denormals get the smallest scale, infinity the largest.
                 let stored = s.sub_i32(s.shr_i32(s.to_bits(largest), 23), s.splat_i32(2));
                 let code = s.max_i32(stored, s.splat_i32(0));
                 let code = s.select_i32(s.lt(s.splat(f32::MAX), largest), s.splat_i32(254), code);
                 let code = s.select_i32(none, s.splat_i32(127), code);
                 let code = s.select_i32(s.is_nan(largest), s.splat_i32(255), code);
-                // Code 0 is 2^-127, which f32 holds only as a denormal.
+                // Code 0 is 2^-127, a denormal in f32.
                 let power = s.max_i32(s.shl_i32(code, 23), s.splat_i32(1 << 22));
-                (number(s.with_bits(power)), code)
+                (number(s.from_bits(power)), code)
             }
-            Rule::Sixth { global } => {
+            Rule::Nvfp4 { global } => {
                 let scale = s.mul(s.div(largest, s.splat(6.0)), s.splat(global));
                 let code = encode::<S, E4M3>(s, number(scale));
                 let size = s.to_f32(s.and_i32(code, s.splat_i32(0x7f)));
-                // What rounds to 0 becomes the smallest positive number.
+                // A scale that rounds to 0 becomes the smallest positive number.
                 let code = s.select_i32(s.lt(size, s.splat(1.0)), s.splat_i32(1), code);
                 (decode::<S, E4M3>(s, code), code)
             }
@@ -67,7 +67,7 @@ impl Rule {
     }
 }
 
-/// `float8_e4m3fn` by code.
+/// `float8_e4m3fn` values by code.
 static E4M3_VALUES: [f32; 256] = {
     let mut values = [0.0; 256];
     let mut code = 0usize;
@@ -95,7 +95,7 @@ static E4M3_VALUES: [f32; 256] = {
 pub(super) enum Scales<'a> {
     /// f32.
     Plain(Rows<'a, f32>),
-    /// Powers of two.
+    /// Powers of two (e8m0).
     Powers(Rows<'a, F8E8M0>),
     /// e4m3.
     Small(Rows<'a, F8E4M3>),
@@ -113,15 +113,15 @@ impl<'a> Scales<'a> {
 
     /// One scale.
     #[inline(always)]
-    pub(super) fn get(&self, row: usize, place: usize) -> f32 {
+    pub(super) fn get(&self, row: usize, index: usize) -> f32 {
         match self {
-            Scales::Plain(rows) => rows.row(row)[place],
-            Scales::Powers(rows) => match rows.row(row)[place].0 {
+            Scales::Plain(rows) => rows.row(row)[index],
+            Scales::Powers(rows) => match rows.row(row)[index].0 {
                 255 => f32::NAN,
                 0 => f32::from_bits(1 << 22),
                 code => f32::from_bits(u32::from(code) << 23),
             },
-            Scales::Small(rows) => E4M3_VALUES[usize::from(rows.row(row)[place].0)],
+            Scales::Small(rows) => E4M3_VALUES[usize::from(rows.row(row)[index].0)],
         }
     }
 }
@@ -131,7 +131,7 @@ impl<'a> Scales<'a> {
 pub(super) enum ScalesMut<'a> {
     /// f32.
     Plain(RowsMut<'a, f32>),
-    /// Powers of two.
+    /// Powers of two (e8m0).
     Powers(RowsMut<'a, F8E8M0>),
     /// e4m3.
     Small(RowsMut<'a, F8E4M3>),
@@ -150,15 +150,15 @@ impl<'a> ScalesMut<'a> {
     /// Writes one scale.
     ///
     /// # Safety
-    /// Nobody else has this row now.
+    /// No other reference to this row exists.
     #[inline(always)]
-    pub(super) unsafe fn set(&self, row: usize, place: usize, value: f32, code: i32) {
-        // SAFETY: the caller vouches for the row.
+    pub(super) unsafe fn set(&self, row: usize, index: usize, value: f32, code: i32) {
+        // SAFETY: the caller guarantees the row.
         unsafe {
             match self {
-                ScalesMut::Plain(rows) => rows.row(row)[place] = value,
-                ScalesMut::Powers(rows) => rows.row(row)[place] = F8E8M0(code as u8),
-                ScalesMut::Small(rows) => rows.row(row)[place] = F8E4M3(code as u8),
+                ScalesMut::Plain(rows) => rows.row(row)[index] = value,
+                ScalesMut::Powers(rows) => rows.row(row)[index] = F8E8M0(code as u8),
+                ScalesMut::Small(rows) => rows.row(row)[index] = F8E4M3(code as u8),
             }
         }
     }
@@ -169,11 +169,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_table_is_that_of_the_format() {
+    fn e4m3_table_matches_the_format() {
         for code in 0..=255u8 {
-            let (found, wanted) =
+            let (found, expected) =
                 (E4M3_VALUES[usize::from(code)], lz_core::element::f8_e4m3_to_f64(code) as f32);
-            assert!(found == wanted || (found.is_nan() && wanted.is_nan()), "{code}");
+            assert!(found == expected || (found.is_nan() && expected.is_nan()), "{code}");
         }
     }
 }

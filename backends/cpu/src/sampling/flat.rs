@@ -1,41 +1,42 @@
-//! Rows so flat that a large part of the vocabulary is kept: every weight is computed once, a few at a time, and what is wanted is
-//! found from sums by buckets of logits and by blocks of tokens. Their error is bounded; where it could matter the caller is told so.
+//! Top-p for flat distributions, where a large part of the vocabulary is kept: every weight is computed once,
+//! vectorized, and the cutoff is found from sums over buckets of logits and blocks of tokens. The error of
+//! the sums is bounded; `None` is returned where it could change the result.
 
-use super::keep::last_to_reach;
+use super::cutoff::last_to_reach;
 use super::scan::{BLOCK, Key, Scan, key, logit, token};
 use crate::simd::{Float, Simd};
 
-/// How far a sum may be off for its order and for the weights, as a share of it.
-const ORDER: f64 = 1e-11;
+/// Relative error bound of a sum, from summation order and weights.
+const SUM_ERROR: f64 = 1e-11;
 
-/// Buckets of logits, from the largest down; the last has all the rest.
+/// Buckets of logits, from the largest down; the last one has the rest.
 const BUCKETS: usize = 2048;
 
-/// Exponents that buckets cover.
-const REACH: f32 = 32.0;
+/// Range of exponents that the buckets cover.
+const EXPONENT_RANGE: f32 = 32.0;
 
-/// The weights of a row, in order of the index.
-pub(super) struct Weighed<'w> {
+/// The weights of a row, in index order.
+pub(super) struct RowWeights<'w> {
     weights: &'w [f64],
     total: f64,
 }
 
-impl<'w> Weighed<'w> {
-    /// Computes them. The largest logit is finite.
+impl<'w> RowWeights<'w> {
+    /// Computes the weights. The largest logit is finite.
     pub(super) fn new<S: Simd, T: Float>(
         scan: &Scan<'_, S, T>,
         temperature: f32,
         weights: &'w mut [f64],
-    ) -> Weighed<'w> {
+    ) -> RowWeights<'w> {
         let (largest, factor) = (f64::from(scan.largest), 1.0 / f64::from(temperature));
         let mut total = 0.0;
         for (row, weights) in scan.row().chunks(BLOCK).zip(weights.chunks_mut(BLOCK)) {
-            total += weigh(scan.simd(), row, [largest, factor], weights);
+            total += compute_weights(scan.simd(), row, [largest, factor], weights);
         }
-        Weighed { weights, total }
+        RowWeights { weights, total }
     }
 
-    /// The last candidate that is kept for a share `p` below 1; `None` if the sums cannot tell.
+    /// The last candidate that is kept for a share `p` below 1; `None` if the sums are not accurate enough.
     pub(super) fn last<S: Simd, T: Float>(
         &self,
         scan: &Scan<'_, S, T>,
@@ -43,19 +44,19 @@ impl<'w> Weighed<'w> {
         temperature: f32,
         keys: &mut [Key],
     ) -> Option<Key> {
-        let how = [scan.largest, BUCKETS as f32 / (REACH * temperature)];
+        let bucketing = [scan.largest, BUCKETS as f32 / (EXPONENT_RANGE * temperature)];
         let mut buckets = [0u16; BLOCK];
         let mut masses = [0.0f64; BUCKETS];
         for (row, weights) in scan.row().chunks(BLOCK).zip(self.weights.chunks(BLOCK)) {
-            number(scan.simd(), row, how, &mut buckets);
+            bucket_indices(scan.simd(), row, bucketing, &mut buckets);
             for (&bucket, weight) in buckets.iter().zip(weights) {
                 masses[usize::from(bucket) % BUCKETS] += weight;
             }
         }
-        let wanted = p * self.total;
+        let target_mass = p * self.total;
         let (mut before, mut reached) = (0.0, BUCKETS - 1);
         for (number, mass) in masses.iter().enumerate() {
-            if before + mass > wanted {
+            if before + mass > target_mass {
                 reached = number;
                 break;
             }
@@ -63,7 +64,7 @@ impl<'w> Weighed<'w> {
         }
         let mut count = 0;
         for (block, row) in scan.row().chunks(BLOCK).enumerate() {
-            number(scan.simd(), row, how, &mut buckets);
+            bucket_indices(scan.simd(), row, bucketing, &mut buckets);
             for (inside, (&bucket, value)) in buckets.iter().zip(row).enumerate() {
                 let value = value.to_f32();
                 if usize::from(bucket) == reached
@@ -75,16 +76,16 @@ impl<'w> Weighed<'w> {
                 }
             }
         }
-        let slack = self.total * ORDER;
-        let bounds = [wanted - before - slack, wanted - before + slack];
-        // Whether the bucket before reached it already must be beyond doubt as well.
+        let slack = self.total * SUM_ERROR;
+        let bounds = [target_mass - before - slack, target_mass - before + slack];
+        // It must also be certain that the previous bucket did not reach the target.
         if bounds[0] <= 0.0 && reached > 0 {
             return None;
         }
         last_to_reach(&mut keys[..count], bounds, |key| self.weights[token(key) as usize])
     }
 
-    /// The token that `u` draws among the candidates up to a key; `None` if the sums cannot tell.
+    /// The token that `u` draws among the candidates up to a key; `None` if the sums are not accurate enough.
     pub(super) fn draw<S: Simd, T: Float>(&self, scan: &Scan<'_, S, T>, last: Key, u: f64) -> Option<i32> {
         let kept = |number: usize, row: &[T], weights: &[f64]| -> f64 {
             let tied = (token(last) as usize + 1).saturating_sub(number * BLOCK);
@@ -92,11 +93,11 @@ impl<'w> Weighed<'w> {
         };
         let blocks = || scan.row().chunks(BLOCK).zip(self.weights.chunks(BLOCK)).enumerate();
         let total: f64 = blocks().map(|(number, (row, weights))| kept(number, row, weights)).sum();
-        let (place, slack) = (u * total, total * ORDER);
+        let (target, slack) = (u * total, total * SUM_ERROR);
         let mut sum = 0.0;
         for (number, (row, weights)) in blocks() {
             let mass = kept(number, row, weights);
-            if sum + mass <= place - slack {
+            if sum + mass <= target - slack {
                 sum += mass;
                 continue;
             }
@@ -106,10 +107,10 @@ impl<'w> Weighed<'w> {
                     continue;
                 }
                 sum += weight;
-                if sum > place + slack {
+                if sum > target + slack {
                     return Some(index as i32);
                 }
-                if sum >= place - slack {
+                if sum >= target - slack {
                     return None;
                 }
             }
@@ -118,9 +119,15 @@ impl<'w> Weighed<'w> {
     }
 }
 
-/// The buckets of some logits. Larger logits never have a larger number: every step rounds, but keeps the order. NaN is in the last.
+/// Bucket indices of some logits. Monotonic: larger logits never get a larger index, because every step
+/// rounds monotonically. NaN is in the last bucket.
 #[inline(never)]
-fn number<S: Simd, T: Float>(s: S, row: &[T], [largest, factor]: [f32; 2], buckets: &mut [u16; BLOCK]) {
+fn bucket_indices<S: Simd, T: Float>(
+    s: S,
+    row: &[T],
+    [largest, factor]: [f32; 2],
+    buckets: &mut [u16; BLOCK],
+) {
     s.vectorize(|| {
         for (to, value) in buckets.iter_mut().zip(row) {
             *to = ((largest - value.to_f32()) * factor).min((BUCKETS - 1) as f32) as i32 as u16;
@@ -128,9 +135,14 @@ fn number<S: Simd, T: Float>(s: S, row: &[T], [largest, factor]: [f32; 2], bucke
     });
 }
 
-/// Writes the weights of some logits and gives their sum. NaN and -∞ get a weight that no sum feels.
+/// Writes the weights of some logits and returns their sum. NaN and -∞ get a negligible weight.
 #[inline(never)]
-fn weigh<S: Simd, T: Float>(s: S, row: &[T], [largest, factor]: [f64; 2], weights: &mut [f64]) -> f64 {
+fn compute_weights<S: Simd, T: Float>(
+    s: S,
+    row: &[T],
+    [largest, factor]: [f64; 2],
+    weights: &mut [f64],
+) -> f64 {
     s.vectorize(|| {
         let mut numbers = [0.0f32; BLOCK];
         for (to, from) in numbers.iter_mut().zip(row) {
@@ -150,16 +162,16 @@ fn weigh<S: Simd, T: Float>(s: S, row: &[T], [largest, factor]: [f64; 2], weight
     })
 }
 
-/// `e^x` for x up to 0, within a few units in the last place; nearly 0 below -708 and for NaN. Without branches, so that loops
-/// become vectors.
+/// `e^x` for x up to 0, within a few ulps; nearly 0 below -708 and for NaN. Branch-free, so that loops are
+/// vectorized.
 #[inline(always)]
 fn exp(x: f64) -> f64 {
-    /// Added to a number below 2^51 it leaves the nearest whole number in the last bits.
-    const WHOLE: f64 = 6_755_399_441_055_744.0;
+    /// Added to a value below 2^51, it leaves the nearest integer in the low mantissa bits.
+    const ROUND_SHIFT: f64 = 6_755_399_441_055_744.0;
     let x = if x > -708.0 { x } else { -708.0 };
-    let shifted = x * std::f64::consts::LOG2_E + WHOLE;
-    let whole = shifted - WHOLE;
-    // ln 2 in two parts, so that the first product is exact.
+    let shifted = x * std::f64::consts::LOG2_E + ROUND_SHIFT;
+    let whole = shifted - ROUND_SHIFT;
+    // ln 2 split in two constants, so that the first product is exact.
     let rest = x - whole * 0.693_147_180_369_123_8 - whole * 1.908_214_929_270_587_7e-10;
     let mut sum = 1.0 / 6_227_020_800.0;
     for coefficient in [
@@ -183,7 +195,7 @@ fn exp(x: f64) -> f64 {
     sum * power
 }
 
-/// The weights of a block that are kept: above a logit, and of equal ones the first few tokens.
+/// Sum of the kept weights of a block: logits above `least`, and of equal ones the first `tied` tokens.
 #[inline(never)]
 fn kept_mass<S: Simd, T: Float>(s: S, row: &[T], weights: &[f64], least: f32, tied: usize) -> f64 {
     s.vectorize(|| {
@@ -200,11 +212,11 @@ fn kept_mass<S: Simd, T: Float>(s: S, row: &[T], weights: &[f64], least: f32, ti
 #[cfg(test)]
 mod tests {
     #[test]
-    fn powers_are_those_of_the_library() {
+    fn exp_matches_std() {
         for step in 0..70_000 {
             let x = -f64::from(step) / 100.0;
-            let (found, wanted) = (super::exp(x), x.exp());
-            assert!((found - wanted).abs() <= 2e-15 * wanted, "{x}: {found} is not {wanted}");
+            let (found, expected) = (super::exp(x), x.exp());
+            assert!((found - expected).abs() <= 2e-15 * expected, "{x}: {found} is not {expected}");
         }
         assert_eq!(super::exp(0.0), 1.0);
         for x in [f64::NAN, f64::NEG_INFINITY, -1e300] {

@@ -1,17 +1,17 @@
-//! One row of logits: its largest by blocks, its candidates as keys that sort as the schema says, and rough masses.
+//! One row of logits: block maxima, candidates as sortable keys, and approximate masses.
 
 use crate::simd::{Float, Simd, exp, vectors};
 
-/// Logits of a block.
+/// Logits per block.
 pub(super) const BLOCK: usize = 256;
 
-/// A candidate as a number: larger logits are smaller, lower indices come first among equals.
+/// A candidate as an integer that sorts by descending logit, then by ascending token.
 pub(super) type Key = u64;
 
 /// The key of a logit that is not NaN.
 #[inline(always)]
 pub(super) fn key(logit: f32, token: usize) -> Key {
-    // Both zeros are equal.
+    // +0 and -0 are equal.
     let bits = (logit + 0.0).to_bits();
     let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
     Key::from(!ascending) << 32 | token as u64
@@ -30,7 +30,7 @@ pub(super) fn token(key: Key) -> i32 {
     key as u32 as i32
 }
 
-/// A row with the largest logit of each block, NaN left out.
+/// A row with the maximum logit of each block, ignoring NaN.
 pub(super) struct Scan<'r, S, T> {
     s: S,
     row: &'r [T],
@@ -40,12 +40,12 @@ pub(super) struct Scan<'r, S, T> {
 }
 
 impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
-    /// Reads the row once. `maxima` has a place for each block.
+    /// Reads the row once. `maxima` has an element per block.
     pub(super) fn new(s: S, row: &'r [T], maxima: &'r mut [f32]) -> Scan<'r, S, T> {
         let mut largest = f32::NEG_INFINITY;
-        for (block, most) in row.chunks(BLOCK).zip(&mut *maxima) {
-            *most = largest_of(s, block);
-            largest = largest.max(*most);
+        for (block, block_max) in row.chunks(BLOCK).zip(&mut *maxima) {
+            *block_max = max_of_block(s, block);
+            largest = largest.max(*block_max);
         }
         Scan { s, row, maxima, largest }
     }
@@ -60,23 +60,24 @@ impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
         self.s
     }
 
-    /// The largest logits of the blocks.
+    /// Maximum logit of each block.
     pub(super) fn maxima(&self) -> &[f32] {
         self.maxima
     }
 
-    /// Writes the keys of all logits that are not below `least`, in order of the index, as far as there is room; gives their number.
+    /// Writes the keys of all logits not below `least`, in index order, as far as there is space; returns
+    /// their number.
     pub(super) fn candidates(&self, least: f32, keys: &mut [Key]) -> usize {
         let mut count = 0;
-        for (number, (block, &most)) in self.row.chunks(BLOCK).zip(self.maxima).enumerate() {
-            if most < least {
+        for (number, (block, &block_max)) in self.row.chunks(BLOCK).zip(self.maxima).enumerate() {
+            if block_max < least {
                 continue;
             }
-            for (place, value) in block.iter().enumerate() {
+            for (index, value) in block.iter().enumerate() {
                 let value = value.to_f32();
                 if value >= least {
                     let Some(to) = keys.get_mut(count) else { return count };
-                    *to = key(value, number * BLOCK + place);
+                    *to = key(value, number * BLOCK + index);
                     count += 1;
                 }
             }
@@ -84,7 +85,7 @@ impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
         count
     }
 
-    /// About the sum of the weights of all logits below `bound`, within a part in ten thousand.
+    /// Approximate sum of the weights of all logits below `bound`, with a relative error of 1e-4.
     pub(super) fn mass_below(&self, bound: f32, temperature: f32) -> f64 {
         let blocks = self.row.chunks(BLOCK);
         blocks.map(|block| f64::from(mass(self.s, block, [bound, self.largest, temperature]))).sum()
@@ -92,23 +93,23 @@ impl<'r, S: Simd, T: Float> Scan<'r, S, T> {
 }
 
 #[inline(never)]
-fn largest_of<S: Simd, T: Float>(s: S, block: &[T]) -> f32 {
+fn max_of_block<S: Simd, T: Float>(s: S, block: &[T]) -> f32 {
     s.vectorize(|| {
-        let mut most = [s.splat(f32::NEG_INFINITY); 4];
+        let mut block_max = [s.splat(f32::NEG_INFINITY); 4];
         vectors!(S, block.len(), |span, k of 4| {
             // SAFETY: spans stay inside the block.
             let value = unsafe { T::load(s, block.as_ptr(), span) };
-            // A NaN gives way to the second operand. What a part does not have is 0, and must not count.
+            // `max` drops a NaN first operand. Lanes past a tail are 0, and must not count.
             let value = match crate::simd::Span::part(span) {
                 Some(count) => {
-                    let there = s.lt(s.to_f32(s.count_up()), s.splat(count as f32));
-                    s.select(there, value, s.splat(f32::NEG_INFINITY))
+                    let in_range = s.lt(s.to_f32(s.lane_indices()), s.splat(count as f32));
+                    s.select(in_range, value, s.splat(f32::NEG_INFINITY))
                 }
                 None => value,
             };
-            most[k] = s.max(value, most[k]);
+            block_max[k] = s.max(value, block_max[k]);
         });
-        s.largest(s.max(s.max(most[0], most[1]), s.max(most[2], most[3])))
+        s.largest(s.max(s.max(block_max[0], block_max[1]), s.max(block_max[2], block_max[3])))
     })
 }
 
@@ -121,10 +122,10 @@ fn mass<S: Simd, T: Float>(s: S, block: &[T], [bound, largest, temperature]: [f3
             let value = unsafe { T::load(s, block.as_ptr(), span) };
             let weight = exp(s, s.div(s.sub(value, s.splat(largest)), s.splat(temperature)));
             let weight = match crate::simd::Span::part(span) {
-                Some(count) => s.keep(weight, count),
+                Some(count) => s.keep_first(weight, count),
                 None => weight,
             };
-            // Nothing is below a bound if it is NaN.
+            // A NaN is never below the bound.
             sum = s.add(sum, s.select(s.lt(value, s.splat(bound)), weight, s.splat(0.0)));
         });
         s.sum(sum)

@@ -1,4 +1,4 @@
-//! `sampling.speculative`: drafts are accepted in order until one is refused, then one token is drawn.
+//! `sampling.speculative`: accepts draft tokens in order until one is rejected, then draws one token.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ use super::{choose, for_each_slot, scalar};
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::Simd;
 
-/// Probabilities whose vocabulary is dense. Sums are taken in the schema's order, so there is nothing for vectors to do.
+/// Probabilities with a dense vocabulary. The schema fixes the summation order, so nothing is vectorized.
 #[derive(Debug)]
 pub(crate) struct Speculative<S>(pub PhantomData<S>);
 
@@ -37,26 +37,26 @@ impl<S: Simd> SamplingSpeculativeKernel for Speculative<S> {
         let accepted = RowsMut::<i32>::shaped(&mut out.accepted, Shape::Elements)?;
         let (length, vocab) = (call.axes.draft_len as usize, call.axes.vocab as usize);
         let request = |b: usize| {
-            let place = |i: usize| {
+            let uniforms = |i: usize| {
                 let [w0, w1, w2, w3] =
                     block_at(Stream::Speculative, seed, offset, (b * (length + 1) + i) as u64);
                 (uniform(w0, w1), uniform(w2, w3))
             };
             let write = |i: usize, token: i32| {
-                // SAFETY: every request is one task's.
+                // SAFETY: every request belongs to one task.
                 unsafe { tokens.row(b * (length + 1) + i)[0] = token };
             };
             let mut count = 0;
             while count < length {
                 let token = drafted.row(b * length + count)[0];
                 let probability = |rows: &Rows<'_, f32>, row: usize| {
-                    // A token outside of the vocabulary has no probability, and validation let none pass.
+                    // A token outside the vocabulary has probability 0; validation rejects such tokens.
                     let found = usize::try_from(token).ok().and_then(|token| rows.row(row).get(token));
                     found.map_or(0.0, |&value| weight(value))
                 };
                 let (q, p) =
                     (probability(&draft, b * length + count), probability(&target, b * (length + 1) + count));
-                if place(count).0 * q < p {
+                if uniforms(count).0 * q < p {
                     write(count, token);
                     count += 1;
                 } else {
@@ -65,7 +65,7 @@ impl<S: Simd> SamplingSpeculativeKernel for Speculative<S> {
             }
             let p = target.row(b * (length + 1) + count);
             let q = (count < length).then(|| draft.row(b * length + count));
-            write(count, emitted(p, q, place(count).1));
+            write(count, draw_next(p, q, uniforms(count).1));
             (count + 1..=length).for_each(|i| write(i, -1));
             // SAFETY: as above.
             unsafe { accepted.row(b)[0] = count as i32 };
@@ -83,8 +83,8 @@ fn weight(probability: f32) -> f64 {
     f64::from(probability).max(0.0)
 }
 
-/// The token that follows the accepted ones.
-fn emitted(target: &[f32], draft: Option<&[f32]>, u: f64) -> i32 {
+/// Draws the token after the accepted ones.
+fn draw_next(target: &[f32], draft: Option<&[f32]>, u: f64) -> i32 {
     if let Some(draft) = draft {
         let rest = |(&p, &q): (&f32, &f32)| (weight(p) - weight(q)).max(0.0);
         let both = target.iter().zip(draft);

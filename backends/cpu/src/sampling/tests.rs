@@ -1,11 +1,12 @@
-//! Vocabularies of real sizes, beside the reference: the same tokens, also where the fast ways must give up.
+//! Vocabularies of realistic size, checked against the reference: the same tokens, also where the fast paths
+//! must fall back.
 
 use lz_core::{DType, Engine, TensorView};
 use lz_ops::*;
 
 use crate::pool;
 
-fn numbers(seed: u64, count: usize, spread: f32) -> Vec<f32> {
+fn floats(seed: u64, count: usize, spread: f32) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
         state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -14,16 +15,16 @@ fn numbers(seed: u64, count: usize, spread: f32) -> Vec<f32> {
     (0..count).map(|_| (0..6).map(|_| next()).sum::<f32>() * spread).collect()
 }
 
-/// Runs a call on every kernel of ours with one thread and with several: the very tokens of the reference.
-macro_rules! same_tokens {
+/// Checks every CPU kernel, with one thread and with several: exactly the tokens of the reference.
+macro_rules! check_tokens {
     ($operation:literal, $function:ident, $args:expr) => {{
-        let wanted = $function(&reference_engine(), $args).unwrap();
+        let expected = $function(&reference_engine(), $args).unwrap();
         for entry in crate::kernels().into_iter().filter(|entry| entry.spec.operation == $operation) {
             let (id, engine) = (entry.spec.id.clone(), Engine::new());
             engine.register([entry]).unwrap();
             for threads in [1, 3] {
                 match pool::with_threads(threads, || $function(&engine, $args)) {
-                    Ok(found) => assert_eq!(found.tokens.bytes(), wanted.tokens.bytes(), "{id}"),
+                    Ok(found) => assert_eq!(found.tokens.bytes(), expected.tokens.bytes(), "{id}"),
                     Err(error) => assert!(error.has(lz_core::ReasonCode::IsaUnsupported), "{id}: {error}"),
                 }
             }
@@ -34,42 +35,42 @@ macro_rules! same_tokens {
 const VOCAB: usize = 20_011;
 
 #[test]
-fn the_likeliest_of_many() {
+fn topk_matches_the_reference() {
     let (rows, spread) = (6, 2.0);
-    let mut logits = numbers(1, rows * VOCAB, spread);
+    let mut logits = floats(1, rows * VOCAB, spread);
     logits[5] = f32::NAN;
     logits[VOCAB..2 * VOCAB].fill(0.25);
     logits[2 * VOCAB + 77] = f32::INFINITY;
     logits[3 * VOCAB..4 * VOCAB].fill(f32::NEG_INFINITY);
     let view = TensorView::from_slice(&logits, &[rows as i64, VOCAB as i64]).unwrap();
     for (seed, k) in [(1, 1), (2, 17), (3, 50), (4, 3_000), (5, VOCAB as i64), (6, 1 << 40)] {
-        same_tokens!("sampling.topk", sampling_topk, SamplingTopk::new(view, k).seed(seed));
+        check_tokens!("sampling.topk", sampling_topk, SamplingTopk::new(view, k).seed(seed));
     }
 }
 
 #[test]
-fn the_likeliest_up_to_a_share() {
+fn topp_matches_the_reference() {
     for spread in [0.05, 1.0, 6.0] {
         let rows = 5;
-        let mut logits = numbers(2, rows * VOCAB, spread);
-        // Equal logits, and weights that are all the same.
+        let mut logits = floats(2, rows * VOCAB, spread);
+        // Equal logits, and equal weights.
         logits[VOCAB..2 * VOCAB].fill(0.25);
         logits[2 * VOCAB..2 * VOCAB + 500].fill(spread * 4.0);
         logits[3 * VOCAB + 11] = f32::NAN;
         let view = TensorView::from_slice(&logits, &[rows as i64, VOCAB as i64]).unwrap();
         for (seed, p) in [(1, 0.1), (2, 0.5), (3, 0.9), (4, 0.999), (5, 1.0)] {
-            same_tokens!("sampling.topp", sampling_topp, SamplingTopp::new(view, p).seed(seed));
+            check_tokens!("sampling.topp", sampling_topp, SamplingTopp::new(view, p).seed(seed));
             let few = || SamplingTopp::new(view, p).top_k(20).temperature(0.6).seed(seed);
-            same_tokens!("sampling.topp", sampling_topp, few());
+            check_tokens!("sampling.topp", sampling_topp, few());
         }
     }
 }
 
 #[test]
-fn drafts_are_verified_in_order() {
+fn speculative_matches_the_reference() {
     let (batch, length) = (5i64, 3i64);
     let probabilities = |seed, count: i64| -> Vec<f32> {
-        numbers(seed, (batch * count) as usize * VOCAB, 1.0).iter().map(|x| x.exp()).collect()
+        floats(seed, (batch * count) as usize * VOCAB, 1.0).iter().map(|x| x.exp()).collect()
     };
     let (draft, target) = (probabilities(3, length), probabilities(4, length + 1));
     let tokens: Vec<i32> = (0..(batch * length) as i32).map(|n| n * 1_333 % VOCAB as i32).collect();
@@ -79,6 +80,6 @@ fn drafts_are_verified_in_order() {
     assert_eq!(tokens.dtype(), DType::I32);
     for seed in 0..6 {
         let args = || SamplingSpeculative::new(draft, tokens, target).seed(seed);
-        same_tokens!("sampling.speculative", sampling_speculative, args());
+        check_tokens!("sampling.speculative", sampling_speculative, args());
     }
 }

@@ -6,18 +6,18 @@ use lz_core::{KernelError, Run};
 use lz_ops::reference::philox::{Stream, block_at, uniform};
 use lz_ops::{SamplingTopkCall, SamplingTopkKernel, SamplingTopkOut};
 
-use super::keep::{Memory, draw, first};
+use super::cutoff::{RowScratch, draw, first};
 use super::scan::Scan;
 use super::{SLOTS, for_each_slot, scalar};
 use crate::isa::require;
 use crate::rows::{Rows, RowsMut, Shape};
 use crate::simd::{Simd, with_float};
 
-/// Rows of logits that are dense, of any float type.
+/// Dense rows of logits, any float type.
 #[derive(Debug)]
 pub(crate) struct TopK<S>(pub PhantomData<S>);
 
-/// Where the slots of a call begin.
+/// Start address of the slots of a call.
 #[derive(Clone, Copy)]
 pub(super) struct Slots(pub *mut u8);
 
@@ -25,13 +25,13 @@ pub(super) struct Slots(pub *mut u8);
 unsafe impl Sync for Slots {}
 
 impl Slots {
-    /// See [`Memory::slot`].
+    /// See [`RowScratch::slot`].
     ///
     /// # Safety
-    /// As there.
-    pub(super) unsafe fn slot<'m>(&self, slot: usize, vocab: usize) -> Memory<'m> {
-        // SAFETY: as the caller's.
-        unsafe { Memory::slot(self.0, slot, vocab) }
+    /// As [`RowScratch::slot`].
+    pub(super) unsafe fn slot<'m>(&self, slot: usize, vocab: usize) -> RowScratch<'m> {
+        // SAFETY: guaranteed by the caller.
+        unsafe { RowScratch::slot(self.0, slot, vocab) }
     }
 }
 
@@ -55,20 +55,20 @@ impl<S: Simd> SamplingTopkKernel for TopK<S> {
         let s = require::<S>()?;
         let seed = scalar(call.seed_tensor.as_ref(), call.seed)?;
         let offset = scalar(call.offset_tensor.as_ref(), call.offset)?;
-        let numbers = call.k_tensor.as_ref().map(|k| Rows::<i32>::shaped(k, Shape::Elements)).transpose()?;
+        let counts = call.k_tensor.as_ref().map(|k| Rows::<i32>::shaped(k, Shape::Elements)).transpose()?;
         let tokens = RowsMut::<i32>::shaped(&mut out.tokens, Shape::Elements)?;
         let (rows, vocab) = (call.axes.rows as usize, call.axes.vocab as usize);
-        let bytes = rows.min(SLOTS) * Memory::bytes(vocab);
+        let bytes = rows.min(SLOTS) * RowScratch::bytes(vocab);
         let slots = Slots(run.workspace(bytes as u64)?.as_mut_ptr());
         let temperature = f64::from(call.temperature);
         with_float!(call.dtype_t, T => {
             let logits = Rows::<T>::new(&call.logits)?;
             for_each_slot(rows, vocab * size_of::<T>(), |slot, rows| {
-                // SAFETY: the workspace has room for every slot, and each is one task's.
-                let Memory { keys, weights, maxima, sorted } = unsafe { slots.slot(slot, vocab) };
+                // SAFETY: the workspace has space for every slot, and each belongs to one task.
+                let RowScratch { keys, weights, maxima, sorted } = unsafe { slots.slot(slot, vocab) };
                 for row in rows {
                     let scan = Scan::new(s, logits.row(row), maxima);
-                    let k = numbers.map_or(call.k, |numbers| i64::from(numbers.row(row)[0]));
+                    let k = counts.map_or(call.k, |counts| i64::from(counts.row(row)[0]));
                     let kept = first(&scan, usize::try_from(k).unwrap_or(0), keys, sorted);
                     let last = keys[..kept].iter().max().copied();
                     let [w0, w1, ..] = block_at(Stream::TopK, seed, offset, row as u64);
@@ -78,7 +78,7 @@ impl<S: Simd> SamplingTopkKernel for TopK<S> {
                         }
                         _ => -1,
                     };
-                    // SAFETY: every row is one task's.
+                    // SAFETY: every row belongs to one task.
                     unsafe { tokens.row(row)[0] = token };
                 }
             });

@@ -1,4 +1,4 @@
-//! AVX2 with FMA and F16C: eight lanes, parts by a table of masks.
+//! AVX2 with FMA and F16C: eight lanes, tails by a table of masks.
 
 use std::arch::x86_64::*;
 
@@ -8,7 +8,7 @@ use super::{Simd, Work};
 #[derive(Debug, Clone, Copy)]
 pub struct Avx2(());
 
-/// Calls intrinsics that the proof in `self` allows.
+/// Calls an intrinsic whose target feature `self` proves.
 macro_rules! proven {
     ($call:expr) => {{
         // SAFETY: an `Avx2` exists only where `detect` found the instructions.
@@ -18,13 +18,13 @@ macro_rules! proven {
 
 const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
-/// Eight set lanes, then eight that are not: a window that starts at `8 - count` sets the first `count`.
+/// Eight set lanes, then eight clear ones: a load at offset `8 - count` gives a mask of the first `count` lanes.
 static WINDOW: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
 
 #[inline(always)]
 fn first(count: usize) -> __m256i {
     let start = 8 - count.min(8);
-    // SAFETY: eight entries start at any place up to the eighth; an `Avx2` is at hand wherever this is called.
+    // SAFETY: eight entries follow every offset up to 8; all callers hold an `Avx2`.
     unsafe { _mm256_loadu_si256(WINDOW.as_ptr().add(start).cast()) }
 }
 
@@ -46,7 +46,7 @@ fn to_bf16(value: __m256) -> __m128i {
 impl Simd for Avx2 {
     const NAME: &'static str = "avx2";
     const FEATURES: &'static [&'static str] = &["avx2", "fma", "f16c"];
-    const HANDICAP: u8 = 10;
+    const PRIORITY_PENALTY: u8 = 10;
     const LANES: usize = 8;
     type F32 = __m256;
     type I32 = __m256i;
@@ -81,27 +81,27 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m256 {
-        // SAFETY: the caller vouches for eight numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe { _mm256_loadu_ps(from) }
     }
     #[inline(always)]
-    unsafe fn load_part(self, from: *const f32, count: usize) -> __m256 {
-        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+    unsafe fn load_partial(self, from: *const f32, count: usize) -> __m256 {
+        // SAFETY: the caller guarantees `count` elements; masked lanes are not accessed.
         unsafe { _mm256_maskload_ps(from, first(count)) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: __m256) {
-        // SAFETY: the caller vouches for eight numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe { _mm256_storeu_ps(to, value) }
     }
     #[inline(always)]
-    unsafe fn store_part(self, to: *mut f32, value: __m256, count: usize) {
-        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+    unsafe fn store_partial(self, to: *mut f32, value: __m256, count: usize) {
+        // SAFETY: the caller guarantees `count` elements; masked lanes are not accessed.
         unsafe { _mm256_maskstore_ps(to, first(count), value) }
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32, value: __m256) {
-        // SAFETY: the caller vouches for eight aligned numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees eight aligned elements; `self` proves the instruction.
         unsafe { _mm256_stream_ps(to, value) }
     }
     #[inline(always)]
@@ -110,22 +110,22 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> __m256 {
-        // SAFETY: the caller vouches for eight halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, value: __m256) {
-        // SAFETY: the caller vouches for eight halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe { _mm_storeu_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)) }
     }
     #[inline(always)]
     unsafe fn stream_f16(self, to: *mut u16, value: __m256) {
-        // SAFETY: the caller vouches for eight aligned halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight aligned elements; `self` proves the instruction.
         unsafe { _mm_stream_si128(to.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(value)) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u16) -> __m256 {
-        // SAFETY: the caller vouches for eight halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe {
             let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(from.cast()));
             _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
@@ -133,12 +133,12 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, value: __m256) {
-        // SAFETY: the caller vouches for eight halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight elements; `self` proves the instruction.
         unsafe { _mm_storeu_si128(to.cast(), to_bf16(value)) }
     }
     #[inline(always)]
     unsafe fn stream_bf16(self, to: *mut u16, value: __m256) {
-        // SAFETY: the caller vouches for eight aligned halves, `self` for the instruction.
+        // SAFETY: the caller guarantees eight aligned elements; `self` proves the instruction.
         unsafe { _mm_stream_si128(to.cast(), to_bf16(value)) }
     }
     #[inline(always)]
@@ -198,7 +198,7 @@ impl Simd for Avx2 {
         proven!(_mm256_blendv_epi8(b, a, _mm256_castps_si256(mask)))
     }
     #[inline(always)]
-    fn keep(self, a: __m256, count: usize) -> __m256 {
+    fn keep_first(self, a: __m256, count: usize) -> __m256 {
         proven!(_mm256_and_ps(a, _mm256_castsi256_ps(first(count))))
     }
     #[inline(always)]
@@ -235,7 +235,7 @@ impl Simd for Avx2 {
         proven!(_mm256_castps_si256(a))
     }
     #[inline(always)]
-    fn with_bits(self, a: __m256i) -> __m256 {
+    fn from_bits(self, a: __m256i) -> __m256 {
         proven!(_mm256_castsi256_ps(a))
     }
     #[inline(always)]
@@ -263,8 +263,8 @@ impl Simd for Avx2 {
         proven!(_mm256_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
     }
     #[inline(always)]
-    fn high_byte(self, a: __m256i, place: u32) -> __m256i {
-        let from = |lane: u32| ((lane * 4 + place) << 24 | 0x80_8080) as i32;
+    fn high_byte(self, a: __m256i, index: u32) -> __m256i {
+        let from = |lane: u32| ((lane * 4 + index) << 24 | 0x80_8080) as i32;
         let all = [from(0), from(1), from(2), from(3)];
         proven!(_mm256_shuffle_epi8(
             a,
@@ -273,7 +273,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     fn dot_bytes(self, sum: __m256i, a: __m256i, b: __m256i) -> __m256i {
-        // Widened: the instruction that multiplies bytes saturates its sums.
+        // Widened to 16 bits: `vpmaddubsw` saturates its sums.
         proven!({
             let low = |bytes| _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(bytes));
             let evens = _mm256_madd_epi16(low(a), low(b));
@@ -298,7 +298,7 @@ impl Simd for Avx2 {
         })
     }
     #[inline(always)]
-    fn count_up(self) -> __m256i {
+    fn lane_indices(self) -> __m256i {
         proven!(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
     }
     #[inline(always)]
@@ -306,8 +306,8 @@ impl Simd for Avx2 {
         proven!(_mm256_permute_ps::<0b10_11_00_01>(a))
     }
     #[inline(always)]
-    fn double_lanes(self, a: __m256) -> __m256 {
-        proven!(_mm256_permutevar8x32_ps(a, _mm256_srli_epi32::<1>(self.count_up())))
+    fn duplicate_low_lanes(self, a: __m256) -> __m256 {
+        proven!(_mm256_permutevar8x32_ps(a, _mm256_srli_epi32::<1>(self.lane_indices())))
     }
     #[inline(always)]
     fn negate_even(self, a: __m256) -> __m256 {
@@ -315,12 +315,12 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_u8(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees eight bytes; `self` proves the instruction.
         unsafe { _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.cast())) }
     }
     #[inline(always)]
     unsafe fn store_u8(self, to: *mut u8, value: __m256i) {
-        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees eight bytes; `self` proves the instruction.
         unsafe {
             let bytes = _mm256_and_si256(value, _mm256_set1_epi32(255));
             let four = _mm_packus_epi32(_mm256_castsi256_si128(bytes), _mm256_extracti128_si256::<1>(bytes));
@@ -329,7 +329,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn load_nibbles(self, from: *const u8) -> __m256i {
-        // SAFETY: the caller vouches for four bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees four bytes; `self` proves the instruction.
         unsafe {
             let bytes = _mm_cvtsi32_si128(from.cast::<i32>().read_unaligned());
             let twice = _mm256_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
@@ -339,7 +339,7 @@ impl Simd for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_nibbles(self, to: *mut u8, value: __m256i) {
-        // SAFETY: the caller vouches for four bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees four bytes; `self` proves the instruction.
         unsafe {
             let low = _mm256_and_si256(value, _mm256_set1_epi32(15));
             let pairs = _mm256_or_si256(low, _mm256_srli_epi64::<28>(low));

@@ -1,36 +1,36 @@
-//! AVX-512 (F, BW, DQ, VL): sixteen lanes, parts by masks; alone, with tiles, or with products of bytes.
+//! AVX-512 (F, BW, DQ, VL): sixteen lanes, tails by masks; alone, with AMX, or with VNNI.
 
 use std::arch::x86_64::*;
 
 use super::{Simd, Work};
 
-/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl`, and of what comes before them; with [`TILES`] also of AMX for bf16, with
-/// [`BYTES`] also of VNNI.
+/// Proof of `avx512f`, `avx512bw`, `avx512dq`, `avx512vl` and the features they imply; with [`TILES`] also of
+/// AMX-BF16, with [`VNNI`] also of AVX512-VNNI.
 #[derive(Debug, Clone, Copy)]
-pub struct Wide<const MORE: u8>(());
+pub struct Wide<const EXTENSIONS: u8>(());
 
-const NOTHING: u8 = 0;
+const BASE: u8 = 0;
 const TILES: u8 = 1;
-const BYTES: u8 = 2;
+const VNNI: u8 = 2;
 
 /// AVX-512.
-pub type Avx512 = Wide<NOTHING>;
+pub type Avx512 = Wide<BASE>;
 
-/// AVX-512 and bf16 tiles.
+/// AVX-512 and AMX-BF16.
 pub type Amx = Wide<TILES>;
 
-/// AVX-512 and products of bytes.
-pub type Vnni = Wide<BYTES>;
+/// AVX-512 and VNNI.
+pub type Vnni = Wide<VNNI>;
 
 impl Amx {
-    /// The proof of the vectors alone.
+    /// The proof of AVX-512 alone.
     #[inline(always)]
     pub(crate) fn vectors(self) -> Avx512 {
         Wide(())
     }
 }
 
-/// Calls intrinsics that the proof in `self` allows.
+/// Calls an intrinsic whose target feature `self` proves.
 macro_rules! proven {
     ($call:expr) => {{
         // SAFETY: a `Wide` exists only where `detect` found the instructions.
@@ -42,11 +42,11 @@ const NEAREST_EVEN: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 
 #[inline(always)]
 fn first(count: usize) -> __mmask16 {
-    // Shifted from a wider type, so that all sixteen lanes are a valid count.
+    // Shifted as u32, so that a count of 16 is valid.
     ((1u32 << (count & 31)) - 1) as __mmask16
 }
 
-/// Rounds to nearest even by hand: the conversion instruction of AVX512-BF16 would flush denormals.
+/// Rounds to nearest even in integer arithmetic: the AVX512-BF16 conversion flushes denormals.
 #[inline(always)]
 fn to_bf16(value: __m512) -> __m256i {
     proven!({
@@ -60,13 +60,13 @@ fn to_bf16(value: __m512) -> __m256i {
     })
 }
 
-impl<const MORE: u8> Simd for Wide<MORE> {
-    const NAME: &'static str = match MORE {
+impl<const EXTENSIONS: u8> Simd for Wide<EXTENSIONS> {
+    const NAME: &'static str = match EXTENSIONS {
         TILES => "amx",
-        BYTES => "vnni",
+        VNNI => "vnni",
         _ => "avx512",
     };
-    const FEATURES: &'static [&'static str] = match MORE {
+    const FEATURES: &'static [&'static str] = match EXTENSIONS {
         TILES => &[
             "avx512f",
             "avx512bw",
@@ -79,13 +79,13 @@ impl<const MORE: u8> Simd for Wide<MORE> {
             "amx_tile",
             "amx_bf16",
         ],
-        BYTES => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "avx512_vnni"],
+        VNNI => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c", "avx512_vnni"],
         _ => &["avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"],
     };
-    const HANDICAP: u8 = 0;
+    const PRIORITY_PENALTY: u8 = 0;
     const LANES: usize = 16;
-    const TILES: bool = MORE == TILES;
-    const BYTE_OFFSET: u8 = if MORE == BYTES { 128 } else { 0 };
+    const TILES: bool = EXTENSIONS == TILES;
+    const BYTE_OFFSET: u8 = if EXTENSIONS == VNNI { 128 } else { 0 };
     type F32 = __m512;
     type I32 = __m512i;
     type Mask = __mmask16;
@@ -99,8 +99,8 @@ impl<const MORE: u8> Simd for Wide<MORE> {
             && is_x86_feature_detected!("avx2")
             && is_x86_feature_detected!("fma")
             && is_x86_feature_detected!("f16c")
-            && (MORE != TILES || (is_x86_feature_detected!("avx512bf16") && super::tiles::available()))
-            && (MORE != BYTES || is_x86_feature_detected!("avx512vnni"));
+            && (EXTENSIONS != TILES || (is_x86_feature_detected!("avx512bf16") && super::amx::available()))
+            && (EXTENSIONS != VNNI || is_x86_feature_detected!("avx512vnni"));
         all.then_some(Wide(()))
     }
     #[inline(always)]
@@ -113,7 +113,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         fn inside_with_bytes<R>(body: impl FnOnce() -> R) -> R {
             body()
         }
-        if MORE == BYTES { proven!(inside_with_bytes(body)) } else { proven!(inside(body)) }
+        if EXTENSIONS == VNNI { proven!(inside_with_bytes(body)) } else { proven!(inside(body)) }
     }
     #[inline(always)]
     fn perform(self, work: impl Work) {
@@ -125,7 +125,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         fn inside_with_bytes(work: impl Work) {
             work.perform();
         }
-        if MORE == BYTES { proven!(inside_with_bytes(work)) } else { proven!(inside(work)) }
+        if EXTENSIONS == VNNI { proven!(inside_with_bytes(work)) } else { proven!(inside(work)) }
     }
     #[inline(always)]
     fn splat(self, value: f32) -> __m512 {
@@ -133,27 +133,27 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> __m512 {
-        // SAFETY: the caller vouches for sixteen numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe { _mm512_loadu_ps(from) }
     }
     #[inline(always)]
-    unsafe fn load_part(self, from: *const f32, count: usize) -> __m512 {
-        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+    unsafe fn load_partial(self, from: *const f32, count: usize) -> __m512 {
+        // SAFETY: the caller guarantees `count` elements; masked lanes are not accessed.
         unsafe { _mm512_maskz_loadu_ps(first(count), from) }
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: __m512) {
-        // SAFETY: the caller vouches for sixteen numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe { _mm512_storeu_ps(to, value) }
     }
     #[inline(always)]
-    unsafe fn store_part(self, to: *mut f32, value: __m512, count: usize) {
-        // SAFETY: the caller vouches for `count` numbers; masked lanes are not touched.
+    unsafe fn store_partial(self, to: *mut f32, value: __m512, count: usize) {
+        // SAFETY: the caller guarantees `count` elements; masked lanes are not accessed.
         unsafe { _mm512_mask_storeu_ps(to, first(count), value) }
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32, value: __m512) {
-        // SAFETY: the caller vouches for sixteen aligned numbers, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen aligned elements; `self` proves the instruction.
         unsafe { _mm512_stream_ps(to, value) }
     }
     #[inline(always)]
@@ -162,22 +162,22 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, value: __m512) {
-        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<NEAREST_EVEN>(value)) }
     }
     #[inline(always)]
     unsafe fn stream_f16(self, to: *mut u16, value: __m512) {
-        // SAFETY: the caller vouches for sixteen aligned halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen aligned elements; `self` proves the instruction.
         unsafe { _mm256_stream_si256(to.cast(), _mm512_cvtps_ph::<NEAREST_EVEN>(value)) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe {
             let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
@@ -185,12 +185,12 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, value: __m512) {
-        // SAFETY: the caller vouches for sixteen halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen elements; `self` proves the instruction.
         unsafe { _mm256_storeu_si256(to.cast(), to_bf16(value)) }
     }
     #[inline(always)]
     unsafe fn stream_bf16(self, to: *mut u16, value: __m512) {
-        // SAFETY: the caller vouches for sixteen aligned halves, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen aligned elements; `self` proves the instruction.
         unsafe { _mm256_stream_si256(to.cast(), to_bf16(value)) }
     }
     #[inline(always)]
@@ -234,8 +234,8 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_roundscale_ps::<NEAREST_EVEN>(a))
     }
     #[inline(always)]
-    fn over(self, a: __m512, b: __m512) -> __m512 {
-        // An estimate of 14 bits and one step of Newton's: a division of this width takes three times as long.
+    fn div_approx(self, a: __m512, b: __m512) -> __m512 {
+        // 14-bit estimate and one Newton-Raphson step: a 512-bit division takes three times as long.
         proven!({
             let estimate = _mm512_rcp14_ps(b);
             let rest = _mm512_fnmadd_ps(b, estimate, _mm512_set1_ps(1.0));
@@ -243,7 +243,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         })
     }
     #[inline(always)]
-    fn times_power(self, a: __m512, n: __m512) -> __m512 {
+    fn ldexp(self, a: __m512, n: __m512) -> __m512 {
         proven!(_mm512_scalef_ps(a, n))
     }
     #[inline(always)]
@@ -263,7 +263,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_mask_blend_epi32(mask, b, a))
     }
     #[inline(always)]
-    fn keep(self, a: __m512, count: usize) -> __m512 {
+    fn keep_first(self, a: __m512, count: usize) -> __m512 {
         proven!(_mm512_maskz_mov_ps(first(count), a))
     }
     #[inline(always)]
@@ -279,7 +279,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn transpose(self, block: *const f32, to: *mut f32, step: usize) {
-        // SAFETY: the caller vouches for both sides, `self` for the instructions.
+        // SAFETY: the caller guarantees both blocks, `self` proves the instructions.
         unsafe {
             let zero = _mm512_setzero_ps();
             let (mut pairs, mut fours) = ([zero; 16], [zero; 16]);
@@ -332,7 +332,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_castps_si512(a))
     }
     #[inline(always)]
-    fn with_bits(self, a: __m512i) -> __m512 {
+    fn from_bits(self, a: __m512i) -> __m512 {
         proven!(_mm512_castsi512_ps(a))
     }
     #[inline(always)]
@@ -360,27 +360,27 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_sra_epi32(a, _mm_cvtsi32_si128(bits as i32)))
     }
     #[inline(always)]
-    fn half_byte(self, a: __m512i, place: u32) -> __m512 {
-        // A table of all sixteen: the permutation looks at the lowest four bits of a lane alone.
+    fn signed_nibble(self, a: __m512i, index: u32) -> __m512 {
+        // Lookup table of all sixteen values: the permutation uses only the lowest four bits of a lane.
         proven!({
             let all = _mm512_setr_ps(
                 0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0,
             );
-            _mm512_permutexvar_ps(_mm512_srlv_epi32(a, _mm512_set1_epi32(4 * place as i32)), all)
+            _mm512_permutexvar_ps(_mm512_srlv_epi32(a, _mm512_set1_epi32(4 * index as i32)), all)
         })
     }
     #[inline(always)]
-    fn high_byte(self, a: __m512i, place: u32) -> __m512i {
-        // One shuffle, which has a port of its own, instead of two shifts, which share theirs with conversions.
-        let from = |lane: u32| ((lane * 4 + place) << 24 | 0x80_8080) as i32;
+    fn high_byte(self, a: __m512i, index: u32) -> __m512i {
+        // One shuffle, which has its own execution port, instead of two shifts, which compete with conversions.
+        let from = |lane: u32| ((lane * 4 + index) << 24 | 0x80_8080) as i32;
         proven!(_mm512_shuffle_epi8(a, _mm512_set4_epi32(from(3), from(2), from(1), from(0))))
     }
     #[inline(always)]
     fn dot_bytes(self, sum: __m512i, a: __m512i, b: __m512i) -> __m512i {
-        if MORE == BYTES {
+        if EXTENSIONS == VNNI {
             return proven!(_mm512_dpbusd_epi32(sum, a, b));
         }
-        // Widened: the older instruction that multiplies bytes saturates its sums.
+        // Widened to 16 bits: `vpmaddubsw` saturates its sums.
         proven!({
             let low = |bytes| _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(bytes));
             let evens = _mm512_madd_epi16(low(a), low(b));
@@ -401,7 +401,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_reduce_max_epi32(a))
     }
     #[inline(always)]
-    fn count_up(self) -> __m512i {
+    fn lane_indices(self) -> __m512i {
         proven!(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15))
     }
     #[inline(always)]
@@ -409,8 +409,8 @@ impl<const MORE: u8> Simd for Wide<MORE> {
         proven!(_mm512_permute_ps::<0b10_11_00_01>(a))
     }
     #[inline(always)]
-    fn double_lanes(self, a: __m512) -> __m512 {
-        proven!(_mm512_permutexvar_ps(_mm512_srli_epi32::<1>(self.count_up()), a))
+    fn duplicate_low_lanes(self, a: __m512) -> __m512 {
+        proven!(_mm512_permutexvar_ps(_mm512_srli_epi32::<1>(self.lane_indices()), a))
     }
     #[inline(always)]
     fn negate_even(self, a: __m512) -> __m512 {
@@ -418,17 +418,17 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn load_u8(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller vouches for sixteen bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen bytes; `self` proves the instruction.
         unsafe { _mm512_cvtepu8_epi32(_mm_loadu_si128(from.cast())) }
     }
     #[inline(always)]
     unsafe fn store_u8(self, to: *mut u8, value: __m512i) {
-        // SAFETY: the caller vouches for sixteen bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees sixteen bytes; `self` proves the instruction.
         unsafe { _mm_storeu_si128(to.cast(), _mm512_cvtepi32_epi8(value)) }
     }
     #[inline(always)]
     unsafe fn load_nibbles(self, from: *const u8) -> __m512i {
-        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees eight bytes; `self` proves the instruction.
         unsafe {
             let bytes = _mm_loadl_epi64(from.cast());
             let twice = _mm512_cvtepu8_epi32(_mm_unpacklo_epi8(bytes, bytes));
@@ -438,7 +438,7 @@ impl<const MORE: u8> Simd for Wide<MORE> {
     }
     #[inline(always)]
     unsafe fn store_nibbles(self, to: *mut u8, value: __m512i) {
-        // SAFETY: the caller vouches for eight bytes, `self` for the instruction.
+        // SAFETY: the caller guarantees eight bytes; `self` proves the instruction.
         unsafe {
             let low = _mm512_and_si512(value, _mm512_set1_epi32(15));
             let pairs = _mm512_or_si512(low, _mm512_srli_epi64::<28>(low));

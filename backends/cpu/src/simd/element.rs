@@ -1,4 +1,4 @@
-//! Element types that kernels load as f32 lanes, and the places of vectors in a row.
+//! Element types that kernels load as f32 lanes, and the spans of a row that one vector covers.
 
 use half::{bf16, f16};
 use lz_core::DType;
@@ -6,21 +6,21 @@ use lz_core::element::Element;
 
 use super::Simd;
 
-/// A place of one vector in a row.
+/// The elements of a row that one vector covers.
 pub trait Span: Copy {
     /// Index of its first element.
     fn at(self) -> usize;
-    /// How many elements it covers, if fewer than a vector has lanes.
+    /// Number of elements if fewer than `LANES` (the tail of a row).
     fn part(self) -> Option<usize>;
 }
 
-/// A whole vector from this index.
+/// A full vector starting at this index.
 #[derive(Debug, Clone, Copy)]
 pub struct Whole(pub usize);
 
-/// From this index, so many elements: fewer than a vector has lanes.
+/// The tail of a row: start index, and number of elements (fewer than `LANES`).
 #[derive(Debug, Clone, Copy)]
-pub struct Part(pub usize, pub usize);
+pub struct Tail(pub usize, pub usize);
 
 impl Span for Whole {
     #[inline(always)]
@@ -33,7 +33,7 @@ impl Span for Whole {
     }
 }
 
-impl Span for Part {
+impl Span for Tail {
     #[inline(always)]
     fn at(self) -> usize {
         self.0
@@ -44,7 +44,7 @@ impl Span for Part {
     }
 }
 
-/// A float that is computed with as f32: converted exactly on load, rounded once to nearest even on store.
+/// A float type that is computed in f32: converted exactly on load, rounded once to nearest even on store.
 pub trait Float: Element + PartialEq {
     /// Loads a vector.
     /// # Safety
@@ -56,46 +56,46 @@ pub trait Float: Element + PartialEq {
     /// The elements of the span are writable from `row`.
     unsafe fn store<S: Simd>(simd: S, row: *mut Self, span: impl Span, value: S::F32);
 
-    /// Stores a vector past the caches, where it is a whole one.
+    /// Stores a vector; full vectors with a non-temporal store.
     /// # Safety
-    /// As [`Float::store`], and a whole vector's address is a multiple of its size in bytes as stored.
+    /// As [`Float::store`], and the address of a full vector is aligned to its size as stored.
     unsafe fn stream<S: Simd>(simd: S, row: *mut Self, span: impl Span, value: S::F32);
 
-    /// One element.
+    /// Converts one element.
     fn to_f32(self) -> f32;
 
-    /// One element, rounded to nearest even.
+    /// Converts one element, rounding to nearest even.
     fn from_f32(value: f32) -> Self;
 }
 
 impl Float for f32 {
     #[inline(always)]
     unsafe fn load<S: Simd>(simd: S, row: *const f32, span: impl Span) -> S::F32 {
-        // SAFETY: the caller vouches for the elements of the span.
+        // SAFETY: the caller guarantees the elements of the span.
         unsafe {
             match span.part() {
                 None => simd.load(row.add(span.at())),
-                Some(count) => simd.load_part(row.add(span.at()), count),
+                Some(count) => simd.load_partial(row.add(span.at()), count),
             }
         }
     }
     #[inline(always)]
     unsafe fn store<S: Simd>(simd: S, row: *mut f32, span: impl Span, value: S::F32) {
-        // SAFETY: the caller vouches for the elements of the span.
+        // SAFETY: the caller guarantees the elements of the span.
         unsafe {
             match span.part() {
                 None => simd.store(row.add(span.at()), value),
-                Some(count) => simd.store_part(row.add(span.at()), value, count),
+                Some(count) => simd.store_partial(row.add(span.at()), value, count),
             }
         }
     }
     #[inline(always)]
     unsafe fn stream<S: Simd>(simd: S, row: *mut f32, span: impl Span, value: S::F32) {
-        // SAFETY: the caller vouches for the elements of the span and for the address of whole ones.
+        // SAFETY: the caller guarantees the elements of the span and the alignment of full vectors.
         unsafe {
             match span.part() {
                 None => simd.stream(row.add(span.at()), value),
-                Some(count) => simd.store_part(row.add(span.at()), value, count),
+                Some(count) => simd.store_partial(row.add(span.at()), value, count),
             }
         }
     }
@@ -109,21 +109,22 @@ impl Float for f32 {
     }
 }
 
-/// The largest number of lanes that any instruction set has.
-pub(crate) const MOST_LANES: usize = 16;
+/// Maximum number of lanes of any instruction set.
+pub(crate) const MAX_LANES: usize = 16;
 
 macro_rules! half_floats {
     ($($half:ty: $load:ident, $store:ident, $stream:ident;)*) => {
         $(impl Float for $half {
             #[inline(always)]
             unsafe fn load<S: Simd>(simd: S, row: *const $half, span: impl Span) -> S::F32 {
-                // SAFETY: the caller vouches for the elements of the span; a part goes through a whole vector of its own.
+                // SAFETY: the caller guarantees the elements of the span; a tail goes through a buffer of a
+                // full vector.
                 unsafe {
                     let from = row.add(span.at()).cast::<u16>();
                     match span.part() {
                         None => simd.$load(from),
                         Some(count) => {
-                            let mut whole = [0u16; MOST_LANES];
+                            let mut whole = [0u16; MAX_LANES];
                             std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count);
                             simd.$load(whole.as_ptr())
                         }
@@ -132,13 +133,14 @@ macro_rules! half_floats {
             }
             #[inline(always)]
             unsafe fn store<S: Simd>(simd: S, row: *mut $half, span: impl Span, value: S::F32) {
-                // SAFETY: the caller vouches for the elements of the span; a part goes through a whole vector of its own.
+                // SAFETY: the caller guarantees the elements of the span; a tail goes through a buffer of a
+                // full vector.
                 unsafe {
                     let to = row.add(span.at()).cast::<u16>();
                     match span.part() {
                         None => simd.$store(to, value),
                         Some(count) => {
-                            let mut whole = [0u16; MOST_LANES];
+                            let mut whole = [0u16; MAX_LANES];
                             simd.$store(whole.as_mut_ptr(), value);
                             std::ptr::copy_nonoverlapping(whole.as_ptr(), to, count);
                         }
@@ -147,7 +149,7 @@ macro_rules! half_floats {
             }
             #[inline(always)]
             unsafe fn stream<S: Simd>(simd: S, row: *mut $half, span: impl Span, value: S::F32) {
-                // SAFETY: the caller vouches for the elements of the span and for the address of whole ones.
+                // SAFETY: the caller guarantees the elements of the span and the alignment of full vectors.
                 unsafe {
                     match span.part() {
                         None => simd.$stream(row.add(span.at()).cast(), value),
@@ -177,13 +179,13 @@ half_floats! {
 /// The bytes of the span are writable from `row`.
 #[inline(always)]
 pub unsafe fn store_bytes<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
-    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    // SAFETY: the caller guarantees the bytes of the span; a tail goes through a buffer of a full vector.
     unsafe {
         let to = row.add(span.at());
         match span.part() {
             None => simd.store_u8(to, value),
             Some(count) => {
-                let mut whole = [0u8; MOST_LANES];
+                let mut whole = [0u8; MAX_LANES];
                 simd.store_u8(whole.as_mut_ptr(), value);
                 std::ptr::copy_nonoverlapping(whole.as_ptr(), to, count);
             }
@@ -191,18 +193,18 @@ pub unsafe fn store_bytes<S: Simd>(simd: S, row: *mut u8, span: impl Span, value
     }
 }
 
-/// Loads bytes as numbers from 0 to 255; 0 where a part has none.
+/// Loads unsigned bytes; lanes past a tail are 0.
 /// # Safety
 /// The bytes of the span are readable from `row`.
 #[inline(always)]
 pub unsafe fn load_bytes<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
-    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    // SAFETY: the caller guarantees the bytes of the span; a tail goes through a buffer of a full vector.
     unsafe {
         let from = row.add(span.at());
         match span.part() {
             None => simd.load_u8(from),
             Some(count) => {
-                let mut whole = [0u8; MOST_LANES];
+                let mut whole = [0u8; MAX_LANES];
                 std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count);
                 simd.load_u8(whole.as_ptr())
             }
@@ -210,18 +212,18 @@ pub unsafe fn load_bytes<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S
     }
 }
 
-/// Stores the low four bits of each lane, the low half of a byte first; a last odd one has 0 above it.
+/// Stores the low four bits of each lane, low nibble first; for an odd count the last high nibble is 0.
 /// # Safety
 /// The span starts at an even index, and its bytes are writable from `row`.
 #[inline(always)]
 pub unsafe fn store_nibbles<S: Simd>(simd: S, row: *mut u8, span: impl Span, value: S::I32) {
-    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    // SAFETY: the caller guarantees the bytes of the span; a tail goes through a buffer of a full vector.
     unsafe {
         let to = row.add(span.at() / 2);
         match span.part() {
             None => simd.store_nibbles(to, value),
             Some(count) => {
-                let mut whole = [0u8; MOST_LANES / 2];
+                let mut whole = [0u8; MAX_LANES / 2];
                 simd.store_nibbles(whole.as_mut_ptr(), value);
                 if count % 2 == 1 {
                     whole[count / 2] &= 15;
@@ -232,18 +234,18 @@ pub unsafe fn store_nibbles<S: Simd>(simd: S, row: *mut u8, span: impl Span, val
     }
 }
 
-/// Loads half bytes as numbers from 0 to 15, the low half of a byte first.
+/// Loads unsigned 4-bit values, low nibble first.
 /// # Safety
 /// The span starts at an even index, and its bytes are readable from `row`.
 #[inline(always)]
 pub unsafe fn load_nibbles<S: Simd>(simd: S, row: *const u8, span: impl Span) -> S::I32 {
-    // SAFETY: the caller vouches for the bytes of the span; a part goes through a whole vector of its own.
+    // SAFETY: the caller guarantees the bytes of the span; a tail goes through a buffer of a full vector.
     unsafe {
         let from = row.add(span.at() / 2);
         match span.part() {
             None => simd.load_nibbles(from),
             Some(count) => {
-                let mut whole = [0u8; MOST_LANES / 2];
+                let mut whole = [0u8; MAX_LANES / 2];
                 std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count.div_ceil(2));
                 simd.load_nibbles(whole.as_ptr())
             }
@@ -251,10 +253,10 @@ pub unsafe fn load_nibbles<S: Simd>(simd: S, row: *const u8, span: impl Span) ->
     }
 }
 
-/// A float type that is known only when the call is made. Where the type is not worth a loop of its own, a branch a vector
-/// costs less than compiling every loop for every type.
+/// A float type that is known only at run time. In memory-bound loops one branch per vector is cheaper than
+/// monomorphizing every loop for every type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FloatKind {
     /// f32.
     F32,
     /// f16.
@@ -263,93 +265,94 @@ pub enum Kind {
     BF16,
 }
 
-impl Kind {
-    /// Of a dtype; `None` if it is none of these.
-    pub fn of(dtype: DType) -> Option<Kind> {
+impl FloatKind {
+    /// Converts a dtype; `None` if it is not one of these.
+    pub fn of(dtype: DType) -> Option<FloatKind> {
         match dtype {
-            DType::F32 => Some(Kind::F32),
-            DType::F16 => Some(Kind::F16),
-            DType::BF16 => Some(Kind::BF16),
+            DType::F32 => Some(FloatKind::F32),
+            DType::F16 => Some(FloatKind::F16),
+            DType::BF16 => Some(FloatKind::BF16),
             _ => None,
         }
     }
 
-    /// Bytes of an element.
+    /// Size of an element in bytes.
     #[inline(always)]
     pub fn size(self) -> usize {
-        if self == Kind::F32 { 4 } else { 2 }
+        if self == FloatKind::F32 { 4 } else { 2 }
     }
 
     /// As [`Float::load`].
     /// # Safety
-    /// The elements of the span are readable from `row`, and of this kind.
+    /// The elements of the span are readable from `row`, and of this type.
     #[inline(always)]
     pub unsafe fn load<S: Simd>(self, simd: S, row: *const u8, span: impl Span) -> S::F32 {
-        // SAFETY: the caller vouches for the elements of the span.
+        // SAFETY: the caller guarantees the elements of the span.
         unsafe {
             match self {
-                Kind::F32 => f32::load(simd, row.cast(), span),
-                Kind::F16 => f16::load(simd, row.cast(), span),
-                Kind::BF16 => bf16::load(simd, row.cast(), span),
+                FloatKind::F32 => f32::load(simd, row.cast(), span),
+                FloatKind::F16 => f16::load(simd, row.cast(), span),
+                FloatKind::BF16 => bf16::load(simd, row.cast(), span),
             }
         }
     }
 
     /// As [`Float::store`].
     /// # Safety
-    /// The elements of the span are writable from `row`, and of this kind.
+    /// The elements of the span are writable from `row`, and of this type.
     #[inline(always)]
     pub unsafe fn store<S: Simd>(self, simd: S, row: *mut u8, span: impl Span, value: S::F32) {
-        // SAFETY: the caller vouches for the elements of the span.
+        // SAFETY: the caller guarantees the elements of the span.
         unsafe {
             match self {
-                Kind::F32 => f32::store(simd, row.cast(), span, value),
-                Kind::F16 => f16::store(simd, row.cast(), span, value),
-                Kind::BF16 => bf16::store(simd, row.cast(), span, value),
+                FloatKind::F32 => f32::store(simd, row.cast(), span, value),
+                FloatKind::F16 => f16::store(simd, row.cast(), span, value),
+                FloatKind::BF16 => bf16::store(simd, row.cast(), span, value),
             }
         }
     }
 
-    /// As [`Float::stream`] where asked, otherwise as [`Float::store`].
+    /// [`Float::stream`] if `stream`, otherwise [`Float::store`].
     /// # Safety
-    /// The elements of the span are writable from `row`, and of this kind; to stream, whole vectors are aligned.
+    /// The elements of the span are writable from `row`, and of this type; to stream, full vectors are
+    /// aligned.
     #[inline(always)]
     pub unsafe fn put<S: Simd>(self, simd: S, row: *mut u8, span: impl Span, value: S::F32, stream: bool) {
-        // SAFETY: the caller vouches for the elements of the span.
+        // SAFETY: the caller guarantees the elements of the span.
         unsafe {
             match (self, stream) {
                 (_, false) => self.store(simd, row, span, value),
-                (Kind::F32, true) => f32::stream(simd, row.cast(), span, value),
-                (Kind::F16, true) => f16::stream(simd, row.cast(), span, value),
-                (Kind::BF16, true) => bf16::stream(simd, row.cast(), span, value),
+                (FloatKind::F32, true) => f32::stream(simd, row.cast(), span, value),
+                (FloatKind::F16, true) => f16::stream(simd, row.cast(), span, value),
+                (FloatKind::BF16, true) => bf16::stream(simd, row.cast(), span, value),
             }
         }
     }
 
-    /// One element.
+    /// Reads one element.
     /// # Safety
-    /// It is readable at `index` from `row`, and of this kind.
+    /// The element is readable at `index` from `row`, and of this type.
     pub unsafe fn get(self, row: *const u8, index: usize) -> f32 {
-        // SAFETY: the caller vouches for the element.
+        // SAFETY: the caller guarantees the element.
         unsafe {
             match self {
-                Kind::F32 => row.cast::<f32>().add(index).read(),
-                Kind::F16 => row.cast::<f16>().add(index).read().to_f32(),
-                Kind::BF16 => row.cast::<bf16>().add(index).read().to_f32(),
+                FloatKind::F32 => row.cast::<f32>().add(index).read(),
+                FloatKind::F16 => row.cast::<f16>().add(index).read().to_f32(),
+                FloatKind::BF16 => row.cast::<bf16>().add(index).read().to_f32(),
             }
         }
     }
 
     /// Writes one element, rounded to nearest even.
     /// # Safety
-    /// It is writable at `index` from `row`, and of this kind.
+    /// The element is writable at `index` from `row`, and of this type.
     pub unsafe fn set(self, row: *mut u8, index: usize, value: f32) {
-        // SAFETY: the caller vouches for the element.
+        // SAFETY: the caller guarantees the element.
         unsafe {
             match self {
-                Kind::F32 => row.cast::<f32>().add(index).write(value),
-                Kind::F16 => row.cast::<f16>().add(index).write(f16::from_f32(value)),
-                Kind::BF16 => row.cast::<bf16>().add(index).write(bf16::from_f32(value)),
+                FloatKind::F32 => row.cast::<f32>().add(index).write(value),
+                FloatKind::F16 => row.cast::<f16>().add(index).write(f16::from_f32(value)),
+                FloatKind::BF16 => row.cast::<bf16>().add(index).write(bf16::from_f32(value)),
             }
         }
     }

@@ -1,117 +1,122 @@
-//! Vectors of f32 lanes over one instruction set, chosen at run time.
+//! Portable SIMD: vectors of f32 lanes for one instruction set, detected at run time.
 //!
-//! A value of a type that implements [`Simd`] proves that this processor has the instructions: only [`Simd::detect`] makes
-//! one. Kernels are written once, generic over it, and compiled for every instruction set ([`crate::isa`]). Everything here
-//! is inlined into the function that [`Simd::vectorize`] enters, because only there may the compiler use the instructions;
-//! so whatever a kernel calls in its inner loops must be `#[inline(always)]`, and [`vectors!`] repeats its body as text
-//! instead of taking a closure. Nothing here knows an operation.
+//! A value of a type that implements [`Simd`] proves that this processor has the instructions: only
+//! [`Simd::detect`] creates one. Kernels are written once, generic over it, and monomorphized for every
+//! instruction set ([`crate::isa`]). Everything here is inlined into the function that [`Simd::vectorize`]
+//! enters, because only there are the target features enabled. Everything that a kernel calls in its inner
+//! loops must therefore be `#[inline(always)]`, and [`vectors!`] expands its body instead of taking a
+//! closure. Nothing here depends on an operation.
 
 use lz_core::{DType, KernelError};
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod amx;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod element;
 mod math;
+mod minifloat;
 mod scalar;
-mod small;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod tiles;
 
 #[cfg(target_arch = "x86_64")]
 pub use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub use avx512::{Amx, Avx512, Vnni};
-pub(crate) use element::MOST_LANES;
-pub use element::{Float, Kind, Part, Span, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles};
+pub(crate) use element::MAX_LANES;
+pub use element::{
+    Float, FloatKind, Span, Tail, Whole, load_bytes, load_nibbles, store_bytes, store_nibbles,
+};
 pub use math::{exp, exp2};
+pub use minifloat::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
 pub use scalar::Scalar;
-pub use small::{E2M1, E4M3, E5M2, SmallFloat, decode, encode};
 
-/// Something to do with vectors. `perform` must be `#[inline(always)]`: a closure cannot be.
+/// A vectorized body of any size. `perform` must be `#[inline(always)]`, which a closure cannot be.
 pub trait Work {
-    /// Does it.
+    /// Runs the body.
     fn perform(self);
 }
 
-/// An instruction set, as a proof that the processor has it.
+/// An instruction set, as a proof that the processor supports it.
 ///
-/// Lanes are counted from the lowest address. `min` and `max` give their second operand when either is NaN, as x86 does;
-/// who must propagate NaN says so with [`Simd::is_nan`].
+/// Lane 0 is at the lowest address. `min` and `max` return their second operand if either is NaN, as x86
+/// does; kernels that must propagate NaN use [`Simd::is_nan`].
 pub trait Simd: Copy + Send + Sync + 'static {
-    /// The last word of a kernel's id: `avx512`.
+    /// Last component of a kernel id: `avx512`.
     const NAME: &'static str;
-    /// What a device must have, by the names that kernel specs use.
+    /// Required device features, by the names that kernel specs use.
     const FEATURES: &'static [&'static str];
-    /// Points of priority that a kernel loses when it is compiled for this instead of the widest instruction set.
-    const HANDICAP: u8;
-    /// Lanes of a vector.
+    /// Subtracted from a kernel's priority when it is compiled for this instead of the widest instruction
+    /// set.
+    const PRIORITY_PENALTY: u8;
+    /// Lanes per vector.
     const LANES: usize;
-    /// Whether it proves tiles of bf16 as well.
+    /// Whether it also proves AMX tiles for bf16.
     const TILES: bool = false;
-    /// What must be added to the left bytes of [`Simd::dot_bytes`]: 0 where they are signed, 128 where they are not.
+    /// Offset to be added to the bytes of operand `a` of [`Simd::dot_bytes`]: 0 if they are signed, 128 if
+    /// they are unsigned.
     const BYTE_OFFSET: u8 = 0;
     /// A vector of f32.
     type F32: Copy;
-    /// A vector of i32, as many lanes.
+    /// A vector of i32 with as many lanes.
     type I32: Copy;
-    /// One bit a lane.
+    /// One bit per lane.
     type Mask: Copy;
 
-    /// The proof, if this processor has the instructions.
+    /// Returns the proof if this processor has the instructions.
     fn detect() -> Option<Self>;
 
-    /// Runs `body` where the compiler may use the instructions. A body that is too large is not inlined there, and compiled without
-    /// them: then it must be a [`Work`].
+    /// Runs `body` with the target features enabled. A body that is too large is not inlined there, and is
+    /// compiled without them: use a [`Work`] instead.
     fn vectorize<R>(self, body: impl FnOnce() -> R) -> R;
 
-    /// Does work, of any size, where the compiler may use the instructions.
+    /// Runs a body of any size with the target features enabled.
     fn perform(self, work: impl Work);
 
-    /// The same number in every lane.
+    /// Broadcasts a value to all lanes.
     fn splat(self, value: f32) -> Self::F32;
     /// # Safety
-    /// `LANES` numbers are readable at `from`.
+    /// `LANES` elements are readable at `from`.
     unsafe fn load(self, from: *const f32) -> Self::F32;
-    /// The first `count` lanes; 0 in the others.
+    /// Loads the first `count` lanes; the others are 0.
     /// # Safety
-    /// `count` numbers are readable at `from`, and `count < LANES`.
-    unsafe fn load_part(self, from: *const f32, count: usize) -> Self::F32;
+    /// `count` elements are readable at `from`, and `count < LANES`.
+    unsafe fn load_partial(self, from: *const f32, count: usize) -> Self::F32;
     /// # Safety
-    /// `LANES` numbers are writable at `to`.
+    /// `LANES` elements are writable at `to`.
     unsafe fn store(self, to: *mut f32, value: Self::F32);
     /// Stores the first `count` lanes.
     /// # Safety
-    /// `count` numbers are writable at `to`, and `count < LANES`.
-    unsafe fn store_part(self, to: *mut f32, value: Self::F32, count: usize);
-    /// Stores past the caches.
+    /// `count` elements are writable at `to`, and `count < LANES`.
+    unsafe fn store_partial(self, to: *mut f32, value: Self::F32, count: usize);
+    /// Non-temporal store.
     /// # Safety
-    /// As [`Simd::store`], and `to` is a multiple of the vector's size in bytes.
+    /// As [`Simd::store`], and `to` is aligned to the vector size.
     unsafe fn stream(self, to: *mut f32, value: Self::F32);
 
-    /// Makes streamed stores visible before anything that follows. Whoever streams ends with it.
+    /// Store fence: makes non-temporal stores visible before anything that follows. Required after streaming.
     fn fence(self);
 
     /// # Safety
-    /// `LANES` halves are readable at `from`.
+    /// `LANES` elements are readable at `from`.
     unsafe fn load_f16(self, from: *const u16) -> Self::F32;
     /// Rounds to nearest even.
     /// # Safety
-    /// `LANES` halves are writable at `to`.
+    /// `LANES` elements are writable at `to`.
     unsafe fn store_f16(self, to: *mut u16, value: Self::F32);
     /// # Safety
-    /// As [`Simd::store_f16`], and `to` is a multiple of half the vector's size in bytes.
+    /// As [`Simd::store_f16`], and `to` is aligned to half the vector size.
     unsafe fn stream_f16(self, to: *mut u16, value: Self::F32);
     /// # Safety
-    /// `LANES` halves are readable at `from`.
+    /// `LANES` elements are readable at `from`.
     unsafe fn load_bf16(self, from: *const u16) -> Self::F32;
     /// Rounds to nearest even.
     /// # Safety
-    /// `LANES` halves are writable at `to`.
+    /// `LANES` elements are writable at `to`.
     unsafe fn store_bf16(self, to: *mut u16, value: Self::F32);
     /// # Safety
-    /// As [`Simd::store_bf16`], and `to` is a multiple of half the vector's size in bytes.
+    /// As [`Simd::store_bf16`], and `to` is aligned to half the vector size.
     unsafe fn stream_bf16(self, to: *mut u16, value: Self::F32);
 
     /// `a + b`
@@ -122,72 +127,73 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn mul(self, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a / b`
     fn div(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// `a / b` within two units in the last place, for `b` of ordinary size; NaN where `b` is infinite.
+    /// `a / b` within two ulps, for `b` of normal magnitude; NaN where `b` is infinite.
     #[inline(always)]
-    fn over(self, a: Self::F32, b: Self::F32) -> Self::F32 {
+    fn div_approx(self, a: Self::F32, b: Self::F32) -> Self::F32 {
         self.div(a, b)
     }
     /// `a * b + c`, rounded once where the instruction exists.
     fn fma(self, a: Self::F32, b: Self::F32, c: Self::F32) -> Self::F32;
-    /// The smaller; `b` if either is NaN.
+    /// Minimum; `b` if either is NaN.
     fn min(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// The larger; `b` if either is NaN.
+    /// Maximum; `b` if either is NaN.
     fn max(self, a: Self::F32, b: Self::F32) -> Self::F32;
-    /// Without its sign.
+    /// Absolute value.
     fn abs(self, a: Self::F32) -> Self::F32;
-    /// The square root.
+    /// Square root.
     fn sqrt(self, a: Self::F32) -> Self::F32;
-    /// To the nearest whole number, ties to even.
+    /// Rounds to the nearest integer, ties to even.
     fn round(self, a: Self::F32) -> Self::F32;
-    /// `a * 2^n` for whole numbers `n` in -252 … 254, and `a` of ordinary size.
+    /// `a * 2^n` for integers `n` in -252 … 254, and `a` of normal magnitude.
     #[inline(always)]
-    fn times_power(self, a: Self::F32, n: Self::F32) -> Self::F32 {
-        // In two factors: one alone could not reach the denormals.
+    fn ldexp(self, a: Self::F32, n: Self::F32) -> Self::F32 {
+        // Two multiplications, because a single power of two cannot reach the denormals.
         let n = self.to_i32(n);
         let half = self.shr_i32(n, 1);
-        let power = |n| self.with_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
+        let power = |n| self.from_bits(self.shl_i32(self.add_i32(n, self.splat_i32(127)), 23));
         self.mul(self.mul(a, power(half)), power(self.sub_i32(n, half)))
     }
 
-    /// Whether `a < b`; never for NaN.
+    /// `a < b`; false for NaN.
     fn lt(self, a: Self::F32, b: Self::F32) -> Self::Mask;
-    /// Whether it is NaN.
+    /// Whether a lane is NaN.
     fn is_nan(self, a: Self::F32) -> Self::Mask;
     /// `a` where the mask is set, otherwise `b`.
     fn select(self, mask: Self::Mask, a: Self::F32, b: Self::F32) -> Self::F32;
     /// `a` where the mask is set, otherwise `b`.
     fn select_i32(self, mask: Self::Mask, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// The first `count` lanes; 0 in the others.
-    fn keep(self, a: Self::F32, count: usize) -> Self::F32;
+    /// The first `count` lanes; the others are 0.
+    fn keep_first(self, a: Self::F32, count: usize) -> Self::F32;
 
-    /// The sum of all lanes, in a fixed order.
+    /// Horizontal sum of all lanes, in a fixed order.
     fn sum(self, a: Self::F32) -> f32;
-    /// The largest lane, of those that are not NaN.
+    /// Horizontal maximum of the lanes that are not NaN.
     fn largest(self, a: Self::F32) -> f32;
 
-    /// Transposes a block of `LANES` rows of `LANES` numbers, one row after the other: column n goes to `to + n * step`.
+    /// Transposes a block of `LANES` x `LANES` elements, stored row after row: column n goes to `to + n *
+    /// step`.
     /// # Safety
-    /// The block is readable, and `LANES` numbers are writable at each column's place.
+    /// The block is readable, and `LANES` elements are writable at the destination of each column.
     #[inline(always)]
     unsafe fn transpose(self, block: *const f32, to: *mut f32, step: usize) {
         for row in 0..Self::LANES {
             for column in 0..Self::LANES {
-                // SAFETY: the caller vouches for both sides.
+                // SAFETY: the caller guarantees both blocks.
                 unsafe { *to.add(column * step + row) = *block.add(row * Self::LANES + column) };
             }
         }
     }
 
-    /// The same number in every lane.
+    /// Broadcasts a value to all lanes.
     fn splat_i32(self, value: i32) -> Self::I32;
-    /// To the nearest whole number, ties to even; what does not fit becomes `i32::MIN`.
+    /// Rounds to the nearest integer, ties to even; out-of-range values become `i32::MIN`.
     fn to_i32(self, a: Self::F32) -> Self::I32;
-    /// As numbers.
+    /// Converts integers to floats.
     fn to_f32(self, a: Self::I32) -> Self::F32;
-    /// The bits of the numbers.
+    /// Reinterprets floats as their bits.
     fn to_bits(self, a: Self::F32) -> Self::I32;
-    /// Numbers of these bits.
-    fn with_bits(self, a: Self::I32) -> Self::F32;
+    /// Reinterprets bits as floats.
+    fn from_bits(self, a: Self::I32) -> Self::F32;
     /// `a + b`, wrapping.
     fn add_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a - b`, wrapping.
@@ -196,71 +202,71 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn and_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
     /// `a | b`
     fn or_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// Shifts towards the high end.
+    /// Shift left.
     fn shl_i32(self, a: Self::I32, bits: u32) -> Self::I32;
-    /// Shifts towards the low end and fills with the sign.
+    /// Arithmetic shift right.
     fn shr_i32(self, a: Self::I32, bits: u32) -> Self::I32;
 
-    /// The signed half byte number `place` of each lane, the lowest first, as a number.
+    /// Signed 4-bit value number `index` of each lane (0 is the lowest), converted to f32.
     #[inline(always)]
-    fn half_byte(self, a: Self::I32, place: u32) -> Self::F32 {
-        self.to_f32(self.shr_i32(self.shl_i32(a, 28 - 4 * place), 28))
+    fn signed_nibble(self, a: Self::I32, index: u32) -> Self::F32 {
+        self.to_f32(self.shr_i32(self.shl_i32(a, 28 - 4 * index), 28))
     }
 
-    /// The byte number `place` of each lane, the lowest first, as its highest, with nothing below it.
+    /// Byte number `index` of each lane (0 is the lowest), moved to the top byte; the other bits are 0.
     #[inline(always)]
-    fn high_byte(self, a: Self::I32, place: u32) -> Self::I32 {
-        self.shl_i32(self.shr_i32(a, 8 * place), 24)
+    fn high_byte(self, a: Self::I32, index: u32) -> Self::I32 {
+        self.shl_i32(self.shr_i32(a, 8 * index), 24)
     }
 
-    /// `sum` and the four products of the bytes of each lane, exactly. Bytes of `b` are signed; those of `a` are with an offset
-    /// of [`Simd::BYTE_OFFSET`].
+    /// `sum` plus the dot product of the four bytes of each lane, exact. The bytes of `b` are signed; those
+    /// of `a` have an offset of [`Simd::BYTE_OFFSET`].
     fn dot_bytes(self, sum: Self::I32, a: Self::I32, b: Self::I32) -> Self::I32;
 
-    /// The larger of each.
+    /// Maximum per lane.
     fn max_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// The smaller of each.
+    /// Minimum per lane.
     fn min_i32(self, a: Self::I32, b: Self::I32) -> Self::I32;
-    /// The largest lane.
+    /// Horizontal maximum.
     fn largest_i32(self, a: Self::I32) -> i32;
-    /// 0, 1, 2, …
-    fn count_up(self) -> Self::I32;
-    /// Exchanges lanes 0 and 1, 2 and 3, …
+    /// Lane indices: 0, 1, 2, …
+    fn lane_indices(self) -> Self::I32;
+    /// Swaps lanes 0 and 1, 2 and 3, …
     fn swap_pairs(self, a: Self::F32) -> Self::F32;
-    /// Lane 0 twice, then lane 1 twice, …: the lower half of the lanes, each doubled.
-    fn double_lanes(self, a: Self::F32) -> Self::F32;
-    /// Turns the sign of lanes 0, 2, 4, …
+    /// Duplicates the lower half of the lanes: 0, 0, 1, 1, …
+    fn duplicate_low_lanes(self, a: Self::F32) -> Self::F32;
+    /// Negates lanes 0, 2, 4, …
     fn negate_even(self, a: Self::F32) -> Self::F32;
 
-    /// Bytes as numbers from 0 to 255.
+    /// Loads unsigned bytes (0 … 255).
     /// # Safety
     /// `LANES` bytes are readable at `from`.
     unsafe fn load_u8(self, from: *const u8) -> Self::I32;
-    /// The low byte of each lane.
+    /// Stores the low byte of each lane.
     /// # Safety
     /// `LANES` bytes are writable at `to`.
     unsafe fn store_u8(self, to: *mut u8, value: Self::I32);
-    /// Half bytes as numbers from 0 to 15, the low one of a byte first.
+    /// Loads unsigned 4-bit values (0 … 15), low nibble of a byte first.
     /// # Safety
     /// `LANES / 2` bytes are readable at `from`.
     unsafe fn load_nibbles(self, from: *const u8) -> Self::I32;
-    /// The low four bits of each lane, two lanes a byte, the low half of a byte first.
+    /// Stores the low four bits of each lane, two lanes per byte, low nibble first.
     /// # Safety
     /// `LANES / 2` bytes are writable at `to`.
     unsafe fn store_nibbles(self, to: *mut u8, value: Self::I32);
 }
 
-/// Asks for the line of an address, which need not be readable.
+/// Prefetches the cache line of an address, which need not be readable.
 #[inline(always)]
 pub fn prefetch<T>(_at: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch touches nothing, whatever the address.
+    // SAFETY: a prefetch never faults, whatever the address.
     unsafe {
         std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(_at.cast());
     }
 }
 
-/// Asks for every line of so many bytes.
+/// Prefetches every cache line of `bytes` bytes.
 #[inline(always)]
 pub fn prefetch_all<T>(at: *const T, bytes: usize) {
     let mut line = 0;
@@ -270,9 +276,10 @@ pub fn prefetch_all<T>(at: *const T, bytes: usize) {
     }
 }
 
-/// Walks over `0..$len` in vectors: whole ones as [`Whole`], then one [`Part`] if something is left. The body is repeated
-/// as text, so that it is compiled with the instructions of its surroundings. With `$k of $n`, whole vectors come in groups
-/// of `$n`, and `$k` counts inside the group: an accumulator for each hides the latency of sums.
+/// Iterates over `0..$len` in vectors: full vectors as [`Whole`], then one [`Tail`] for the remainder. The
+/// body is expanded textually, so that it is compiled with the target features of its surroundings. With `$k
+/// of $n`, full vectors come in groups of `$n`, and `$k` is the index in the group: one accumulator per index
+/// hides the FMA latency.
 macro_rules! vectors {
     ($S:ty, $len:expr, |$span:ident| $body:block) => {{
         let len: usize = $len;
@@ -284,7 +291,7 @@ macro_rules! vectors {
             at += lanes;
         }
         if at < len {
-            let $span = $crate::simd::Part(at, len - at);
+            let $span = $crate::simd::Tail(at, len - at);
             $body
         }
     }};
@@ -307,14 +314,15 @@ macro_rules! vectors {
         }
         if at < len {
             let $k = 1;
-            let $span = $crate::simd::Part(at, len - at);
+            let $span = $crate::simd::Tail(at, len - at);
             $body
         }
     }};
 }
 pub(crate) use vectors;
 
-/// Runs `$body` with `$T` as the float type of a call's dtype variable; an error if it is none that kernels here compute with.
+/// Runs `$body` with `$T` as the float type of a call's dtype variable; an error if it is not a supported
+/// float type.
 macro_rules! with_float {
     ($dtype:expr, $T:ident => $body:expr) => {
         match $dtype {
@@ -336,10 +344,10 @@ macro_rules! with_float {
 }
 pub(crate) use with_float;
 
-/// The error of [`with_float!`].
+/// Error of [`with_float!`].
 #[cold]
 pub fn not_a_float(dtype: Option<DType>) -> KernelError {
-    KernelError::failed(format!("no kernel was compiled for {dtype:?}")).before_writing()
+    KernelError::failed(format!("unsupported dtype {dtype:?}: expected f32, f16 or bf16")).before_writing()
 }
 
 #[cfg(test)]

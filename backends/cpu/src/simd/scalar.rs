@@ -1,4 +1,4 @@
-//! Plain Rust over four lanes: what every processor can run. The compiler uses the vectors of the target's baseline.
+//! Scalar fallback in plain Rust over four lanes, for every processor. The compiler vectorizes it for the target's baseline.
 
 use half::{bf16, f16};
 
@@ -23,7 +23,7 @@ fn each_i32(f: impl Fn(usize) -> i32) -> [i32; LANES] {
 impl Simd for Scalar {
     const NAME: &'static str = "scalar";
     const FEATURES: &'static [&'static str] = &[];
-    const HANDICAP: u8 = 20;
+    const PRIORITY_PENALTY: u8 = 20;
     const LANES: usize = LANES;
     type F32 = [f32; LANES];
     type I32 = [i32; LANES];
@@ -47,65 +47,65 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load(self, from: *const f32) -> [f32; LANES] {
-        // SAFETY: the caller vouches for four numbers.
+        // SAFETY: the caller guarantees four elements.
         unsafe { from.cast::<[f32; LANES]>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn load_part(self, from: *const f32, count: usize) -> [f32; LANES] {
+    unsafe fn load_partial(self, from: *const f32, count: usize) -> [f32; LANES] {
         let mut whole = [0.0; LANES];
-        // SAFETY: the caller vouches for `count` numbers, fewer than four.
+        // SAFETY: the caller guarantees `count` elements, fewer than four.
         unsafe { std::ptr::copy_nonoverlapping(from, whole.as_mut_ptr(), count) };
         whole
     }
     #[inline(always)]
     unsafe fn store(self, to: *mut f32, value: [f32; LANES]) {
-        // SAFETY: the caller vouches for four numbers.
+        // SAFETY: the caller guarantees four elements.
         unsafe { to.cast::<[f32; LANES]>().write_unaligned(value) }
     }
     #[inline(always)]
-    unsafe fn store_part(self, to: *mut f32, value: [f32; LANES], count: usize) {
-        // SAFETY: the caller vouches for `count` numbers, fewer than four.
+    unsafe fn store_partial(self, to: *mut f32, value: [f32; LANES], count: usize) {
+        // SAFETY: the caller guarantees `count` elements, fewer than four.
         unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), to, count) }
     }
     #[inline(always)]
     unsafe fn stream(self, to: *mut f32, value: [f32; LANES]) {
-        // SAFETY: the caller vouches for four numbers.
+        // SAFETY: the caller guarantees four elements.
         unsafe { self.store(to, value) }
     }
     #[inline(always)]
     fn fence(self) {}
     #[inline(always)]
     unsafe fn load_f16(self, from: *const u16) -> [f32; LANES] {
-        // SAFETY: the caller vouches for four halves.
+        // SAFETY: the caller guarantees four elements.
         unsafe { each(|lane| f16::from_bits(from.add(lane).read_unaligned()).to_f32_const()) }
     }
     #[inline(always)]
     unsafe fn store_f16(self, to: *mut u16, value: [f32; LANES]) {
         for (lane, value) in value.into_iter().enumerate() {
-            // SAFETY: the caller vouches for four halves.
+            // SAFETY: the caller guarantees four elements.
             unsafe { to.add(lane).write_unaligned(f16::from_f32_const(value).to_bits()) };
         }
     }
     #[inline(always)]
     unsafe fn stream_f16(self, to: *mut u16, value: [f32; LANES]) {
-        // SAFETY: the caller vouches for four halves.
+        // SAFETY: the caller guarantees four elements.
         unsafe { self.store_f16(to, value) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, from: *const u16) -> [f32; LANES] {
-        // SAFETY: the caller vouches for four halves.
+        // SAFETY: the caller guarantees four elements.
         unsafe { each(|lane| f32::from_bits(u32::from(from.add(lane).read_unaligned()) << 16)) }
     }
     #[inline(always)]
     unsafe fn store_bf16(self, to: *mut u16, value: [f32; LANES]) {
         for (lane, value) in value.into_iter().enumerate() {
-            // SAFETY: the caller vouches for four halves.
+            // SAFETY: the caller guarantees four elements.
             unsafe { to.add(lane).write_unaligned(bf16::from_f32(value).to_bits()) };
         }
     }
     #[inline(always)]
     unsafe fn stream_bf16(self, to: *mut u16, value: [f32; LANES]) {
-        // SAFETY: the caller vouches for four halves.
+        // SAFETY: the caller guarantees four elements.
         unsafe { self.store_bf16(to, value) }
     }
     #[inline(always)]
@@ -126,7 +126,7 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     fn fma(self, a: [f32; LANES], b: [f32; LANES], c: [f32; LANES]) -> [f32; LANES] {
-        // Rounded twice: without the instruction a fused one is a slow call.
+        // Not fused: without an FMA instruction, `mul_add` is a slow library call.
         each(|lane| a[lane] * b[lane] + c[lane])
     }
     #[inline(always)]
@@ -166,7 +166,7 @@ impl Simd for Scalar {
         each_i32(|lane| if mask[lane] { a[lane] } else { b[lane] })
     }
     #[inline(always)]
-    fn keep(self, a: [f32; LANES], count: usize) -> [f32; LANES] {
+    fn keep_first(self, a: [f32; LANES], count: usize) -> [f32; LANES] {
         each(|lane| if lane < count { a[lane] } else { 0.0 })
     }
     #[inline(always)]
@@ -197,7 +197,7 @@ impl Simd for Scalar {
         a.map(|value| value.to_bits() as i32)
     }
     #[inline(always)]
-    fn with_bits(self, a: [i32; LANES]) -> [f32; LANES] {
+    fn from_bits(self, a: [i32; LANES]) -> [f32; LANES] {
         a.map(|bits| f32::from_bits(bits as u32))
     }
     #[inline(always)]
@@ -245,7 +245,7 @@ impl Simd for Scalar {
         a[0].max(a[1]).max(a[2].max(a[3]))
     }
     #[inline(always)]
-    fn count_up(self) -> [i32; LANES] {
+    fn lane_indices(self) -> [i32; LANES] {
         [0, 1, 2, 3]
     }
     #[inline(always)]
@@ -253,7 +253,7 @@ impl Simd for Scalar {
         [a[1], a[0], a[3], a[2]]
     }
     #[inline(always)]
-    fn double_lanes(self, a: [f32; LANES]) -> [f32; LANES] {
+    fn duplicate_low_lanes(self, a: [f32; LANES]) -> [f32; LANES] {
         [a[0], a[0], a[1], a[1]]
     }
     #[inline(always)]
@@ -262,23 +262,23 @@ impl Simd for Scalar {
     }
     #[inline(always)]
     unsafe fn load_u8(self, from: *const u8) -> [i32; LANES] {
-        // SAFETY: the caller vouches for four bytes.
+        // SAFETY: the caller guarantees four bytes.
         unsafe { each_i32(|lane| i32::from(from.add(lane).read())) }
     }
     #[inline(always)]
     unsafe fn store_u8(self, to: *mut u8, value: [i32; LANES]) {
-        // SAFETY: the caller vouches for four bytes.
+        // SAFETY: the caller guarantees four bytes.
         unsafe { to.cast::<[u8; LANES]>().write_unaligned(value.map(|value| value as u8)) }
     }
     #[inline(always)]
     unsafe fn load_nibbles(self, from: *const u8) -> [i32; LANES] {
-        // SAFETY: the caller vouches for two bytes.
+        // SAFETY: the caller guarantees two bytes.
         unsafe { each_i32(|lane| i32::from(from.add(lane / 2).read() >> (4 * (lane % 2)) & 15)) }
     }
     #[inline(always)]
     unsafe fn store_nibbles(self, to: *mut u8, value: [i32; LANES]) {
         let byte = |low: i32, high: i32| (low & 15 | (high & 15) << 4) as u8;
-        // SAFETY: the caller vouches for two bytes.
+        // SAFETY: the caller guarantees two bytes.
         unsafe { to.cast::<[u8; 2]>().write_unaligned([byte(value[0], value[1]), byte(value[2], value[3])]) }
     }
 }

@@ -1,4 +1,5 @@
-//! `attention.state.merge`: for each row the weights of its states, heads side by side in lanes; then each head's weighted sum.
+//! `attention.state.merge`: merges partial attention states by their log-sum-exp. Computes the weights of a
+//! row's states with heads in lanes, then each head's weighted sum.
 
 use std::marker::PhantomData;
 
@@ -7,12 +8,12 @@ use lz_ops::{AttentionStateMergeCall, AttentionStateMergeKernel, AttentionStateM
 
 use crate::isa::require;
 use crate::rows::{AnyRows, AnyRowsMut, Rows, RowsMut, Shape, for_each_range};
-use crate::simd::{Float, Kind, Simd, Span, exp, vectors};
+use crate::simd::{Float, FloatKind, Simd, Span, exp, vectors};
 
-/// What stands for the weight of a state that takes no part, whatever its values are.
+/// Marks the weight of a state without keys, whose values are ignored.
 const ABSENT: f32 = -1.0;
 
-/// Heads that are dense.
+/// Dense heads.
 #[derive(Debug)]
 pub(crate) struct MergeRows<S>(pub PhantomData<S>);
 
@@ -38,7 +39,7 @@ impl<S: Simd> AttentionStateMergeKernel for MergeRows<S> {
     }
 }
 
-/// The weights of all rows; each task writes those of its own.
+/// The weights of all rows; each task writes those of its own rows.
 #[derive(Debug, Clone, Copy)]
 struct Weights(*mut f32);
 
@@ -50,7 +51,7 @@ impl Weights {
     /// `index` is inside the workspace.
     #[inline(always)]
     unsafe fn at(&self, index: usize) -> *mut f32 {
-        // SAFETY: the caller vouches for the index.
+        // SAFETY: the caller guarantees the index.
         unsafe { self.0.add(index) }
     }
 }
@@ -71,14 +72,15 @@ fn merge<S: Simd>(
     for_each_range(rows, (states + 1) * heads * v.width() * kind.size(), |range| {
         simd.vectorize(|| {
             for row in range {
-                // SAFETY: the workspace has `states * heads` weights a row, and ranges do not overlap.
+                // SAFETY: the workspace has `states * heads` weights per row, and ranges are disjoint.
                 let (weights, lse) = unsafe { (weights.at(row * states * heads), lse.row(row)) };
                 // SAFETY: as above.
-                unsafe { weigh(simd, &s, row * states, states, weights, lse) };
+                unsafe { compute_weights(simd, &s, row * states, states, weights, lse) };
                 for head in 0..heads {
                     let (first, to) = (row * states * heads + head, output.start(row * heads + head));
-                    // SAFETY: the weights of the row were written just now, and ranges do not overlap, so nobody else has this row.
-                    unsafe { combine(simd, kind, &v, first, states, heads, weights.add(head), to) };
+                    // SAFETY: the weights of the row were just written, and ranges are disjoint, so no other
+                    // task writes this row.
+                    unsafe { weighted_sum(simd, kind, &v, first, states, heads, weights.add(head), to) };
                 }
             }
         });
@@ -89,9 +91,9 @@ fn merge<S: Simd>(
 /// Writes the weights of all states of a row, and its lse.
 ///
 /// # Safety
-/// `weights` has room for `states` times as many numbers as a row of `s` has.
+/// `weights` has space for `states` times as many elements as a row of `s`.
 #[inline(always)]
-unsafe fn weigh<S: Simd>(
+unsafe fn compute_weights<S: Simd>(
     simd: S,
     s: &Rows<'_, f32>,
     first: usize,
@@ -102,7 +104,7 @@ unsafe fn weigh<S: Simd>(
     let heads = s.width();
     let lowest = simd.splat(f32::NEG_INFINITY);
     vectors!(S, heads, |span| {
-        // SAFETY: spans stay inside rows of `heads` numbers, which `s`, `lse` and each state's weights have.
+        // SAFETY: spans stay inside rows of `heads` elements, which `s`, `lse` and each state's weights have.
         unsafe {
             let mut largest = lowest;
             for state in 0..states {
@@ -112,7 +114,8 @@ unsafe fn weigh<S: Simd>(
             for state in 0..states {
                 let score = f32::load(simd, s.row(first + state).as_ptr(), span);
                 let weight = exp(simd, simd.sub(score, largest));
-                // A state that saw no key takes no part; NaN compares with nothing, so it is asked for apart.
+                // A state without keys (-∞) is ignored. NaN never compares as less, so it is handled
+                // separately.
                 let present = simd.lt(lowest, score);
                 let weight =
                     simd.select(present, weight, simd.select(simd.is_nan(score), score, simd.splat(ABSENT)));
@@ -120,11 +123,12 @@ unsafe fn weigh<S: Simd>(
                     simd.add(total, simd.select(simd.lt(weight, simd.splat(0.0)), simd.splat(0.0), weight));
                 f32::store(simd, weights.add(state * heads), span, weight);
             }
-            // The mean needs weights that sum to 1; where there is none the output is 0 because no state takes part.
+            // Weights are normalized to a sum of 1; if all states are empty, the output is 0.
             let scale = simd.div(simd.splat(1.0), total);
             for state in 0..states {
                 let weight = f32::load(simd, weights.add(state * heads), span);
-                // No weight is zero in exact arithmetic: one that is too small for f32 must still carry an infinity of its value.
+                // In exact arithmetic no weight is zero: one that underflows f32 must still propagate an
+                // infinity of its value.
                 let scaled = simd.max(simd.splat(f32::from_bits(1)), simd.mul(weight, scale));
                 let scaled = simd.select(simd.lt(weight, simd.splat(0.0)), weight, scaled);
                 f32::store(simd, weights.add(state * heads), span, scaled);
@@ -133,8 +137,8 @@ unsafe fn weigh<S: Simd>(
             let mut maxima = [0.0; 16];
             simd.store(maxima.as_mut_ptr(), largest);
             for (lane, &largest) in maxima.iter().enumerate().take(span.part().unwrap_or(S::LANES)) {
-                let place = lse.as_mut_ptr().add(span.at() + lane);
-                *place = (f64::from(largest) + f64::from(*place).ln()) as f32;
+                let element = lse.as_mut_ptr().add(span.at() + lane);
+                *element = (f64::from(largest) + f64::from(*element).ln()) as f32;
             }
         }
     });
@@ -143,13 +147,13 @@ unsafe fn weigh<S: Simd>(
 /// One head's weighted sum over its states.
 ///
 /// # Safety
-/// `weights` points at the head's first weight; those of the other states follow at distances of `heads`. `to` is a row of the
-/// output.
+/// `weights` points to the head's first weight; those of the other states follow with stride `heads`. `to` is
+/// a row of the output.
 #[inline(always)]
-#[expect(clippy::too_many_arguments, reason = "where the states of a head lie takes four of them")]
-unsafe fn combine<S: Simd>(
+#[expect(clippy::too_many_arguments, reason = "four of them locate the states of a head")]
+unsafe fn weighted_sum<S: Simd>(
     simd: S,
-    kind: Kind,
+    kind: FloatKind,
     v: &AnyRows<'_>,
     first: usize,
     states: usize,
@@ -160,7 +164,8 @@ unsafe fn combine<S: Simd>(
     vectors!(S, v.width(), |span| {
         let mut sum = simd.splat(0.0);
         for state in 0..states {
-            // SAFETY: the caller vouches for the weights; spans stay inside the rows, which have one length as the call was checked.
+            // SAFETY: the caller guarantees the weights; spans stay inside the rows, which have the same
+            // length (validated).
             unsafe {
                 let weight = *weights.add(state * heads);
                 if weight != ABSENT {
@@ -169,7 +174,7 @@ unsafe fn combine<S: Simd>(
                 }
             }
         }
-        // SAFETY: the caller vouches for the row.
+        // SAFETY: the caller guarantees the row.
         unsafe { kind.store(simd, to, span, sum) };
     });
 }

@@ -1,4 +1,4 @@
-//! `activation.gelu`, plainly: each element times its normal probability, in f64.
+//! Reference of `activation.gelu`: each element times its normal CDF, in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::activation::{gelu, gelu_tanh};
 use crate::{ActivationGeluApproximate, ActivationGeluCall, ActivationGeluOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &ActivationGeluCall<'_>, mut out: ActivationGeluOut<'_>) -> Result<(), KernelError> {
     let activation = match call.approximate {
         ActivationGeluApproximate::None => gelu,

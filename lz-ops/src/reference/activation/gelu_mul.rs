@@ -1,4 +1,4 @@
-//! `activation.gelu_mul`, plainly: the gate times its normal probability times the other tensor, in f64.
+//! Reference of `activation.gelu_mul`: gate times its normal CDF times up, in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::activation::{gelu, gelu_tanh};
 use crate::{ActivationGeluMulApproximate, ActivationGeluMulCall, ActivationGeluMulOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &ActivationGeluMulCall<'_>, mut out: ActivationGeluMulOut<'_>) -> Result<(), KernelError> {
     let activation = match call.approximate {
         ActivationGeluMulApproximate::None => gelu,

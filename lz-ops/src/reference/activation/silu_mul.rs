@@ -1,4 +1,4 @@
-//! `activation.silu_mul`, plainly: the gate times its sigmoid times the other tensor, in f64.
+//! Reference of `activation.silu_mul`: gate times its sigmoid times up, in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::activation::silu;
 use crate::{ActivationSiluMulCall, ActivationSiluMulOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &ActivationSiluMulCall<'_>, mut out: ActivationSiluMulOut<'_>) -> Result<(), KernelError> {
     for index in Indices::new(call.gate.shape()) {
         out.output.set(&index, silu(call.gate.at(&index)) * call.up.at(&index));

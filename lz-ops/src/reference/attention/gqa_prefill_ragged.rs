@@ -1,11 +1,14 @@
-//! `attention.gqa.prefill.ragged`, plainly: each request by itself, its last query at its last key.
+//! Reference of `attention.gqa.prefill.ragged`: each request separately, its last query at the position of
+//! its last key.
 
 use lz_core::KernelError;
 
-use crate::reference::attention_core::{Row, alibi, capped, dot, gather, hidden, key_head, places, span};
+use crate::reference::attention_core::{
+    Row, alibi, dot, gather, index_tuples, is_masked_out, kv_head, soft_capped, span,
+};
 use crate::{AttentionGqaPrefillRaggedCall, AttentionGqaPrefillRaggedOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionGqaPrefillRaggedCall<'_>,
     mut out: AttentionGqaPrefillRaggedOut<'_>,
@@ -15,19 +18,19 @@ pub fn run(
         let queries = span(&call.qo_indptr, b, axes.total_q);
         let keys = span(&call.kv_indptr, b, axes.total_k);
         let (query_count, key_count) = (queries.end - queries.start, keys.end - keys.start);
-        for [i, h] in places([query_count, axes.heads]) {
-            let g = key_head(h, axes.heads, axes.kv_heads);
+        for [i, h] in index_tuples([query_count, axes.heads]) {
+            let g = kv_head(h, axes.heads, axes.kv_heads);
             let t = i + key_count - query_count;
             let query = gather(axes.head_dim, |d| call.q.at(&[queries.start + i, h, d]));
             let row = Row::new(0..key_count, |j| {
-                if hidden(j, t, call.causal, call.window_left, call.window_right) {
+                if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                     return f64::NEG_INFINITY;
                 }
                 let z = f64::from(call.sm_scale) * dot(&query, |d| call.k.at(&[keys.start + j, g, d]));
-                capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+                soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
             });
-            let place = [queries.start + i, h];
-            row.write(&mut out.output, out.lse.as_mut(), &place, axes.head_dim_v, |j, d| {
+            let index = [queries.start + i, h];
+            row.write(&mut out.output, out.lse.as_mut(), &index, axes.head_dim_v, |j, d| {
                 call.v.at(&[keys.start + j, g, d])
             });
         }

@@ -1,14 +1,15 @@
-//! `attention.mla.decode`, plainly: latents are keys and values at once, the rotary part is added to the scores.
+//! Reference of `attention.mla.decode`: latents are both keys and values; the rotary part is added to the
+//! scores.
 
 use lz_core::KernelError;
 
-use crate::reference::attention_core::{Row, dot, gather, places};
+use crate::reference::attention_core::{Row, dot, gather, index_tuples};
 use crate::{AttentionMlaDecodeCall, AttentionMlaDecodeOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &AttentionMlaDecodeCall<'_>, mut out: AttentionMlaDecodeOut<'_>) -> Result<(), KernelError> {
     let axes = &call.axes;
-    for [t, h] in places([axes.tokens, axes.heads]) {
+    for [t, h] in index_tuples([axes.tokens, axes.heads]) {
         let nope = gather(axes.dim_ckv, |d| call.q_nope.at(&[t, h, d]));
         let pe = gather(axes.dim_kpe, |d| call.q_pe.at(&[t, h, d]));
         let row = Row::new(0..axes.kv_len, |j| {

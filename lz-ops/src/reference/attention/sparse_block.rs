@@ -1,27 +1,27 @@
-//! `attention.sparse.block`, plainly: every query against the keys of the blocks that its own block lists.
+//! Reference of `attention.sparse.block`: every query over the keys of the blocks listed for its own block.
 
 use lz_core::KernelError;
 
-use crate::reference::attention_core::{Row, capped, dot, gather, key_head, places, span};
+use crate::reference::attention_core::{Row, dot, gather, index_tuples, kv_head, soft_capped, span};
 use crate::{AttentionSparseBlockCall, AttentionSparseBlockOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionSparseBlockCall<'_>,
     mut out: AttentionSparseBlockOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
-    for [i, h] in places([axes.m, axes.heads]) {
-        let g = key_head(h, axes.heads, axes.kv_heads);
+    for [i, h] in index_tuples([axes.m, axes.heads]) {
+        let g = kv_head(h, axes.heads, axes.kv_heads);
         let listed = span(&call.indptr, i / call.block_rows.max(1), axes.nnz);
-        let keys = listed.flat_map(|place| {
-            let start = call.indices.int_at(&[place]).saturating_mul(call.block_cols).clamp(0, axes.n);
+        let keys = listed.flat_map(|entry| {
+            let start = call.indices.int_at(&[entry]).saturating_mul(call.block_cols).clamp(0, axes.n);
             start..start.saturating_add(call.block_cols).min(axes.n)
         });
         let query = gather(axes.head_dim, |d| call.q.at(&[i, h, d]));
         let row = Row::new(keys, |j| {
             let z = f64::from(call.sm_scale) * dot(&query, |d| call.k.at(&[j, g, d]));
-            capped(z, call.soft_cap)
+            soft_capped(z, call.soft_cap)
         });
         row.write(&mut out.output, out.lse.as_mut(), &[i, h], axes.head_dim, |j, d| call.v.at(&[j, g, d]));
     }

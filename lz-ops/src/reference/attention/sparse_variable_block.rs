@@ -1,20 +1,21 @@
-//! `attention.sparse.variable_block`, plainly: every query against the keys of the blocks that the mask shows to its own block.
+//! Reference of `attention.sparse.variable_block`: every query over the keys of the blocks that the mask
+//! enables for its own block.
 
 use std::ops::Range;
 
 use lz_core::{KernelError, TensorView};
 
-use crate::reference::attention_core::{Row, capped, dot, gather, key_head, places};
+use crate::reference::attention_core::{Row, dot, gather, index_tuples, kv_head, soft_capped};
 use crate::{AttentionSparseVariableBlockCall, AttentionSparseVariableBlockOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionSparseVariableBlockCall<'_>,
     mut out: AttentionSparseVariableBlockOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
-    for [h, i] in places([axes.heads, axes.m]) {
-        let g = key_head(h, axes.heads, axes.kv_heads);
+    for [h, i] in index_tuples([axes.heads, axes.m]) {
+        let g = kv_head(h, axes.heads, axes.kv_heads);
         let query_block = blocks(call.block_row_sizes, g, axes.row_blocks, axes.m)
             .find(|(_, queries)| queries.contains(&i));
         let keys = query_block.into_iter().flat_map(|(r, _)| {
@@ -25,14 +26,14 @@ pub fn run(
         let query = gather(axes.head_dim, |d| call.q.at(&[h, i, d]));
         let row = Row::new(keys, |j| {
             let z = f64::from(call.sm_scale) * dot(&query, |d| call.k.at(&[g, j, d]));
-            capped(z, call.soft_cap)
+            soft_capped(z, call.soft_cap)
         });
         row.write(&mut out.output, out.lse.as_mut(), &[h, i], axes.head_dim, |j, d| call.v.at(&[g, j, d]));
     }
     Ok(())
 }
 
-/// The blocks of key head `head` and what each of them covers, in order; none reaches beyond `total`.
+/// The blocks of KV head `head` with the range each covers, in order, clamped to `total`.
 fn blocks(
     sizes: TensorView<'_>,
     head: i64,

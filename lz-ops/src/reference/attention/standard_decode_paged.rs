@@ -1,37 +1,38 @@
-//! `attention.standard.decode.paged`, plainly: one query a request, at the place of its last key.
+//! Reference of `attention.standard.decode.paged`: one query per request, at the position of its last key.
 
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Pages, Row, alibi, capped, dot, feature_place, gather, hidden, places,
+    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, soft_capped,
 };
 use crate::{
     AttentionStandardDecodePagedCall, AttentionStandardDecodePagedLayout, AttentionStandardDecodePagedOut,
 };
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionStandardDecodePagedCall<'_>,
     mut out: AttentionStandardDecodePagedOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
     let heads_first = call.layout == AttentionStandardDecodePagedLayout::Hnd;
-    for [b, h] in places([axes.batch, axes.heads]) {
-        let pages = Pages::of(b, &call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size);
+    for [b, h] in index_tuples([axes.batch, axes.heads]) {
+        let pages =
+            PageTable::of(b, &call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size);
         let t = pages.length - 1;
         let query = gather(axes.head_dim, |d| call.q.at(&[b, h, d]));
         let row = Row::new(0..pages.length, |j| {
-            if hidden(j, t, false, call.window_left, -1) {
+            if is_masked_out(j, t, false, call.window_left, -1) {
                 return f64::NEG_INFINITY;
             }
             let (page, slot) = pages.locate(j);
             let z = f64::from(call.sm_scale)
-                * dot(&query, |d| call.k_cache.at(&feature_place(heads_first, page, slot, h, d)));
-            capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+                * dot(&query, |d| call.k_cache.at(&feature_index(heads_first, page, slot, h, d)));
+            soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
         });
         row.write(&mut out.output, out.lse.as_mut(), &[b, h], axes.head_dim, |j, d| {
             let (page, slot) = pages.locate(j);
-            call.v_cache.at(&feature_place(heads_first, page, slot, h, d))
+            call.v_cache.at(&feature_index(heads_first, page, slot, h, d))
         });
     }
     Ok(())

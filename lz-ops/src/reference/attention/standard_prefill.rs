@@ -1,34 +1,34 @@
-//! `attention.standard.prefill`, plainly: every query against every key that it may see.
+//! Reference of `attention.standard.prefill`: every query over every visible key.
 
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Row, alibi, capped, dot, feature_place, gather, head_place, hidden, masked, places,
+    Row, alibi, dot, feature_index, gather, head_index, index_tuples, is_masked_out, masked, soft_capped,
 };
 use crate::{AttentionStandardPrefillCall, AttentionStandardPrefillLayout, AttentionStandardPrefillOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionStandardPrefillCall<'_>,
     mut out: AttentionStandardPrefillOut<'_>,
 ) -> Result<(), KernelError> {
     let axes = &call.axes;
     let heads_first = call.layout == AttentionStandardPrefillLayout::Bhsd;
-    for [b, i, h] in places([axes.batch, axes.seq_q, axes.heads]) {
+    for [b, i, h] in index_tuples([axes.batch, axes.seq_q, axes.heads]) {
         let t = i + call.causal_offset;
-        let query = gather(axes.head_dim, |d| call.q.at(&feature_place(heads_first, b, i, h, d)));
+        let query = gather(axes.head_dim, |d| call.q.at(&feature_index(heads_first, b, i, h, d)));
         let row = Row::new(0..axes.seq_k, |j| {
-            if hidden(j, t, call.causal, call.window_left, call.window_right) {
+            if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                 return f64::NEG_INFINITY;
             }
             let z = f64::from(call.sm_scale)
-                * dot(&query, |d| call.k.at(&feature_place(heads_first, b, j, h, d)));
-            let score = capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
+                * dot(&query, |d| call.k.at(&feature_index(heads_first, b, j, h, d)));
+            let score = soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t);
             masked(score, call.mask, &[b, h, i, j])
         });
-        let place = head_place(heads_first, b, i, h);
-        row.write(&mut out.output, out.lse.as_mut(), &place, axes.head_dim_v, |j, d| {
-            call.v.at(&feature_place(heads_first, b, j, h, d))
+        let index = head_index(heads_first, b, i, h);
+        row.write(&mut out.output, out.lse.as_mut(), &index, axes.head_dim_v, |j, d| {
+            call.v.at(&feature_index(heads_first, b, j, h, d))
         });
     }
     Ok(())

@@ -1,15 +1,16 @@
-//! `attention.standard.prefill.paged`, plainly: each request over its own pages, its last query at its last key.
+//! Reference of `attention.standard.prefill.paged`: each request over its own pages, its last query at the
+//! position of its last key.
 
 use lz_core::KernelError;
 
 use crate::reference::attention_core::{
-    Pages, Row, alibi, capped, dot, feature_place, gather, hidden, places, span,
+    PageTable, Row, alibi, dot, feature_index, gather, index_tuples, is_masked_out, soft_capped, span,
 };
 use crate::{
     AttentionStandardPrefillPagedCall, AttentionStandardPrefillPagedLayout, AttentionStandardPrefillPagedOut,
 };
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &AttentionStandardPrefillPagedCall<'_>,
     mut out: AttentionStandardPrefillPagedOut<'_>,
@@ -19,23 +20,24 @@ pub fn run(
     for b in 0..axes.batch {
         let queries = span(&call.qo_indptr, b, axes.total_q);
         let query_count = queries.end - queries.start;
-        let pages = Pages::of(b, &call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size);
-        for [i, h] in places([query_count, axes.heads]) {
+        let pages =
+            PageTable::of(b, &call.kv_indptr, &call.kv_indices, &call.kv_last_page_len, axes.page_size);
+        for [i, h] in index_tuples([query_count, axes.heads]) {
             let t = i + pages.length - query_count;
             let query = gather(axes.head_dim, |d| call.q.at(&[queries.start + i, h, d]));
             let row = Row::new(0..pages.length, |j| {
-                if hidden(j, t, call.causal, call.window_left, call.window_right) {
+                if is_masked_out(j, t, call.causal, call.window_left, call.window_right) {
                     return f64::NEG_INFINITY;
                 }
                 let (page, slot) = pages.locate(j);
                 let z = f64::from(call.sm_scale)
-                    * dot(&query, |d| call.k_cache.at(&feature_place(heads_first, page, slot, h, d)));
-                capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
+                    * dot(&query, |d| call.k_cache.at(&feature_index(heads_first, page, slot, h, d)));
+                soft_capped(z, call.soft_cap) + alibi(call.alibi_slopes, b, h, j - t)
             });
-            let place = [queries.start + i, h];
-            row.write(&mut out.output, out.lse.as_mut(), &place, axes.head_dim, |j, d| {
+            let index = [queries.start + i, h];
+            row.write(&mut out.output, out.lse.as_mut(), &index, axes.head_dim, |j, d| {
                 let (page, slot) = pages.locate(j);
-                call.v_cache.at(&feature_place(heads_first, page, slot, h, d))
+                call.v_cache.at(&feature_index(heads_first, page, slot, h, d))
             });
         }
     }

@@ -1,11 +1,11 @@
-//! `embedding.lookup`, plainly: rows are copied bit by bit.
+//! Reference of `embedding.lookup`: copies rows bit by bit.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
 
 use crate::{EmbeddingLookupCall, EmbeddingLookupOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &EmbeddingLookupCall<'_>, mut out: EmbeddingLookupOut<'_>) -> Result<(), KernelError> {
     let table = call.table.bits();
     let shape = out.output.layout().shape;

@@ -1,4 +1,4 @@
-//! `kv.compact`, plainly: every source page is read before any target page is written, bit by bit.
+//! Reference of `kv.compact`: reads every source page before it writes any target page, bit by bit.
 
 use std::collections::HashMap;
 
@@ -8,7 +8,7 @@ use lz_core::tensor::{Indices, TensorMut, TensorView};
 use crate::reference::index::join;
 use crate::{KvCompactCall, KvCompactOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &KvCompactCall<'_>, mut out: KvCompactOut<'_>) -> Result<(), KernelError> {
     for cache in [&mut out.k_cache, &mut out.v_cache] {
         move_pages(cache, &call.source, &call.target, call.axes.moves);
@@ -24,13 +24,13 @@ fn move_pages(cache: &mut TensorMut<'_>, source: &TensorView<'_>, target: &Tenso
     for i in 0..moves {
         let page = source.int_at(&[i]);
         pages.entry(page).or_insert_with(|| {
-            Indices::new(page_shape).map(|place| cache.as_view().int_at(&join(&[&[page], &place]))).collect()
+            Indices::new(page_shape).map(|index| cache.as_view().int_at(&join(&[&[page], &index]))).collect()
         });
     }
     for i in 0..moves {
         let Some(page) = pages.get(&source.int_at(&[i])) else { continue };
-        for (place, &bits) in Indices::new(page_shape).zip(page) {
-            cache.set_int(&join(&[&[target.int_at(&[i])], &place]), bits);
+        for (index, &bits) in Indices::new(page_shape).zip(page) {
+            cache.set_int(&join(&[&[target.int_at(&[i])], &index]), bits);
         }
     }
 }

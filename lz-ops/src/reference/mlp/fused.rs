@@ -1,4 +1,4 @@
-//! `mlp.fused`, plainly: gate, up and down as sums of products in f64, with nothing rounded in between.
+//! Reference of `mlp.fused`: gate, up and down projections in f64, without intermediate rounding.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -7,7 +7,7 @@ use crate::reference::activation::{gelu, gelu_tanh, identity, relu, silu};
 use crate::reference::index::with;
 use crate::{MlpFusedActivation, MlpFusedCall, MlpFusedOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &MlpFusedCall<'_>, mut out: MlpFusedOut<'_>) -> Result<(), KernelError> {
     let activation = match call.activation {
         MlpFusedActivation::None => identity,
@@ -16,7 +16,7 @@ pub fn run(call: &MlpFusedCall<'_>, mut out: MlpFusedOut<'_>) -> Result<(), Kern
         MlpFusedActivation::Gelu => gelu,
         MlpFusedActivation::GeluTanh => gelu_tanh,
     };
-    // Without outputs there may still be any number of rows to walk over.
+    // Without outputs there may still be any number of rows to iterate over.
     if out.output.elements() == 0 {
         return Ok(());
     }

@@ -1,4 +1,4 @@
-//! `mlp.linear`, plainly: one sum of products in f64 for each output.
+//! Reference of `mlp.linear`: one dot product in f64 per output.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -7,7 +7,7 @@ use crate::reference::activation::{gelu, gelu_tanh, identity, relu, silu};
 use crate::reference::index::join;
 use crate::{MlpLinearActivation, MlpLinearCall, MlpLinearOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &MlpLinearCall<'_>, mut out: MlpLinearOut<'_>) -> Result<(), KernelError> {
     let activation = match call.activation {
         MlpLinearActivation::None => identity,

@@ -1,4 +1,4 @@
-//! `mlp.linear.int8`, plainly: one sum of integers for each output, then its scales.
+//! Reference of `mlp.linear.int8`: one integer dot product per output, then its scales.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -11,7 +11,7 @@ use crate::{
     MlpLinearInt8WeightLayout as Layout, MlpLinearInt8XGranularity as Granularity,
 };
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &MlpLinearInt8Call<'_>, mut out: MlpLinearInt8Out<'_>) -> Result<(), KernelError> {
     let activation = match call.activation {
         Activation::None => identity,
@@ -26,7 +26,7 @@ pub fn run(call: &MlpLinearInt8Call<'_>, mut out: MlpLinearInt8Out<'_>) -> Resul
         let [row @ .., o] = &*index else { continue };
         let group = if call.x_granularity == Granularity::Row { row } else { &[] };
         let zero_point = call.x_zero_point.map_or(0, |tensor| tensor.int_at(group));
-        // Products have 40 bits at most, so that the sum of any rows that fit memory is exact.
+        // Products have at most 40 bits, so the sum of any row that fits in memory is exact.
         let mut sum = 0i64;
         for i in 0..call.axes.in_features {
             let x = call.x.int_at(&join(&[row, &[i]])) - zero_point;

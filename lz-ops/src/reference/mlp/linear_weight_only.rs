@@ -1,4 +1,4 @@
-//! `mlp.linear.weight_only`, plainly: one sum of products in f64 for each output.
+//! Reference of `mlp.linear.weight_only`: one dot product in f64 per output.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -13,7 +13,7 @@ use crate::{
     MlpLinearWeightOnlyOut, MlpLinearWeightOnlyWeightLayout as Layout,
 };
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(
     call: &MlpLinearWeightOnlyCall<'_>,
     mut out: MlpLinearWeightOnlyOut<'_>,
@@ -38,7 +38,7 @@ pub fn run(
     Ok(())
 }
 
-/// One weight as a number.
+/// Dequantizes one weight.
 fn weight(call: &MlpLinearWeightOnlyCall<'_>, o: i64, i: i64) -> f64 {
     let panels = call.weight_layout == Layout::Panels;
     let value = match call.format {

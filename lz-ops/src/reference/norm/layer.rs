@@ -1,4 +1,4 @@
-//! `norm.layer`, plainly: mean, then variance around it, in two passes of f64.
+//! Reference of `norm.layer`: mean, then variance, in two passes in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::index::with;
 use crate::{NormLayerCall, NormLayerOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &NormLayerCall<'_>, mut out: NormLayerOut<'_>) -> Result<(), KernelError> {
     let hidden = call.axes.hidden;
     for row in Indices::new(&call.axes.rows_dims) {
@@ -17,8 +17,8 @@ pub fn run(call: &NormLayerCall<'_>, mut out: NormLayerOut<'_>) -> Result<(), Ke
         for i in 0..hidden {
             let weight = call.weight.map_or(1.0, |weight| weight.at(&[i]));
             let bias = call.bias.map_or(0.0, |bias| bias.at(&[i]));
-            let place = with(row, i);
-            out.output.set(&place, (call.x.at(&place) - mean) * inv_std * weight + bias);
+            let index = with(row, i);
+            out.output.set(&index, (call.x.at(&index) - mean) * inv_std * weight + bias);
         }
         if let Some(target) = &mut out.mean {
             target.set(&row, mean);

@@ -1,4 +1,4 @@
-//! `norm.rms`, plainly: each row divided by its root mean square, in f64.
+//! Reference of `norm.rms`: each row divided by its root mean square, in f64.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -6,7 +6,7 @@ use lz_core::tensor::Indices;
 use crate::reference::index::{join, with};
 use crate::{NormRmsCall, NormRmsOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &NormRmsCall<'_>, mut out: NormRmsOut<'_>) -> Result<(), KernelError> {
     let hidden = call.axes.hidden;
     for row in Indices::new(&call.axes.rows_dims) {

@@ -1,11 +1,11 @@
-//! `posenc.alibi`, plainly: each score plus its head's slope times the distance of key and query.
+//! Reference of `posenc.alibi`: each score plus its head's slope times the distance between key and query.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
 
 use crate::{PosencAlibiCall, PosencAlibiOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &PosencAlibiCall<'_>, mut out: PosencAlibiOut<'_>) -> Result<(), KernelError> {
     for index in Indices::new(call.scores.shape()) {
         let [_, head, query, key] = *index else { continue };

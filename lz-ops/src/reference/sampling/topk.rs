@@ -1,4 +1,4 @@
-//! `sampling.topk`, plainly: the k likeliest candidates, and one draw among them.
+//! Reference of `sampling.topk`: the k most likely candidates, and one draw among them.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -7,7 +7,7 @@ use crate::reference::draw::{candidates, choose, scalar};
 use crate::reference::philox::{Stream, block_at, uniform};
 use crate::{SamplingTopkCall, SamplingTopkOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &SamplingTopkCall<'_>, mut out: SamplingTopkOut<'_>) -> Result<(), KernelError> {
     let seed = scalar(call.seed_tensor, call.seed);
     let offset = scalar(call.offset_tensor, call.offset);

@@ -1,4 +1,5 @@
-//! `sampling.topp`, plainly: the likeliest candidates up to a probability, and one draw among them.
+//! Reference of `sampling.topp`: the most likely candidates up to a cumulative probability, and one draw
+//! among them.
 
 use lz_core::KernelError;
 use lz_core::tensor::Indices;
@@ -7,7 +8,7 @@ use crate::reference::draw::{Candidate, candidates, choose, scalar};
 use crate::reference::philox::{Stream, block_at, uniform};
 use crate::{SamplingToppCall, SamplingToppOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &SamplingToppCall<'_>, mut out: SamplingToppOut<'_>) -> Result<(), KernelError> {
     let seed = scalar(call.seed_tensor, call.seed);
     let offset = scalar(call.offset_tensor, call.offset);
@@ -24,7 +25,7 @@ pub fn run(call: &SamplingToppCall<'_>, mut out: SamplingToppOut<'_>) -> Result<
     Ok(())
 }
 
-/// How many of the sorted candidates reach the share `p` of all their weights together.
+/// How many of the sorted candidates are needed to reach the share `p` of their total weight.
 fn prefix(sorted: &[Candidate], p: f64) -> usize {
     let all: f64 = sorted.iter().map(|candidate| candidate.weight).sum();
     let mut sum = 0.0;
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_shortest_prefix_that_reaches_the_share_is_kept() {
+    fn shortest_prefix_reaching_p_is_kept() {
         let sorted: Vec<Candidate> =
             (0..).zip([4.0, 2.0, 1.0, 1.0, 0.0]).map(|(token, weight)| Candidate { token, weight }).collect();
         for (p, kept) in

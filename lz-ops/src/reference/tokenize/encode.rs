@@ -1,21 +1,22 @@
-//! `tokenize.encode`, plainly: each text by the tokenizer's own definition, one after the other.
+//! Reference of `tokenize.encode`: each text by the tokenizer's own definition.
 
 use lz_core::{Cause, KernelError, Tensor};
 
 use crate::tokenizer::Tokenizer;
 use crate::{TokenizeEncodeCall, TokenizeEncodeOut};
 
-/// Runs it.
+/// Runs the operation.
 pub fn run(call: &TokenizeEncodeCall<'_>, mut out: TokenizeEncodeOut<'_>) -> Result<(), KernelError> {
     let tokenizer = Tokenizer::from_handle(call.tokenizer)?;
     let (mut ids, mut ranges): (Vec<i32>, Vec<i64>) = (Vec::new(), Vec::new());
     out.indptr.set_int(&[0], 0);
     for (text, end) in call.texts.iter().zip(1..) {
-        for token in
-            tokenizer.encode(text, call.add_special_tokens).map_err(|error| refused(error.to_string()))?
+        for token in tokenizer
+            .encode(text, call.add_special_tokens)
+            .map_err(|error| cannot_encode(error.to_string()))?
         {
             let id = i32::try_from(token.id)
-                .map_err(|_| refused(format!("token id {} does not fit 32 bits", token.id)))?;
+                .map_err(|_| cannot_encode(format!("token id {} does not fit 32 bits", token.id)))?;
             ids.push(id);
             ranges.extend([token.bytes.start as i64, token.bytes.end as i64]);
         }
@@ -29,7 +30,7 @@ pub fn run(call: &TokenizeEncodeCall<'_>, mut out: TokenizeEncodeOut<'_>) -> Res
     Ok(())
 }
 
-/// The tokenizer's own definition cannot encode the text: no kernel could.
-fn refused(message: String) -> KernelError {
+/// The tokenizer's own definition cannot encode the text, so no kernel could.
+fn cannot_encode(message: String) -> KernelError {
     KernelError::failed(message).cause(Cause::Caller)
 }

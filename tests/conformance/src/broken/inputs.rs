@@ -1,4 +1,4 @@
-//! Mistakes in inputs and params.
+//! Faults in inputs and params.
 
 use lz_core::tensor::{Dims, Layout};
 use lz_core::{DType, ReasonCode};
@@ -12,7 +12,7 @@ use crate::memory::{OwnedTensor, Pattern};
 use crate::random::Random;
 use crate::valid::Drawn;
 
-/// Makes the mistake; `None` if this call leaves no room for it.
+/// Applies the fault; `None` if it does not apply to this call.
 pub(super) fn apply(
     prepared: &Prepared,
     random: &mut Random,
@@ -25,9 +25,9 @@ pub(super) fn apply(
         Break::AxisSize(input, dim) => axis_size(prepared, drawn, input, dim),
         Break::ComputedSize(input, dim) => {
             let dims = drawn.assignment.pick(operation, &operation.inputs[input].shape)?;
-            let place = place_of(dims, dim, shape_of(drawn, input)?.len());
+            let dimension = tensor_dim(dims, dim, shape_of(drawn, input)?.len());
             matches!(dims.get(dim)?, Dim::Fixed(_) | Dim::Expr(_)).then_some(())?;
-            reshape(drawn, input, |shape| shape[place] += 1)?;
+            reshape(drawn, input, |shape| shape[dimension] += 1)?;
             Some(ReasonCode::ShapeMismatch)
         }
         Break::Broadcast(input) => {
@@ -55,10 +55,10 @@ pub(super) fn apply(
             })
         }
         Break::Device(input) => {
-            let same = |place: &usize| operation.inputs[*place].device == DeviceRule::Same;
+            let same = |index: &usize| operation.inputs[*index].device == DeviceRule::Same;
             let others = (0..first_param)
-                .filter(|place| *place != input && same(place))
-                .any(|place| drawn.call.args[place].tensor().is_some());
+                .filter(|index| *index != input && same(index))
+                .any(|index| drawn.call.args[index].tensor().is_some());
             (others || !same(&input)).then_some(())?;
             drawn.call.args[input].tensor_mut()?.put_on_device(1);
             Some(ReasonCode::DeviceMismatch)
@@ -76,7 +76,7 @@ pub(super) fn apply(
             drawn.call.args[input] = OwnedArg::Tensor(tensor.clone());
             Some(ReasonCode::ArgumentKind)
         }
-        Break::Value(input, way) => value(prepared, random, drawn, input, way),
+        Break::Value(input, variant) => value(prepared, random, drawn, input, variant),
         Break::WrittenOverlap(input, other) => {
             let address = drawn.call.args[other].tensor().filter(|tensor| !is_empty(tensor))?.address();
             let tensor = drawn.call.args[input].tensor_mut().filter(|tensor| !is_empty(tensor))?;
@@ -118,7 +118,7 @@ fn shape_of(drawn: &Drawn, input: usize) -> Option<Dims> {
     Some(drawn.call.args[input].tensor()?.layout().shape)
 }
 
-/// Gives an input another shape, with dense memory of its own.
+/// Gives an input another shape, with newly allocated contiguous memory.
 fn reshape(drawn: &mut Drawn, input: usize, change: impl FnOnce(&mut Vec<i64>)) -> Option<()> {
     let tensor = drawn.call.args[input].tensor_mut()?;
     let mut shape = tensor.layout().shape.to_vec();
@@ -129,8 +129,8 @@ fn reshape(drawn: &mut Drawn, input: usize, change: impl FnOnce(&mut Vec<i64>)) 
     Some(())
 }
 
-/// Where a dimension of the schema's shape lies in a tensor of this rank.
-fn place_of(dims: &[Dim], dim: usize, rank: usize) -> usize {
+/// The tensor dimension of a dimension of the schema's shape, for this rank.
+fn tensor_dim(dims: &[Dim], dim: usize, rank: usize) -> usize {
     match dims.iter().position(|dim| matches!(dim, Dim::Pack(_))) {
         Some(pack) if pack < dim => rank - (dims.len() - dim),
         _ => dim,
@@ -151,12 +151,16 @@ fn axis_size(prepared: &Prepared, drawn: &mut Drawn, input: usize, dim: usize) -
                 .is_some_and(|dims| dims.iter().filter_map(axis_of).any(|seen| seen == axis))
     });
     (elsewhere || operation.axes[axis].value.is_some()).then_some(())?;
-    let place = place_of(dims, dim, shape_of(drawn, input)?.len());
+    let dimension = tensor_dim(dims, dim, shape_of(drawn, input)?.len());
     if let Dim::Pack(_) = dims[dim] {
         let empty = drawn.assignment.packs[axis].is_empty();
-        reshape(drawn, input, |shape| if empty { shape.insert(place, 2) } else { shape[place] += 1 })?;
+        reshape(
+            drawn,
+            input,
+            |shape| if empty { shape.insert(dimension, 2) } else { shape[dimension] += 1 },
+        )?;
     } else {
-        reshape(drawn, input, |shape| shape[place] += 1)?;
+        reshape(drawn, input, |shape| shape[dimension] += 1)?;
     }
     Some(ReasonCode::AxisMismatch)
 }
@@ -177,7 +181,7 @@ fn rank(prepared: &Prepared, drawn: &mut Drawn, input: usize) -> Option<ReasonCo
     Some(ReasonCode::RankMismatch)
 }
 
-/// Gives an input another dtype, with dense memory of its own.
+/// Gives an input another dtype, with newly allocated contiguous memory.
 fn retype(drawn: &mut Drawn, input: usize, dtype: DType) -> Option<()> {
     let tensor = drawn.call.args[input].tensor_mut()?;
     let shape = tensor.layout().shape;
@@ -185,10 +189,10 @@ fn retype(drawn: &mut Drawn, input: usize, dtype: DType) -> Option<()> {
     Some(())
 }
 
-/// Other given inputs that have the same dtype variable, and whether one of them binds it first.
+/// Whether other given inputs have the same dtype variable, and whether one of them binds it first.
 fn variable_elsewhere(prepared: &Prepared, drawn: &Drawn, input: usize, variable: usize) -> (bool, bool) {
     let operation = prepared.operation;
-    let order = |place: usize| (operation.inputs[place].optional.is_some(), place);
+    let order = |index: usize| (operation.inputs[index].optional.is_some(), index);
     let others: Vec<usize> = (0..operation.inputs.len())
         .filter(|other| *other != input && drawn.call.args[*other].tensor().is_some())
         .filter(|other| {
@@ -235,7 +239,7 @@ fn dtype_variable(
     Some(ReasonCode::DtypeMismatch)
 }
 
-/// Mistakes of a tensor by itself.
+/// Faults of a single tensor.
 pub(super) fn memory(
     random: &mut Random,
     tensor: &mut OwnedTensor,
@@ -298,7 +302,7 @@ fn value(
     random: &mut Random,
     drawn: &mut Drawn,
     input: usize,
-    way: u8,
+    variant: u8,
 ) -> Option<ReasonCode> {
     let rule = rule(&prepared.operation.inputs[input], &drawn.values)?;
     let tensor = drawn.call.args[input].tensor_mut().filter(|tensor| !is_empty(tensor))?;
@@ -307,21 +311,21 @@ fn value(
     let mut view = tensor.view_mut();
     Some(match rule {
         Rule::Index(end) => {
-            view.set_int(&index, if way == 0 { -1 } else { end });
+            view.set_int(&index, if variant == 0 { -1 } else { end });
             ReasonCode::IndexOutOfRange
         }
         Rule::Range(low, high) => {
             let wrong = [low - 0.5, high + 0.25, f64::NAN, f64::INFINITY];
-            view.set(&index, wrong[usize::from(way) + 2 * random.below(2)]);
+            view.set(&index, wrong[usize::from(variant) + 2 * random.below(2)]);
             ReasonCode::ValueOutOfRange
         }
         Rule::Between(low, high) => {
             let above = high < lz_core::element::largest_finite(dtype) as i64;
-            view.set_int(&index, if way == 0 || !above { low - 1 } else { high + 1 });
+            view.set_int(&index, if variant == 0 || !above { low - 1 } else { high + 1 });
             ReasonCode::ValueOutOfRange
         }
         Rule::Indptr(total) => {
-            match way {
+            match variant {
                 0 => view.set_int(&[0], 1),
                 1 => view.set_int(&[shape[0] - 1], total + 1),
                 _ => {
@@ -333,7 +337,7 @@ fn value(
         }
         Rule::Partition(_) => {
             let before = tensor.view().int_at(&index);
-            tensor.view_mut().set_int(&index, if way == 0 { -1 } else { before + 1 });
+            tensor.view_mut().set_int(&index, if variant == 0 { -1 } else { before + 1 });
             ReasonCode::PartitionInvalid
         }
     })

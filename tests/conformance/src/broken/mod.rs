@@ -1,7 +1,8 @@
-//! Draws calls with exactly one thing wrong, and says which reason must come back.
+//! Draws calls with exactly one fault, and the reason code that must be reported.
 //!
-//! Every sort of mistake that a schema leaves room for is listed first ([`breaks`]); a draw then takes a valid call and
-//! makes that one mistake. Metadata that lies about memory is made only where the check must refuse it before it reads.
+//! First lists every kind of fault that a schema permits ([`breaks`]); a draw then applies one fault to a
+//! valid call. Metadata that does not match the memory is only used where validation must reject it before
+//! reading.
 
 mod inputs;
 mod outputs;
@@ -16,66 +17,66 @@ use crate::fill::Numbers;
 use crate::random::Random;
 use crate::valid::{Drawing, arguments, draw_valid};
 
-/// One sort of mistake, and where it is made.
+/// One kind of fault, and where it is applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Break {
-    /// A size disagrees with what another input bound. Input and dimension of the schema's shape.
+    /// A size that differs from the one bound by another input. Input and dimension of the schema's shape.
     AxisSize(usize, usize),
-    /// A size disagrees with a constant or an expression. Input and dimension of the schema's shape.
+    /// A size that differs from a constant or an expression. Input and dimension of the schema's shape.
     ComputedSize(usize, usize),
-    /// A broadcast dimension is neither full nor 1.
+    /// A broadcast dimension that is neither full nor 1.
     Broadcast(usize),
     /// Too many or too few dimensions.
     Rank(usize),
-    /// A dtype that the input may not have.
+    /// A dtype that the input does not support.
     Dtype(usize),
-    /// A dtype that is allowed, but not what the variable was bound to.
+    /// A supported dtype that differs from the one bound to the variable.
     DtypeVariable(usize),
-    /// What is wrong with a tensor by itself, of an input or of an output.
+    /// A fault of a single tensor, input or output.
     Memory(Side, usize, MemoryBreak),
-    /// Strides that the operation does not take.
+    /// Strides that the operation does not support.
     Contiguity(usize),
-    /// A tensor is on another device than it should be.
+    /// A tensor on the wrong device.
     Device(usize),
-    /// A required input is not there.
+    /// A missing required input.
     MissingInput(usize),
-    /// Something that is no tensor.
+    /// An argument that is not a tensor.
     InputKind(usize),
-    /// A tensor that is changed in place is given to be read only.
+    /// A read-write tensor passed as read-only.
     NotWritable(usize),
-    /// A value that breaks the input's rule; the number is the way in which it does.
+    /// A value that violates the input's rule; the number selects how.
     Value(usize, u8),
-    /// A tensor that is changed in place shares memory with another input.
+    /// A read-write tensor that shares memory with another input.
     WrittenOverlap(usize, usize),
-    /// A param is out of its range.
+    /// A param outside its range.
     ParamRange(usize),
-    /// A required param is not there.
+    /// A missing required param.
     MissingParam(usize),
-    /// A param of another type, or a case that the enum does not have.
+    /// A param of another type, or an invalid enum case.
     ParamType(usize),
-    /// Something that is no param at all.
+    /// An argument that is not a param.
     ParamKind(usize),
-    /// Arguments are missing at the end.
+    /// Missing trailing arguments.
     ArgumentCount,
-    /// Everything holds but this constraint.
+    /// Only this constraint is violated.
     Constraint(usize),
-    /// An output that the call produces has no place.
+    /// A missing output tensor that the call produces.
     OutputMissing(usize),
-    /// An output that the call does not produce has a place.
+    /// An output tensor that the call does not produce.
     OutputUnexpected(usize),
-    /// A size of an output.
+    /// A wrong size of an output.
     OutputShape(usize),
-    /// The number of dimensions of an output.
+    /// A wrong rank of an output.
     OutputRank(usize),
-    /// The dtype of an output.
+    /// A wrong dtype of an output.
     OutputDtype(usize),
     /// An output shares memory with an input.
     OutputOverInput(usize, usize),
     /// An output shares memory with another output.
     OutputOverOutput(usize, usize),
-    /// An output is on another device.
+    /// An output on the wrong device.
     OutputDevice(usize),
-    /// A place of another kind.
+    /// An output of another kind.
     OutputKind(usize),
     /// Fewer outputs than the operation has.
     OutputCount,
@@ -90,22 +91,22 @@ pub enum Side {
     Output,
 }
 
-/// What can be wrong with a tensor by itself.
+/// Faults of a single tensor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MemoryBreak {
-    /// A size below 0.
+    /// A negative size.
     Negative,
-    /// Sizes whose product is too large.
+    /// Sizes whose product overflows.
     Overflow,
     /// A stride that leaves the address space.
     StrideReach,
-    /// Not one stride a dimension.
+    /// The number of strides differs from the rank.
     StrideCount,
-    /// An address that the dtype cannot have.
+    /// An address that is misaligned for the dtype.
     Misaligned,
-    /// No memory behind elements.
+    /// A null pointer with elements.
     Null,
-    /// Several elements share memory, though the tensor is written.
+    /// A written tensor with overlapping elements.
     SelfOverlap,
 }
 
@@ -120,19 +121,19 @@ impl MemoryBreak {
     ];
 }
 
-/// A wrong call.
+/// A call with a fault.
 #[derive(Debug, Clone)]
 pub struct Broken {
     /// The call.
     pub call: OwnedCall,
-    /// What is wrong with it.
+    /// The fault.
     pub broken: Break,
-    /// What must come back.
+    /// The reason code that must be reported.
     pub expected: ReasonCode,
 }
 
 impl Break {
-    /// Whether generated arguments cannot even state the mistake, because their types rule it out.
+    /// Whether the types of generated arguments rule out the fault.
     pub fn is_untyped(self) -> bool {
         matches!(
             self,
@@ -148,7 +149,7 @@ impl Break {
         )
     }
 
-    /// Whether the inputs are right and an output is wrong.
+    /// Whether the inputs are valid and an output is not.
     pub fn is_of_outputs(self) -> bool {
         matches!(
             self,
@@ -166,7 +167,7 @@ impl Break {
         )
     }
 
-    /// The inputs that must be there for the mistake to be made.
+    /// The inputs that must be given for the fault to apply.
     fn needs(self) -> Vec<usize> {
         match self {
             Break::AxisSize(input, _)
@@ -186,18 +187,18 @@ impl Break {
     }
 }
 
-/// Every mistake that calls of an operation leave room for.
+/// Every fault that calls of an operation permit.
 pub fn breaks(prepared: &Prepared) -> Vec<Break> {
-    let mut found = listed(prepared.operation);
+    let mut found = schema_breaks(prepared.operation);
     found.retain(|broken| match *broken {
-        Break::OutputOverInput(output, input) => meet(prepared, output, input),
+        Break::OutputOverInput(output, input) => can_coexist(prepared, output, input),
         _ => true,
     });
     found
 }
 
-/// Whether an output and an input are ever part of the same call: an output may exist just because an input does not.
-fn meet(prepared: &Prepared, output: usize, input: usize) -> bool {
+/// Whether an output and an input can occur in the same call: an output may exist only if an input is absent.
+fn can_coexist(prepared: &Prepared, output: usize, input: usize) -> bool {
     let operation = prepared.operation;
     let Some(when) = operation.outputs[output].when.as_ref().map(Program::compile) else { return true };
     let mut random = Random::new(0);
@@ -207,8 +208,8 @@ fn meet(prepared: &Prepared, output: usize, input: usize) -> bool {
     })
 }
 
-/// Every mistake that the schema alone leaves room for.
-fn listed(operation: &Operation) -> Vec<Break> {
+/// Every fault that the schema permits.
+fn schema_breaks(operation: &Operation) -> Vec<Break> {
     let mut found = vec![Break::ArgumentCount];
     for (index, input) in operation.inputs.iter().enumerate() {
         found.push(Break::InputKind(index));
@@ -273,8 +274,8 @@ fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
         if dims.iter().any(|dims| !matches!(dims[..], [Dim::Pack(_)])) {
             found.push(Break::Rank(index));
         }
-        let most = dims.iter().map(Vec::len).max().unwrap_or(0);
-        for dim in 0..most {
+        let max_rank = dims.iter().map(Vec::len).max().unwrap_or(0);
+        for dim in 0..max_rank {
             let kinds = || dims.iter().filter_map(move |dims| dims.get(dim));
             if kinds().any(|dim| matches!(dim, Dim::Fixed(_) | Dim::Expr(_))) {
                 found.push(Break::ComputedSize(index, dim));
@@ -315,12 +316,12 @@ fn input_breaks(operation: &Operation, index: usize, found: &mut Vec<Break>) {
             }
         }
     }
-    let ways = match &input.values {
+    let variants = match &input.values {
         None => 0,
         Some(ValueRule::IndptrOf(_)) => 3,
         Some(_) => 2,
     };
-    found.extend((0..ways).map(|way| Break::Value(index, way)));
+    found.extend((0..variants).map(|variant| Break::Value(index, variant)));
 }
 
 fn memory_breaks(
@@ -363,12 +364,12 @@ pub(crate) fn axis_of(dim: &Dim) -> Option<usize> {
     }
 }
 
-/// Draws a call with this mistake; `None` if no drawn call left room for it.
+/// Draws a call with this fault; `None` if it did not apply to any drawn call.
 pub fn draw_broken(prepared: &Prepared, random: &mut Random, broken: Break, size: u8) -> Option<Broken> {
     for attempt in 0..60 {
         let mut focus: Vec<Focus> =
             broken.needs().into_iter().map(|input| Focus::Given(input, true)).collect();
-        // Which outputs exist is up to bool params, so one thing more is rotated through.
+        // Bool params determine which outputs exist, so another focus is rotated through.
         focus.extend(random.pick(&prepared.focuses));
         let size = if attempt < 30 { size } else { 100 };
         let drawing = Drawing { size, focus: &focus, numbers: Numbers::None, devices: false };
@@ -392,7 +393,7 @@ pub fn draw_broken(prepared: &Prepared, random: &mut Random, broken: Break, size
     None
 }
 
-/// A value that no param of this type takes.
+/// A value that no param of this type accepts.
 fn other_type(ty: &ParamType) -> Value {
     match ty {
         ParamType::Int | ParamType::F32 | ParamType::F64 => Value::Bool(true),
@@ -401,7 +402,7 @@ fn other_type(ty: &ParamType) -> Value {
     }
 }
 
-/// What stands for an argument of a wrong kind.
+/// An argument of a wrong kind.
 fn other_kind(arg: &OwnedArg) -> OwnedArg {
     match arg {
         OwnedArg::Text(_) => OwnedArg::Value(Value::Int(3)),

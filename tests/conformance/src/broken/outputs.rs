@@ -1,4 +1,4 @@
-//! Mistakes in the places that a caller gives for results.
+//! Faults in the outputs that a caller provides.
 
 use lz_core::{DType, ReasonCode};
 use lz_schema::model::DeviceRule;
@@ -11,7 +11,7 @@ use crate::memory::OwnedTensor;
 use crate::random::Random;
 use crate::valid::Drawn;
 
-/// Makes the mistake; `None` if this call leaves no room for it.
+/// Applies the fault; `None` if it does not apply to this call.
 pub(super) fn apply(
     prepared: &Prepared,
     random: &mut Random,
@@ -21,16 +21,16 @@ pub(super) fn apply(
     match broken {
         Break::Memory(Side::Output, output, broken) => memory(random, tensor(drawn, output)?, broken),
         Break::OutputMissing(output) => {
-            let place = drawn.call.outputs.get_mut(output)?;
-            (!matches!(place, OwnedOut::Absent)).then_some(())?;
-            *place = OwnedOut::Absent;
+            let output_slot = drawn.call.outputs.get_mut(output)?;
+            (!matches!(output_slot, OwnedOut::Absent)).then_some(())?;
+            *output_slot = OwnedOut::Absent;
             Some(ReasonCode::OutputMissing)
         }
         Break::OutputUnexpected(output) => {
             let dynamic = prepared.operation.outputs[output].is_dynamic(prepared.operation);
-            let place = drawn.call.outputs.get_mut(output)?;
-            matches!(place, OwnedOut::Absent).then_some(())?;
-            *place = if dynamic {
+            let output_slot = drawn.call.outputs.get_mut(output)?;
+            matches!(output_slot, OwnedOut::Absent).then_some(())?;
+            *output_slot = if dynamic {
                 OwnedOut::Dynamic(None)
             } else {
                 OwnedOut::Tensor(OwnedTensor::dense(&[2], DType::F32))
@@ -38,35 +38,35 @@ pub(super) fn apply(
             Some(ReasonCode::OutputUnexpected)
         }
         Break::OutputShape(output) => {
-            let place = tensor(drawn, output)?;
-            let mut shape = place.layout().shape.to_vec();
+            let output_slot = tensor(drawn, output)?;
+            let mut shape = output_slot.layout().shape.to_vec();
             let dimension = random.below(shape.len());
             *shape.get_mut(dimension)? += 1;
-            *place = OwnedTensor::dense(&shape, place.layout().dtype);
+            *output_slot = OwnedTensor::dense(&shape, output_slot.layout().dtype);
             Some(ReasonCode::ShapeMismatch)
         }
         Break::OutputRank(output) => {
-            let place = tensor(drawn, output)?;
-            let mut shape = place.layout().shape.to_vec();
+            let output_slot = tensor(drawn, output)?;
+            let mut shape = output_slot.layout().shape.to_vec();
             shape.insert(0, 1);
             (shape.len() <= lz_core::tensor::MAX_RANK).then_some(())?;
-            *place = OwnedTensor::dense(&shape, place.layout().dtype);
+            *output_slot = OwnedTensor::dense(&shape, output_slot.layout().dtype);
             Some(ReasonCode::ShapeMismatch)
         }
         Break::OutputDtype(output) => {
-            let place = tensor(drawn, output)?;
-            let layout = *place.layout();
+            let output_slot = tensor(drawn, output)?;
+            let layout = *output_slot.layout();
             let others: Vec<DType> = DType::ALL.into_iter().filter(|dtype| *dtype != layout.dtype).collect();
-            *place = OwnedTensor::dense(&layout.shape, *random.pick(&others)?);
+            *output_slot = OwnedTensor::dense(&layout.shape, *random.pick(&others)?);
             Some(ReasonCode::DtypeMismatch)
         }
         Break::OutputOverInput(output, input) => {
             let other = drawn.call.args[input].tensor().filter(|tensor| !is_empty(tensor))?.address();
-            over(tensor(drawn, output)?, other)
+            overlap(tensor(drawn, output)?, other)
         }
         Break::OutputOverOutput(output, earlier) => {
             let other = tensor(drawn, earlier).filter(|tensor| !is_empty(tensor))?.address();
-            over(tensor(drawn, output)?, other)
+            overlap(tensor(drawn, output)?, other)
         }
         Break::OutputDevice(output) => {
             let inputs = prepared.operation.inputs.iter().zip(&drawn.call.args);
@@ -74,13 +74,14 @@ pub(super) fn apply(
                 .filter(|(input, _)| input.device == DeviceRule::Same)
                 .any(|(_, arg)| arg.tensor().is_some());
             let tensor = tensor(drawn, output)?;
-            // Where no input says otherwise, results belong on the host; either way another device is wrong.
+            // If no input determines the device, outputs belong on the host; in both cases another device is
+            // wrong.
             tensor.put_on_device(if follows { 1 } else { 0 });
             Some(ReasonCode::DeviceMismatch)
         }
         Break::OutputKind(output) => {
-            let place = drawn.call.outputs.get_mut(output)?;
-            *place = match place {
+            let output_slot = drawn.call.outputs.get_mut(output)?;
+            *output_slot = match output_slot {
                 OwnedOut::Absent => return None,
                 OwnedOut::Tensor(_) => OwnedOut::Dynamic(None),
                 OwnedOut::Dynamic(_) => OwnedOut::Text(None),
@@ -103,9 +104,9 @@ fn tensor(drawn: &mut Drawn, output: usize) -> Option<&mut OwnedTensor> {
     }
 }
 
-/// Lays an output over memory that somebody else has.
-fn over(place: &mut OwnedTensor, address: usize) -> Option<ReasonCode> {
-    (!is_empty(place) && address.is_multiple_of(place.layout().dtype.size())).then_some(())?;
-    place.readdress(address);
+/// Makes an output overlap memory of another tensor.
+fn overlap(output_slot: &mut OwnedTensor, address: usize) -> Option<ReasonCode> {
+    (!is_empty(output_slot) && address.is_multiple_of(output_slot.layout().dtype.size())).then_some(())?;
+    output_slot.readdress(address);
     Some(ReasonCode::OutputOverlap)
 }

@@ -1,6 +1,6 @@
-//! What a node is called with, as mappings ask for it.
+//! Attributes and inputs of a node, for the mappings.
 
-use super::{MapError, unstatable};
+use super::{MapError, unsupported};
 use crate::model::{AttributeValue, Node};
 use crate::tensor::NamedTensor;
 
@@ -11,35 +11,36 @@ pub struct Arguments<'c> {
 }
 
 impl<'c> Arguments<'c> {
-    /// Of a node and the tensors of a data set.
+    /// From a node and the tensors of a data set.
     pub fn new(node: &'c Node, inputs: &'c [Option<NamedTensor>]) -> Self {
         Self { node, inputs }
     }
 
-    /// Refuses a node with attributes or inputs that the mapping does not know: leaving them out would test something else.
+    /// Rejects a node with attributes or inputs that the mapping does not handle: ignoring them would test
+    /// something else.
     pub fn only(&self, attributes: &[&str], inputs: usize) -> Result<(), MapError> {
         let unknown = self.node.attributes.iter().find(|given| !attributes.contains(&given.name.as_str()));
         if let Some(attribute) = unknown {
-            return Err(unstatable(format!("the attribute `{}`", attribute.name)));
+            return Err(unsupported(format!("the attribute `{}`", attribute.name)));
         }
         match self.inputs.iter().skip(inputs).flatten().next() {
-            Some(input) => Err(unstatable(format!("the input `{}`", input.name))),
+            Some(input) => Err(unsupported(format!("the input `{}`", input.name))),
             None => Ok(()),
         }
     }
 
-    /// An input that must be there.
+    /// A required input.
     pub fn input(&self, index: usize) -> Result<&'c NamedTensor, MapError> {
-        self.optional(index).ok_or_else(|| unstatable(format!("input {index} is missing")))
+        self.optional(index).ok_or_else(|| unsupported(format!("input {index} is missing")))
     }
 
-    /// An input that may be left out.
+    /// An optional input.
     pub fn optional(&self, index: usize) -> Option<&'c NamedTensor> {
         self.inputs.get(index).and_then(Option::as_ref)
     }
 
-    /// Whether the node asks for an output.
-    pub fn wants(&self, output: usize) -> bool {
+    /// Whether the node has an output.
+    pub fn has_output(&self, output: usize) -> bool {
         self.node.outputs.get(output).is_some_and(|name| !name.is_empty())
     }
 
@@ -48,7 +49,7 @@ impl<'c> Arguments<'c> {
         Ok(self.given(name, AttributeValue::as_int)?.unwrap_or(default))
     }
 
-    /// A float attribute, if it is given.
+    /// A float attribute, if given.
     pub fn float(&self, name: &str) -> Result<Option<f32>, MapError> {
         self.given(name, AttributeValue::as_float)
     }
@@ -58,14 +59,14 @@ impl<'c> Arguments<'c> {
         Ok(self.given(name, AttributeValue::as_text)?.unwrap_or(default))
     }
 
-    /// The attribute `axis` or its default as a position in a shape of this rank.
+    /// The attribute `axis` or its default, normalized for a shape of this rank.
     pub fn axis(&self, default: i64, rank: usize) -> Result<usize, MapError> {
         let axis = self.int("axis", default)?;
         let counted = if axis < 0 { axis + rank as i64 } else { axis };
         usize::try_from(counted)
             .ok()
             .filter(|&axis| axis < rank)
-            .ok_or_else(|| unstatable(format!("axis {axis} of {rank} dimensions")))
+            .ok_or_else(|| unsupported(format!("axis {axis} of {rank} dimensions")))
     }
 
     fn given<T>(
@@ -77,7 +78,7 @@ impl<'c> Arguments<'c> {
             None => Ok(None),
             Some(value) => match read(value) {
                 Some(value) => Ok(Some(value)),
-                None => Err(unstatable(format!("the attribute `{name}` is of another type"))),
+                None => Err(unsupported(format!("the attribute `{name}` has an unexpected type"))),
             },
         }
     }

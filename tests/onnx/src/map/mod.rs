@@ -1,8 +1,8 @@
-//! ONNX nodes as calls of our operations: one file a family of operators.
+//! Maps ONNX nodes to calls of LayerZero operations: one file per operator family.
 //!
-//! A mapping may reshape, view with strides, slice and pad what goes in, and it may call an operation once for each slice;
-//! it never computes a result itself. What an operation cannot be asked for is [`MapError::Unstatable`], and the skip list
-//! has to say so too. Nothing here looks at the expected outputs or judges results.
+//! A mapping may reshape, use strides, slice and pad its inputs, and it may call an operation once per slice;
+//! it never computes a result itself. A node that no operation supports is [`MapError::Unsupported`], and
+//! must be in the skip list. Nothing here accesses the expected outputs or compares results.
 
 mod activation;
 mod arguments;
@@ -23,42 +23,42 @@ use arguments::Arguments;
 use lz_core::{Engine, Error, Reason};
 use std::fmt;
 
-/// A node's run, stated as calls of one operation.
-pub struct Statement {
-    /// The operation's name in the catalogue.
+/// A run of a node, mapped to calls of one operation.
+pub struct MappedCall {
+    /// The operation's name in the catalog.
     pub operation: &'static str,
     run: Box<Run>,
 }
 
-/// Makes the calls and gathers what they give.
-type Run = dyn Fn(&Engine) -> Result<Vec<Produced>, MapError>;
+/// Makes the calls and collects their outputs.
+type Run = dyn Fn(&Engine) -> Result<Vec<MappedOutput>, MapError>;
 
-/// What a statement gives for one output of the node.
-pub struct Produced {
-    /// Which output of the node.
+/// The value of one output of the node.
+pub struct MappedOutput {
+    /// Index of the node's output.
     pub output: usize,
-    /// Its value, in the form that ONNX gives it.
+    /// Its value, in ONNX form.
     pub tensor: NamedTensor,
 }
 
-/// Why a statement could not be made, or gave no result.
+/// Why a node could not be mapped, or gave no result.
 #[derive(Debug)]
 pub enum MapError {
-    /// No operation of ours can be asked for what the node says.
-    Unstatable {
-        /// What stands in the way.
-        why: String,
+    /// No operation supports the node.
+    Unsupported {
+        /// The reason.
+        reason: String,
     },
-    /// A tensor could not be built: the mapping or the case is wrong.
+    /// A tensor could not be created: the mapping or the case is wrong.
     Tensor(Reason),
-    /// The call was refused or failed.
+    /// The call was rejected or failed.
     Call(Error),
 }
 
-/// Turns a node and what goes into it into statements, at least one.
-type Mapper = fn(&Arguments<'_>) -> Result<Vec<Statement>, MapError>;
+/// Maps a node and its inputs to at least one call.
+type Mapper = fn(&Arguments<'_>) -> Result<Vec<MappedCall>, MapError>;
 
-/// Every operator that some operation of ours can state, with its domain.
+/// Every mapped operator, with its domain.
 const MAPPERS: [(&str, &str, Mapper); 16] = [
     ("", "Attention", attention::attention),
     ("", "Cast", quantization::cast),
@@ -78,26 +78,26 @@ const MAPPERS: [(&str, &str, Mapper); 16] = [
     ("ai.onnx.preview", "FlexAttention", attention::flex_attention),
 ];
 
-/// The operators that are mapped, by the names that the skip list uses.
+/// The mapped operators, by the names that the skip list uses.
 pub fn mapped_operators() -> impl Iterator<Item = String> {
     MAPPERS.iter().map(|&(domain, op_type, _)| operator_name(domain, op_type))
 }
 
-/// An operator as the skip list names it: with its domain, unless that is the standard one.
+/// An operator as named in the skip list: with its domain, unless that is the default one.
 pub fn operator_name(domain: &str, op_type: &str) -> String {
     if matches!(domain, "" | "ai.onnx") { op_type.to_owned() } else { format!("{domain}.{op_type}") }
 }
 
-/// Whether the node's operator has a mapping.
+/// Whether the node's operator is mapped.
 pub fn is_mapped(node: &Node) -> bool {
     mapper(node).is_some()
 }
 
-/// States one run of a case; an operator without a mapping is unstatable too.
-pub fn state(case: &Case, data_set: &DataSet) -> Result<Vec<Statement>, MapError> {
+/// Maps one run of a case; an operator without a mapping is unsupported too.
+pub fn map_case(case: &Case, data_set: &DataSet) -> Result<Vec<MappedCall>, MapError> {
     match mapper(&case.node) {
         Some(mapper) => mapper(&Arguments::new(&case.node, &data_set.inputs)),
-        None => Err(unstatable("the operator has no mapping")),
+        None => Err(unsupported("the operator has no mapping")),
     }
 }
 
@@ -109,22 +109,22 @@ fn mapper(node: &Node) -> Option<Mapper> {
         .map(|&(_, _, mapper)| mapper)
 }
 
-impl Statement {
+impl MappedCall {
     fn new(
         operation: &'static str,
-        run: impl Fn(&Engine) -> Result<Vec<Produced>, MapError> + 'static,
+        run: impl Fn(&Engine) -> Result<Vec<MappedOutput>, MapError> + 'static,
     ) -> Self {
         Self { operation, run: Box::new(run) }
     }
 
-    /// Runs it with the kernel that the engine chooses.
-    pub fn run(&self, engine: &Engine) -> Result<Vec<Produced>, MapError> {
+    /// Runs the call with the kernel that the engine selects.
+    pub fn run(&self, engine: &Engine) -> Result<Vec<MappedOutput>, MapError> {
         (self.run)(engine)
     }
 }
 
-fn unstatable(why: impl Into<String>) -> MapError {
-    MapError::Unstatable { why: why.into() }
+fn unsupported(reason: impl Into<String>) -> MapError {
+    MapError::Unsupported { reason: reason.into() }
 }
 
 impl From<Reason> for MapError {
@@ -142,8 +142,8 @@ impl From<Error> for MapError {
 impl fmt::Display for MapError {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unstatable { why } => write!(formatter, "no operation can state it: {why}"),
-            Self::Tensor(reason) => write!(formatter, "a tensor could not be built: {reason}"),
+            Self::Unsupported { reason } => write!(formatter, "not supported by any operation: {reason}"),
+            Self::Tensor(reason) => write!(formatter, "cannot create a tensor: {reason}"),
             Self::Call(error) => error.fmt(formatter),
         }
     }

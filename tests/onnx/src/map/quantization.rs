@@ -1,8 +1,8 @@
-//! `QuantizeLinear`, `DequantizeLinear`, and casts to and from small formats, which have the scale 1.
+//! `QuantizeLinear`, `DequantizeLinear`, and casts to and from small formats, which have scale 1.
 
 use super::arguments::Arguments;
 use super::tensors::{bytes_of, float_as, from_bytes, named, named_bytes};
-use super::{MapError, Produced, Statement, unstatable};
+use super::{MapError, MappedCall, MappedOutput, unsupported};
 use crate::number::{E4M3FN, decode_e8m0};
 use crate::tensor::{DataType, NamedTensor};
 use lz_core::{DType, Tensor};
@@ -11,28 +11,28 @@ use lz_ops::{
     QuantizeGranularity,
 };
 
-/// A format of ours and the type of the suite that it stores.
+/// A quantization format and the ONNX type it stores.
 #[derive(Clone, Copy, PartialEq)]
 enum Format {
     Int4,
     E4m3,
     E5m2,
-    /// `FLOAT4E2M1` with a power of two for each 32 elements.
+    /// `FLOAT4E2M1` with a power-of-two scale per 32 elements.
     Mxfp4,
-    /// `FLOAT4E2M1` with an e4m3 scale for each 16 elements.
+    /// `FLOAT4E2M1` with an e4m3 scale per 16 elements.
     Nvfp4,
 }
 
 /// Which elements share a scale.
 struct Groups {
-    /// Elements before the axis of the scales, along it, and behind it.
+    /// Elements before the axis of the scales, along it, and after it.
     shape: [usize; 3],
-    /// A scale for each place along the axis, or one for all.
+    /// A scale per index along the axis, or one for all.
     scales: Vec<f64>,
     zero_points: Option<Vec<f64>>,
 }
 
-/// Scales and zero points as a format of ours wants them.
+/// Scales and zero points in the form that a format requires.
 struct Scales {
     scale: Tensor,
     zero_point: Option<Tensor>,
@@ -47,11 +47,11 @@ impl Format {
             DataType::Float8E4M3fn => Ok(&[Format::E4m3]),
             DataType::Float8E5M2 => Ok(&[Format::E5m2]),
             DataType::Float4E2M1 => Ok(&[Format::Mxfp4, Format::Nvfp4]),
-            other => Err(unstatable(format!("no format of ours stores {other:?}"))),
+            other => Err(unsupported(format!("no quantization format stores {other:?}"))),
         }
     }
 
-    /// How many neighbours share a scale, if the format says so.
+    /// Number of adjacent elements that share a scale, if the format fixes it.
     fn block(self) -> Option<usize> {
         match self {
             Self::Mxfp4 => Some(32),
@@ -80,7 +80,7 @@ impl Format {
         }
     }
 
-    /// Scales and zero points for these groups; nothing if the format cannot hold them.
+    /// Scales and zero points for these groups; `None` if the format cannot represent them.
     fn scales(self, groups: &Groups) -> Result<Option<Scales>, MapError> {
         let [outer, channels, inner] = groups.shape;
         let Some(block) = self.block() else {
@@ -122,26 +122,26 @@ impl Format {
 fn no_zero_points(points: Option<&[f64]>) -> Result<(), MapError> {
     match points {
         Some(points) if points.iter().any(|&point| point != 0.0) => {
-            Err(unstatable("zero points of a float format"))
+            Err(unsupported("zero points of a float format"))
         }
         _ => Ok(()),
     }
 }
 
 impl Groups {
-    /// One scale for everything.
+    /// One scale for all elements.
     fn whole(elements: usize, scale: f64) -> Self {
         Self { shape: [1, 1, elements], scales: vec![scale], zero_points: None }
     }
 
-    /// What `QuantizeLinear` and `DequantizeLinear` say in common: inputs 1 and 2, `axis` and `block_size`.
+    /// The common part of `QuantizeLinear` and `DequantizeLinear`: inputs 1 and 2, `axis` and `block_size`.
     fn read(arguments: &Arguments<'_>) -> Result<Self, MapError> {
         let (x, scale) = (arguments.input(0)?, arguments.input(1)?);
         if arguments.int("block_size", 0)? != 0 {
-            return Err(unstatable("blocks along any dimension"));
+            return Err(unsupported("blocks along any dimension"));
         }
         let values = |named: &NamedTensor| {
-            named.to_f64().ok_or_else(|| unstatable(format!("`{}` is not a number", named.name)))
+            named.to_f64().ok_or_else(|| unsupported(format!("`{}` is not a number", named.name)))
         };
         let mut groups = match scale.shape.as_slice() {
             [] | [1] => Self::whole(x.element_count(), 0.0),
@@ -160,11 +160,11 @@ impl Groups {
     }
 }
 
-/// `QuantizeLinear` is `quantize` with given scales.
-pub fn quantize_linear(arguments: &Arguments<'_>) -> Result<Vec<Statement>, MapError> {
+/// `QuantizeLinear` maps to `quantize` with given scales.
+pub fn quantize_linear(arguments: &Arguments<'_>) -> Result<Vec<MappedCall>, MapError> {
     arguments.only(&["axis", "block_size", "output_dtype", "precision", "saturate"], 3)?;
     if arguments.int("precision", 0)? != 0 || arguments.int("saturate", 1)? != 1 {
-        return Err(unstatable("a division of another type, or no saturation"));
+        return Err(unsupported("a division of another type, or no saturation"));
     }
     let data_type = match arguments.optional(2) {
         Some(zero_point) => zero_point.data_type,
@@ -173,8 +173,8 @@ pub fn quantize_linear(arguments: &Arguments<'_>) -> Result<Vec<Statement>, MapE
     quantize(arguments.input(0)?, data_type, &Groups::read(arguments)?)
 }
 
-/// `DequantizeLinear` is `dequantize`.
-pub fn dequantize_linear(arguments: &Arguments<'_>) -> Result<Vec<Statement>, MapError> {
+/// `DequantizeLinear` maps to `dequantize`.
+pub fn dequantize_linear(arguments: &Arguments<'_>) -> Result<Vec<MappedCall>, MapError> {
     arguments.only(&["axis", "block_size", "output_dtype"], 3)?;
     let data_type = match arguments.int("output_dtype", 0)? {
         0 => arguments.input(1)?.data_type,
@@ -183,44 +183,44 @@ pub fn dequantize_linear(arguments: &Arguments<'_>) -> Result<Vec<Statement>, Ma
     dequantize(arguments.input(0)?, data_type, &Groups::read(arguments)?)
 }
 
-/// `Cast` to or from a small float, or from a four-bit integer.
-pub fn cast(arguments: &Arguments<'_>) -> Result<Vec<Statement>, MapError> {
+/// `Cast` to or from a small float, or from a 4-bit integer.
+pub fn cast(arguments: &Arguments<'_>) -> Result<Vec<MappedCall>, MapError> {
     arguments.only(&["round_mode", "saturate", "to"], 1)?;
     convert(arguments, type_of_code(arguments.int("to", 0)?)?)
 }
 
-/// `CastLike`: the second input only has the type.
-pub fn cast_like(arguments: &Arguments<'_>) -> Result<Vec<Statement>, MapError> {
+/// `CastLike`: the second input only determines the type.
+pub fn cast_like(arguments: &Arguments<'_>) -> Result<Vec<MappedCall>, MapError> {
     arguments.only(&["round_mode", "saturate"], 2)?;
     convert(arguments, arguments.input(1)?.data_type)
 }
 
-fn convert(arguments: &Arguments<'_>, to: DataType) -> Result<Vec<Statement>, MapError> {
+fn convert(arguments: &Arguments<'_>, to: DataType) -> Result<Vec<MappedCall>, MapError> {
     let x = arguments.input(0)?;
     let groups = Groups::whole(x.element_count(), 1.0);
     if Format::of(x.data_type).is_ok() {
         return dequantize(x, to, &groups);
     }
     if to == DataType::Int4 {
-        return Err(unstatable("a cast to an integer wraps around"));
+        return Err(unsupported("a cast to an integer wraps around"));
     }
     if arguments.int("saturate", 1)? != 1 {
-        return Err(unstatable("no saturation"));
+        return Err(unsupported("no saturation"));
     }
     quantize(x, to, &groups)
 }
 
 fn type_of_code(code: i64) -> Result<DataType, MapError> {
-    DataType::from_code(code).ok_or_else(|| unstatable(format!("the type {code}")))
+    DataType::from_code(code).ok_or_else(|| unsupported(format!("the type {code}")))
 }
 
-fn quantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Statement>, MapError> {
-    let mut statements = Vec::new();
+fn quantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<MappedCall>, MapError> {
+    let mut calls = Vec::new();
     for &format in Format::of(to)? {
         let Some(Scales { scale, zero_point, granularity }) = format.scales(groups)? else { continue };
         let input = float_as(x, &groups.shape.map(|size| size as i64))?;
         let ([_, _, inner], shape) = (groups.shape, x.shape.clone());
-        statements.push(Statement::new("quantize", move |engine| {
+        calls.push(MappedCall::new("quantize", move |engine| {
             let mut call = Quantize::new(input.view(), format.to_quantize(), granularity).scale(scale.view());
             call.zero_point = zero_point.as_ref().map(Tensor::view);
             let stored = lz_ops::quantize(engine, call)?.quantized;
@@ -228,20 +228,20 @@ fn quantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Statem
                 4 => packed(&nibbles(stored.bytes(), inner)),
                 _ => stored.bytes().to_vec(),
             };
-            Ok(vec![Produced { output: 0, tensor: named_bytes(bytes, to, &shape)? }])
+            Ok(vec![MappedOutput { output: 0, tensor: named_bytes(bytes, to, &shape)? }])
         }));
     }
-    some(statements)
+    non_empty(calls)
 }
 
-fn dequantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Statement>, MapError> {
+fn dequantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<MappedCall>, MapError> {
     let output_dtype = match to {
         DataType::Float => DequantizeOutputDtype::F32,
         DataType::Float16 => DequantizeOutputDtype::F16,
         DataType::Bfloat16 => DequantizeOutputDtype::Bf16,
-        other => return Err(unstatable(format!("{other:?} from a small format"))),
+        other => return Err(unsupported(format!("{other:?} from a small format"))),
     };
-    let mut statements = Vec::new();
+    let mut calls = Vec::new();
     for &format in Format::of(x.data_type)? {
         let Some(Scales { scale, zero_point, granularity }) = format.scales(groups)? else { continue };
         let [outer, channels, inner] = groups.shape;
@@ -250,7 +250,7 @@ fn dequantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Stat
             (Format::E5m2, _) => (bytes_of(x)?.to_vec(), DType::F8E5M2),
             (Format::Int4, Some(codes)) => (rows_packed(&codes, inner), DType::U8),
             (_, Some(codes)) => (rows_packed(&codes, inner), DType::F4E2M1x2),
-            (_, None) => return Err(unstatable("codes that are not nibbles")),
+            (_, None) => return Err(unsupported("codes that are not nibbles")),
         };
         let stored_row = if x.data_type.bits() == 4 { inner.div_ceil(2) } else { inner };
         let stored = from_bytes(&bytes, dtype, &[outer as i64, channels as i64, stored_row as i64])?;
@@ -260,34 +260,34 @@ fn dequantize(x: &NamedTensor, to: DataType, groups: &Groups) -> Result<Vec<Stat
             _ => DequantizeGranularity::Channel,
         };
         let shape = x.shape.clone();
-        statements.push(Statement::new("dequantize", move |engine| {
+        calls.push(MappedCall::new("dequantize", move |engine| {
             let mut call = Dequantize::new(stored.view(), scale.view(), format.to_dequantize(), granularity)
                 .inner(inner as i64)
                 .output_dtype(output_dtype);
             call.zero_point = zero_point.as_ref().map(Tensor::view);
             let result = lz_ops::dequantize(engine, call)?;
-            Ok(vec![Produced { output: 0, tensor: named(&result.output, &shape)? }])
+            Ok(vec![MappedOutput { output: 0, tensor: named(&result.output, &shape)? }])
         }));
     }
-    some(statements)
+    non_empty(calls)
 }
 
-/// At least one format could hold the scales.
-fn some(statements: Vec<Statement>) -> Result<Vec<Statement>, MapError> {
-    if statements.is_empty() { Err(unstatable("scales that the format cannot hold")) } else { Ok(statements) }
+/// Requires that at least one format can represent the scales.
+fn non_empty(calls: Vec<MappedCall>) -> Result<Vec<MappedCall>, MapError> {
+    if calls.is_empty() { Err(unsupported("scales that the format cannot represent")) } else { Ok(calls) }
 }
 
-/// Two codes a byte, the first in the low nibble; a last one alone has 0 beside it.
+/// Packs two codes per byte, the first in the low nibble; an odd last one is padded with 0.
 fn packed(codes: &[u8]) -> Vec<u8> {
     codes.chunks(2).map(|pair| pair.iter().rev().fold(0, |byte, code| byte << 4 | code)).collect()
 }
 
-/// The same, each row from a byte of its own, as our formats store it.
+/// The same, with each row starting at a byte, as `quantize` stores it.
 fn rows_packed(codes: &[u8], inner: usize) -> Vec<u8> {
     codes.chunks(inner.max(1)).flat_map(packed).collect()
 }
 
-/// The codes of rows that each start in a byte of their own.
+/// The codes of rows that each start at a byte.
 fn nibbles(bytes: &[u8], inner: usize) -> Vec<u8> {
     let rows = bytes.chunks(inner.div_ceil(2).max(1));
     rows.flat_map(|row| row.iter().flat_map(|byte| [byte & 15, byte >> 4]).take(inner)).collect()

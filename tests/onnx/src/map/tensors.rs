@@ -1,28 +1,28 @@
-//! Tensors of the suite as tensors of ours and back, bytes unchanged.
+//! Conversion of tensors between the suite and LayerZero, bytes unchanged.
 
-use super::{MapError, unstatable};
+use super::{MapError, unsupported};
 use crate::tensor::{DataType, NamedTensor, TensorData};
 use half::{bf16, f16};
 use lz_core::tensor::{Dims, Layout, Place};
 use lz_core::{DType, Reason, ReasonCode, Tensor, TensorView};
 
-/// Sizes as our tensors count them.
+/// Sizes as i64.
 pub fn sizes(shape: &[usize]) -> Vec<i64> {
     shape.iter().map(|&size| size as i64).collect()
 }
 
-/// A tensor of a float type that our operations compute with.
+/// A tensor of a supported float type.
 pub fn float(named: &NamedTensor) -> Result<Tensor, MapError> {
     float_as(named, &sizes(&named.shape))
 }
 
-/// The same in another shape of as many elements.
+/// The same with another shape of the same size.
 pub fn float_as(named: &NamedTensor, shape: &[i64]) -> Result<Tensor, MapError> {
     let dtype = match named.data_type {
         DataType::Float => DType::F32,
         DataType::Float16 => DType::F16,
         DataType::Bfloat16 => DType::BF16,
-        other => return Err(unstatable(format!("`{}` is {other:?}, not f32, f16 or bf16", named.name))),
+        other => return Err(unsupported(format!("`{}` is {other:?}, not f32, f16 or bf16", named.name))),
     };
     from_bytes(bytes_of(named)?, dtype, shape)
 }
@@ -32,7 +32,7 @@ pub fn indices(named: &NamedTensor) -> Result<Tensor, MapError> {
     let dtype = match named.data_type {
         DataType::Int32 => DType::I32,
         DataType::Int64 => DType::I64,
-        other => return Err(unstatable(format!("`{}` is {other:?}, not int32 or int64", named.name))),
+        other => return Err(unsupported(format!("`{}` is {other:?}, not int32 or int64", named.name))),
     };
     from_bytes(bytes_of(named)?, dtype, &sizes(&named.shape))
 }
@@ -42,7 +42,7 @@ pub fn bools(named: &NamedTensor) -> Result<Tensor, MapError> {
     from_bytes(bytes_of(named)?, DType::Bool, &sizes(&named.shape))
 }
 
-/// A dense tensor with these bytes.
+/// A contiguous tensor with these bytes.
 pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[i64]) -> Result<Tensor, MapError> {
     let mut tensor = Tensor::zeros(shape, dtype)?;
     let target = tensor.bytes_mut();
@@ -55,10 +55,10 @@ pub fn from_bytes(bytes: &[u8], dtype: DType, shape: &[i64]) -> Result<Tensor, M
 
 /// The bytes of a numeric tensor of the suite.
 pub fn bytes_of(named: &NamedTensor) -> Result<&[u8], MapError> {
-    named.bytes().ok_or_else(|| unstatable(format!("`{}` holds strings", named.name)))
+    named.bytes().ok_or_else(|| unsupported(format!("`{}` holds strings", named.name)))
 }
 
-/// Part of a float tensor, from element `start` on, with any strides.
+/// Part of a float tensor, starting at element `start`, with any strides.
 pub fn strided<'t>(
     tensor: &'t Tensor,
     start: i64,
@@ -80,7 +80,7 @@ pub fn strided<'t>(
     Ok(strided?)
 }
 
-/// A float tensor of ours in the form of the suite.
+/// Converts a float tensor to the suite's form.
 pub fn named(tensor: &Tensor, shape: &[usize]) -> Result<NamedTensor, MapError> {
     let data_type = match tensor.dtype() {
         DType::F32 => DataType::Float,
@@ -91,14 +91,14 @@ pub fn named(tensor: &Tensor, shape: &[usize]) -> Result<NamedTensor, MapError> 
     named_bytes(tensor.bytes().to_vec(), data_type, shape)
 }
 
-/// Several float tensors, one after the other, in the form of the suite.
+/// Concatenates float tensors in the suite's form.
 pub fn joined(parts: &[Tensor], like: &Tensor, shape: &[usize]) -> Result<NamedTensor, MapError> {
     let bytes: Vec<u8> = parts.iter().flat_map(|part| part.bytes().iter().copied()).collect();
     let whole = from_bytes(&bytes, like.dtype(), &sizes(shape))?;
     named(&whole, shape)
 }
 
-/// Bytes in the form of the suite.
+/// Bytes in the suite's form.
 pub fn named_bytes(bytes: Vec<u8>, data_type: DataType, shape: &[usize]) -> Result<NamedTensor, MapError> {
     let elements: usize = shape.iter().product();
     let expected = (elements * data_type.bits()).div_ceil(8);

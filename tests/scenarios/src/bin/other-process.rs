@@ -1,6 +1,7 @@
-//! A rank or a tuner beside the process of a scenario; see `lz_scenarios::process`.
+//! Second process of a scenario: a rank or a tuner that shares a database with the test; see
+//! `lz_scenarios::process`.
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    lz_scenarios::process::serve(&arguments);
+    lz_scenarios::process::run_subcommand(&arguments);
 }

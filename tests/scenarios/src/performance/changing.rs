@@ -1,4 +1,4 @@
-//! What a change costs whoever makes it, and the first calls after it.
+//! Cost of changes (policy, registry, lockfile) and of the first calls after them.
 
 use std::hint::black_box;
 
@@ -8,15 +8,15 @@ use lz_core::table::{LockedDecision, Lockfile};
 use lz_ops::NORM_RMS;
 
 use super::Bench;
-use super::naive::Locked;
+use super::naive::MutexMap;
 use super::repeating::{decide, kernels, norms};
 use crate::house::{host_spec, vocabulary};
-use crate::kernels::quiet;
+use crate::kernels::noop_kernel;
 
-/// The policy of an engine with thirty-two kernels is replaced, beside clearing a map of decisions.
+/// Replaces the policy of an engine with 32 kernels; compared with clearing a map of decisions.
 pub fn a_policy_is_replaced(bench: &mut Bench) {
-    let (engine, map, mut round) = (kernels(32), Locked::default(), 0.0);
-    bench.beside(
+    let (engine, map, mut round) = (kernels(32), MutexMap::default(), 0.0);
+    bench.compare(
         "clearing a map",
         500,
         || {
@@ -27,19 +27,19 @@ pub fn a_policy_is_replaced(bench: &mut Bench) {
     );
 }
 
-/// A plugin is registered among thirty-two kernels, its limits compiled and checked, and removed again.
+/// Registers a plugin among 32 kernels, including compiling and checking its limits, and removes it again.
 pub fn a_plugin_comes_and_goes(bench: &mut Bench) {
     let engine = kernels(32);
-    bench.alone(200, || {
+    bench.measure(200, || {
         let plugin = host_spec("plugin.x").limit("hidden % 8 == 0", lz_core::ReasonCode::AxisLimit);
-        drop(black_box(engine.register([quiet(plugin, &NORM_RMS)])));
+        drop(black_box(engine.register([noop_kernel(plugin, &NORM_RMS)])));
         engine.unregister_backend("plugin");
     });
 }
 
-/// The policy is replaced and sixty-four shapes are decided again: one shape's share, beside filling a map again.
+/// Replaces the policy and decides 64 shapes again, time per shape; compared with refilling a map.
 pub fn sixty_four_shapes_after_a_reload(bench: &mut Bench) {
-    let (engine, map, all, mut round) = (kernels(32), Locked::default(), norms(64), 0.0);
+    let (engine, map, all, mut round) = (kernels(32), MutexMap::default(), norms(64), 0.0);
     let share = |total: f64| total / 64.0;
     let ours = bench_select::time(20, || {
         round += 1.0;
@@ -52,10 +52,10 @@ pub fn sixty_four_shapes_after_a_reload(bench: &mut Bench) {
             black_box(map.decide(args));
         });
     });
-    bench.figures("ns", share(ours), Some(("a map under a mutex", share(theirs))));
+    bench.report("ns", share(ours), Some(("a map under a mutex", share(theirs))));
 }
 
-/// A policy file of twenty rules is read and checked against the whole catalogue, as hot reload does it.
+/// Reads a policy file of 20 rules and checks it against the whole catalog, as hot reload does.
 pub fn a_policy_file_is_read(bench: &mut Bench) {
     let rules: String = (0..20)
         .map(|number| {
@@ -66,10 +66,10 @@ pub fn a_policy_file_is_read(bench: &mut Bench) {
         })
         .collect();
     let (text, vocabulary) = (format!("version: 1\nrules:\n{rules}"), vocabulary());
-    bench.alone(3, || drop(black_box(Document::read("layerzero.yaml", black_box(&text), &vocabulary))));
+    bench.measure(3, || drop(black_box(Document::read("layerzero.yaml", black_box(&text), &vocabulary))));
 }
 
-/// A lockfile of two hundred decisions is written, read back with its digest checked, and compared.
+/// Writes a lockfile of 200 decisions, reads it back with a digest check, and compares the two.
 pub fn a_lockfile_of_two_hundred_decisions(bench: &mut Bench) {
     let mut lockfile = Lockfile::new("cuda_sm90_cu130", "default", "abc");
     for number in 0..200 {
@@ -82,7 +82,7 @@ pub fn a_lockfile_of_two_hundred_decisions(bench: &mut Bench) {
             fallbacks: vec!["torch.norm.rms".to_owned()],
         });
     }
-    bench.alone(2, || {
+    bench.measure(2, || {
         if let Ok(read) = Lockfile::read("layerzero.lock", &lockfile.text()) {
             black_box(read.compare(&lockfile));
         }

@@ -1,4 +1,4 @@
-//! Decisions that are made afresh, and what it costs to explain them.
+//! Cost of decision cache misses, and of `which` and `explain`.
 
 use std::hint::black_box;
 
@@ -11,12 +11,12 @@ use lz_ops::NORM_RMS;
 use super::Bench;
 use super::naive::{best, checks};
 use super::repeating::{decide, kernels, norm, norms};
-use crate::calls::{Ask, Norm};
+use crate::calls::{Norm, ScenarioCall};
 use crate::folder::Folder;
-use crate::house::{govern, host_house, host_spec};
+use crate::house::{apply_policy, host_engine, host_spec};
 use crate::measured::{evidence, measurement, spec_of};
 
-/// The same engine without a cache: every call is decided afresh.
+/// Disables the decision cache, so that every call runs selection.
 fn uncached(engine: &Engine) {
     let mut policy = Policy::clone(&engine.policy());
     let off = CacheConfig { enabled: false, ..policy.cache.value };
@@ -24,11 +24,11 @@ fn uncached(engine: &Engine) {
     engine.set_policy(policy);
 }
 
-fn afresh(bench: &Bench, engine: &Engine, count: i64) {
+fn cache_misses(bench: &Bench, engine: &Engine, count: i64) {
     uncached(engine);
     let (all, closures) = (norms(64), checks(count));
     let (mut ours, mut theirs) = (all.iter().cycle(), all.iter().cycle());
-    bench.beside(
+    bench.compare(
         "a list of closures",
         1_000,
         || ours.next().into_iter().for_each(|args| decide(engine, black_box(args))),
@@ -38,17 +38,17 @@ fn afresh(bench: &Bench, engine: &Engine, count: i64) {
     );
 }
 
-/// A new shape with four kernels to choose from, beside four hand-written checks.
+/// Cache miss with 4 candidate kernels; compared with 4 hand-written checks.
 pub fn the_first_call_of_a_shape_with_four_kernels(bench: &mut Bench) {
-    afresh(bench, &kernels(4), 4);
+    cache_misses(bench, &kernels(4), 4);
 }
 
-/// A new shape with thirty-two kernels to choose from, beside thirty-two hand-written checks.
+/// Cache miss with 32 candidate kernels; compared with 32 hand-written checks.
 pub fn the_first_call_of_a_shape_with_thirty_two_kernels(bench: &mut Bench) {
-    afresh(bench, &kernels(32), 32);
+    cache_misses(bench, &kernels(32), 32);
 }
 
-/// A new shape under twenty rules.
+/// Cache miss with 20 policy rules.
 pub fn the_first_call_under_twenty_rules(bench: &mut Bench) {
     let engine = kernels(32);
     let rules: String = (0..20)
@@ -56,11 +56,11 @@ pub fn the_first_call_under_twenty_rules(bench: &mut Bench) {
             format!("  - {{ condition: hidden_size >= {}, prefer: backend{} }}\n", 64 * number, number % 8)
         })
         .collect();
-    govern(&engine, &format!("rules:\n{rules}"));
-    afresh(bench, &engine, 32);
+    apply_policy(&engine, &format!("rules:\n{rules}"));
+    cache_misses(bench, &engine, 32);
 }
 
-/// A new shape whose kernels were measured: figures that were loaded from disk once, beside a question to the database for each.
+/// Cache miss with measurements loaded from disk once; compared with one database query per kernel.
 pub fn the_first_call_with_figures_from_disk(bench: &mut Bench) {
     let (folder, device) = (Folder::new(), detect_cpu());
     let (database, engine) = (PerfDb::open(folder.database()).db, kernels(32));
@@ -76,7 +76,7 @@ pub fn the_first_call_with_figures_from_disk(bench: &mut Bench) {
     engine.set_evidence(Some(evidence(&database, &device)));
     uncached(&engine);
     let (args, key) = (norm(4, 4096), rows[0].key.clone());
-    bench.beside(
+    bench.compare(
         "a question to SQLite",
         500,
         || decide(&engine, black_box(&args)),
@@ -92,32 +92,32 @@ pub fn the_first_call_with_figures_from_disk(bench: &mut Bench) {
     );
 }
 
-/// Nothing can run the call: every reason of thirty-two kernels is made, each time.
+/// A call that no kernel can run: the rejection reasons of 32 kernels are built on every call.
 pub fn a_call_that_nothing_can_run(bench: &mut Bench) {
     let impossible =
         |number: u8| host_spec(&format!("k{number}.x")).limit("hidden >= 100000", ReasonCode::AxisLimit);
-    let engine = host_house((0..32).map(impossible));
+    let engine = host_engine((0..32).map(impossible));
     let args = norm(4, 64);
-    bench.alone(500, || decide(&engine, black_box(&args)));
+    bench.measure(500, || decide(&engine, black_box(&args)));
 }
 
-/// `which` for a call with thirty-two kernels: the plan with its whole chain of fallbacks.
+/// `which` for a call with 32 kernels: the plan with all fallbacks.
 pub fn asking_which_kernel_would_run(bench: &mut Bench) {
     let engine = kernels(32);
     let Ok(context) = Norm::default().context() else { return };
-    bench.alone(500, || drop(black_box(engine.which(&NORM_RMS, black_box(&context)))));
+    bench.measure(500, || drop(black_box(engine.which(&NORM_RMS, black_box(&context)))));
 }
 
-/// `explain` for a call with thirty-two kernels: every candidate, every addend, as data.
+/// `explain` for a call with 32 kernels: every candidate and every score term, as data.
 pub fn explaining_a_decision(bench: &mut Bench) {
     let engine = kernels(32);
     let Ok(context) = Norm::default().context() else { return };
-    bench.alone(500, || drop(black_box(engine.explain(&NORM_RMS, black_box(&context)))));
+    bench.measure(500, || drop(black_box(engine.explain(&NORM_RMS, black_box(&context)))));
 }
 
-/// The same explanation as the text that is printed.
+/// `explain` for a call with 32 kernels, formatted as text.
 pub fn an_explanation_as_a_table(bench: &mut Bench) {
     let engine = kernels(32);
     let explanation = Norm::default().explain(&engine);
-    bench.alone(500, || drop(black_box(black_box(&explanation).to_string())));
+    bench.measure(500, || drop(black_box(black_box(&explanation).to_string())));
 }

@@ -1,4 +1,4 @@
-//! What trouble costs: a fallback, a panic, a circuit that is open somewhere, a call that is wrong.
+//! Cost of failures: fallback, panic, open circuit, invalid call.
 
 use std::collections::HashMap;
 use std::hint::black_box;
@@ -10,31 +10,35 @@ use lz_core::{DType, Engine, KernelError};
 use lz_ops::{NORM_RMS, NormRms};
 
 use super::Bench;
-use super::naive::ladder;
+use super::naive::if_chain;
 use super::repeating::norm;
-use crate::calls::{Ask, Norm};
+use crate::calls::{Norm, ScenarioCall};
 use crate::house::{host_spec, register};
-use crate::kernels::{doing, quiet};
-use crate::tensors::{Lie, tensor};
+use crate::kernels::{kernel_fn, noop_kernel};
+use crate::tensors::{Placement, tensor};
 
-/// An engine whose circuits never open, so that every call meets the failure, with a kernel that fails and one that does not.
-fn failing(deed: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> Engine {
+/// An engine whose circuits never open, so that every call runs into the failure, with a failing and a
+/// working kernel.
+fn failing(body: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> Engine {
     let kernel = CircuitConfig { failure_threshold: u32::MAX, ..CircuitConfig::default() };
     let mut config = HealthConfig { kernel, ..HealthConfig::default() };
     config.penalty.most = 0.0;
     let engine = Engine::with_health(Arc::new(Health::new(config, Arc::new(SystemClock::default()))));
-    let entries =
-        [doing(host_spec("bad.x").priority(90), &NORM_RMS, deed), quiet(host_spec("good.x"), &NORM_RMS)];
+    let entries = [
+        kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, body),
+        noop_kernel(host_spec("good.x"), &NORM_RMS),
+    ];
     register(&engine, entries);
     engine
 }
 
-/// The best kernel fails on every call and the next one does its work, beside a match on an error by hand.
+/// The best kernel fails on every call and the fallback runs; compared with a hand-written `match` on the
+/// error.
 pub fn a_kernel_that_fails_and_another_that_steps_in(bench: &mut Bench) {
     let engine = failing(|| Err(KernelError::failed("a launch failure")));
     let call = Norm::default();
     let by_hand = || -> Result<(), KernelError> { Err(KernelError::failed("a launch failure")) };
-    bench.beside(
+    bench.compare(
         "a match by hand",
         500,
         || drop(black_box(call.serve(&engine))),
@@ -45,38 +49,44 @@ pub fn a_kernel_that_fails_and_another_that_steps_in(bench: &mut Bench) {
     );
 }
 
-/// The best kernel panics on every call: the panic is caught, recorded, and the next one does its work.
+/// The best kernel panics on every call: the panic is caught and recorded, and the fallback runs.
 pub fn a_kernel_that_panics(bench: &mut Bench) {
-    // A real panic would print its message each time; an unwind is what it costs.
+    // `resume_unwind` instead of `panic!`: the same unwind without printing a message each time.
     let engine = failing(|| std::panic::resume_unwind(Box::new("in a kernel")));
     let call = Norm::default();
-    bench.alone(200, || drop(black_box(call.serve(&engine))));
+    bench.measure(200, || drop(black_box(call.serve(&engine))));
 }
 
-/// One kernel's circuit is open, so that every call asks for leave, beside a list of the banned under a mutex.
+/// One kernel's circuit is open, so that every call has to acquire a permit; compared with a deny list under
+/// a mutex.
 pub fn a_call_past_an_open_circuit(bench: &mut Bench) {
     let engine = Engine::new();
-    let bad =
-        doing(host_spec("bad.x").priority(90), &NORM_RMS, || Err(KernelError::failed("a launch failure")));
-    register(&engine, [bad, quiet(host_spec("good.x"), &NORM_RMS)]);
+    let bad = kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, || {
+        Err(KernelError::failed("a launch failure"))
+    });
+    register(&engine, [bad, noop_kernel(host_spec("good.x"), &NORM_RMS)]);
     let (call, args) = (Norm::default(), norm(4, 64));
     (0..10).for_each(|_| drop(call.serve(&engine)));
     let banned = Mutex::new(HashMap::from([("bad".to_owned(), Instant::now() + Duration::from_secs(600))]));
-    bench.beside(
+    bench.compare(
         "a list of the banned under a mutex",
         5_000,
         || drop(black_box(call.serve(&engine))),
         || {
             let banned = banned.lock().unwrap_or_else(PoisonError::into_inner);
             let is_banned = banned.get(black_box("bad")).is_some_and(|until| Instant::now() < *until);
-            black_box((is_banned, ladder(&args)));
+            black_box((is_banned, if_chain(&args)));
         },
     );
 }
 
-/// A weight of the wrong size: the fast check says no, and the slow one finds everything that is wrong and says it in words.
+/// A weight of the wrong size: the fast check fails, and the slow check collects all errors with their
+/// messages.
 pub fn a_wrong_call_is_refused(bench: &mut Bench) {
-    let wrong =
-        NormRms::new(tensor(&[4, 64], DType::F32, Lie::HOST)).weight(tensor(&[65], DType::F32, Lie::HOST));
-    bench.alone(500, || drop(black_box(black_box(&wrong).check().err())));
+    let wrong = NormRms::new(tensor(&[4, 64], DType::F32, Placement::HOST)).weight(tensor(
+        &[65],
+        DType::F32,
+        Placement::HOST,
+    ));
+    bench.measure(500, || drop(black_box(black_box(&wrong).check().err())));
 }

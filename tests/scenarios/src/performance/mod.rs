@@ -1,5 +1,5 @@
-//! The scenarios that are measured instead of asserted, each side by side with what one would write by hand where that makes
-//! sense. `cargo xtask bench scenarios` runs them; the index lists them by their doc comments.
+//! Scenarios that are benchmarked instead of asserted, compared with a hand-written implementation where that
+//! makes sense. `cargo xtask bench scenarios` runs them; `INDEX.md` lists them by their doc comments.
 
 mod changing;
 mod deciding;
@@ -11,29 +11,29 @@ mod together;
 
 use bench_select::time;
 
-/// Where figures go.
+/// Benchmark runner and output.
 #[derive(Debug, Default)]
 pub struct Bench {
-    /// One JSON object a line instead of a table.
+    /// Print one JSON object per line instead of a table.
     pub json: bool,
-    /// Only cases whose name contains this.
+    /// Run only cases whose name contains this.
     pub filter: Option<String>,
     case: &'static str,
 }
 
 impl Bench {
-    /// Nanoseconds a run of ours and of what one would write by hand.
-    fn beside(&self, peer: &str, runs: u32, ours: impl FnMut(), theirs: impl FnMut()) {
-        self.figures("ns", time(runs, ours), Some((peer, time(runs, theirs))));
+    /// Nanoseconds per run of LayerZero and of a hand-written peer.
+    fn compare(&self, peer: &str, runs: u32, ours: impl FnMut(), theirs: impl FnMut()) {
+        self.report("ns", time(runs, ours), Some((peer, time(runs, theirs))));
     }
 
-    /// Nanoseconds a run of ours alone, where nobody would write it by hand.
-    fn alone(&self, runs: u32, ours: impl FnMut()) {
-        self.figures("ns", time(runs, ours), None);
+    /// Nanoseconds per run of LayerZero, without a peer.
+    fn measure(&self, runs: u32, ours: impl FnMut()) {
+        self.report("ns", time(runs, ours), None);
     }
 
-    /// Figures that were measured otherwise.
-    fn figures(&self, unit: &str, ours: f64, peer: Option<(&str, f64)>) {
+    /// Reports a result that was measured by the case itself.
+    fn report(&self, unit: &str, ours: f64, peer: Option<(&str, f64)>) {
         let case = self.case.replace('_', " ");
         if self.json {
             let (peer, theirs, speedup) = match peer {
@@ -64,7 +64,7 @@ macro_rules! cases {
     };
 }
 
-/// Every case, in the order of running.
+/// All cases in execution order.
 const CASES: [Case; 36] = cases! {
     repeating: a_decode_loop_of_one_shape, a_norm_among_four_shapes, sixty_four_shapes_in_turn,
         a_thousand_shapes_in_turn, every_row_count_of_a_bucket, a_limit_that_no_bucket_holds, a_call_inside_of_a_capture,
@@ -81,7 +81,7 @@ const CASES: [Case; 36] = cases! {
     storing: a_measurement_is_stored, a_thousand_figures_are_loaded, a_database_is_opened;
 };
 
-/// Runs every case that the filter leaves.
+/// Runs all cases that match the filter.
 pub fn run(mut bench: Bench) {
     for (name, case) in CASES {
         if bench.filter.as_ref().is_none_or(|part| name.contains(part.as_str())) {

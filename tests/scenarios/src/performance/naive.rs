@@ -1,4 +1,5 @@
-//! What one would write by hand: a ladder of ifs, a map under a mutex, a dictionary of strings, a list of closures.
+//! Hand-written baselines: an if chain, a map under a mutex, a dictionary keyed by strings, a list of
+//! closures.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -6,9 +7,9 @@ use std::sync::Mutex;
 use lz_core::DType;
 use lz_ops::NormRms;
 
-/// A ladder of ifs over what a norm's arguments say.
+/// Selects a kernel by an if chain over the arguments of a norm.
 #[inline(never)]
-pub fn ladder(args: &NormRms<'_>) -> &'static str {
+pub fn if_chain(args: &NormRms<'_>) -> &'static str {
     let shape = args.x.shape();
     let (rows, hidden) = match shape {
         [rows, hidden] => (*rows, *hidden),
@@ -29,10 +30,10 @@ pub fn ladder(args: &NormRms<'_>) -> &'static str {
     }
 }
 
-/// The key of a map: what a careful colleague would put into it.
+/// Key of the baseline map: sizes, dtype and flags.
 pub type Key = (i64, i64, u8, bool, bool);
 
-/// The key of a call.
+/// Key of a call.
 pub fn key(args: &NormRms<'_>) -> Key {
     let shape = args.x.shape();
     let size = |at: usize| shape.get(at).copied().unwrap_or_default();
@@ -42,45 +43,45 @@ pub fn key(args: &NormRms<'_>) -> Key {
 
 /// Decisions by key, under a mutex.
 #[derive(Debug, Default)]
-pub struct Locked(Mutex<HashMap<Key, &'static str>>);
+pub struct MutexMap(Mutex<HashMap<Key, &'static str>>);
 
-impl Locked {
-    /// The decision of a call, made by the ladder when it is new.
+impl MutexMap {
+    /// The decision for a call; a miss runs the if chain.
     #[inline(never)]
     pub fn decide(&self, args: &NormRms<'_>) -> &'static str {
         let mut map = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        map.entry(key(args)).or_insert_with(|| ladder(args))
+        map.entry(key(args)).or_insert_with(|| if_chain(args))
     }
 
-    /// Forgets everything, as after a change of policy.
+    /// Clears all entries, as after a policy change.
     pub fn clear(&self) {
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clear();
     }
 }
 
-/// Decisions by a text of everything, as a dictionary in a script would have them.
+/// Decisions keyed by a string that describes the call, as a script would store them.
 #[derive(Debug, Default)]
 pub struct Dictionary(HashMap<String, String>);
 
 impl Dictionary {
-    /// The decision of a call by the text that describes it.
+    /// The decision for a call description.
     #[inline(never)]
     pub fn decide(&mut self, description: String) -> &str {
         self.0.entry(description).or_insert_with(|| "flash".to_owned())
     }
 }
 
-/// One hand-written check of a kernel.
+/// Hand-written capability check of a kernel; returns its score.
 pub type Check = Box<dyn Fn(&NormRms<'_>) -> Result<f64, String>>;
 
-/// The best of kernels whose checks are closures that say the first thing that is wrong.
+/// Index of the best kernel; each check returns its first error.
 #[inline(never)]
 pub fn best(checks: &[(String, Check)], args: &NormRms<'_>) -> Option<usize> {
     let scored = checks.iter().enumerate().filter_map(|(at, (_, check))| Some((at, check(args).ok()?)));
     scored.max_by(|a, b| a.1.total_cmp(&b.1)).map(|(at, _)| at)
 }
 
-/// So many such checks.
+/// `count` such checks.
 pub fn checks(count: i64) -> Vec<(String, Check)> {
     (0..count)
         .map(|number| {

@@ -1,4 +1,4 @@
-//! What the database costs those who write it and those who start with it.
+//! Cost of writing the performance database and of loading it at startup.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -18,12 +18,12 @@ fn rows(count: i64) -> Vec<Measurement> {
     (1..=count).map(|hidden| measurement(&Norm::hidden(hidden), &spec, &device, 100.0)).collect()
 }
 
-/// A tuner stores one figure, safe for other processes, beside a line that is appended to a file.
+/// Stores one measurement, safe for concurrent processes; compared with appending a line to a file.
 pub fn a_measurement_is_stored(bench: &mut Bench) {
     let folder = Folder::new();
     let (database, rows) = (PerfDb::open(folder.database()).db, rows(1));
     let Ok(mut file) = File::create(folder.file("figures.jsonl")) else { return };
-    bench.beside(
+    bench.compare(
         "a line in a file",
         50,
         || drop(black_box(database.record(&rows[0]))),
@@ -31,7 +31,7 @@ pub fn a_measurement_is_stored(bench: &mut Bench) {
     );
 }
 
-/// A server starts and loads a thousand figures of one operation.
+/// Loads 1000 measurements of one operation, as a server does at startup.
 pub fn a_thousand_figures_are_loaded(bench: &mut Bench) {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
@@ -39,14 +39,14 @@ pub fn a_thousand_figures_are_loaded(bench: &mut Bench) {
         return;
     }
     let setting = Setting::of(&detect_cpu(), "");
-    bench.alone(1, || drop(black_box(database.load_operation("norm.rms", &setting, unix_now()))));
+    bench.measure(1, || drop(black_box(database.load_operation("norm.rms", &setting, unix_now()))));
 }
 
-/// A process opens a database of a thousand figures: locked, checked for damage and for its version.
+/// Opens a database of 1000 measurements: locking, integrity check, version check.
 pub fn a_database_is_opened(bench: &mut Bench) {
     let folder = Folder::new();
     if PerfDb::open(folder.database()).db.record_all(&rows(1000)).is_err() {
         return;
     }
-    bench.alone(1, || drop(black_box(PerfDb::open(folder.database()))));
+    bench.measure(1, || drop(black_box(PerfDb::open(folder.database()))));
 }

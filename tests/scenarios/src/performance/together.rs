@@ -1,4 +1,4 @@
-//! Two threads at once: nothing that is read on a hit is written on a hit.
+//! Two concurrent threads: the cache hit path writes no shared memory.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -10,14 +10,14 @@ use lz_core::policy::Policy;
 use lz_ops::NormRms;
 
 use super::Bench;
-use super::naive::Locked;
+use super::naive::MutexMap;
 use super::repeating::{decide, kernels, norms};
 
-/// Calls that each of two threads makes in one measurement.
+/// Calls per thread and measurement.
 const CALLS: usize = 200_000;
 
-/// Nanoseconds a call while two threads work, the best of five measurements.
-fn together(shapes: &[NormRms<'static>], work: impl Fn(&NormRms<'_>) + Sync) -> f64 {
+/// Nanoseconds per call with two concurrent threads, best of five.
+fn time_two_threads(shapes: &[NormRms<'static>], work: impl Fn(&NormRms<'_>) + Sync) -> f64 {
     let mut best = f64::INFINITY;
     for _ in 0..5 {
         let start = Barrier::new(2);
@@ -40,27 +40,28 @@ fn together(shapes: &[NormRms<'static>], work: impl Fn(&NormRms<'_>) + Sync) -> 
 }
 
 fn two_threads(bench: &Bench, shapes: i64) {
-    let (engine, map, all) = (kernels(32), Locked::default(), norms(shapes));
-    let ours = together(&all, |args| decide(&engine, args));
-    let theirs = together(&all, |args| {
+    let (engine, map, all) = (kernels(32), MutexMap::default(), norms(shapes));
+    let ours = time_two_threads(&all, |args| decide(&engine, args));
+    let theirs = time_two_threads(&all, |args| {
         black_box(map.decide(args));
     });
-    bench.figures("ns", ours, Some(("a map under a mutex", theirs)));
+    bench.report("ns", ours, Some(("a map under a mutex", theirs)));
 }
 
-/// Two threads ask for one shape, beside a map under a mutex.
+/// Two threads on one shape; compared with a map under a mutex.
 pub fn two_threads_on_one_shape(bench: &mut Bench) {
     two_threads(bench, 1);
 }
 
-/// Two threads ask for sixty-four shapes, beside a map under a mutex.
+/// Two threads on 64 shapes; compared with a map under a mutex.
 pub fn two_threads_on_sixty_four_shapes(bench: &mut Bench) {
     two_threads(bench, 64);
 }
 
-/// Two threads ask while the policy is replaced without pause, beside a map under a mutex that is cleared without pause.
+/// Two threads while the policy is replaced continuously; compared with a map under a mutex that is cleared
+/// continuously.
 pub fn two_threads_while_the_policy_reloads(bench: &mut Bench) {
-    let (engine, map, all) = (kernels(32), Locked::default(), norms(4));
+    let (engine, map, all) = (kernels(32), MutexMap::default(), norms(4));
     let during = |change: &(dyn Fn(u32) + Sync), measure: &dyn Fn() -> f64| {
         let stop = AtomicBool::new(false);
         thread::scope(|scope| {
@@ -80,10 +81,10 @@ pub fn two_threads_while_the_policy_reloads(bench: &mut Bench) {
     let reload = |round: u32| {
         engine.set_policy(Policy { prefer_points: 20.0 + f64::from(round % 2), ..Policy::default() });
     };
-    let ours = during(&reload, &|| together(&all, |args| decide(&engine, args)));
+    let ours = during(&reload, &|| time_two_threads(&all, |args| decide(&engine, args)));
     let by_map = |args: &NormRms<'_>| {
         black_box(map.decide(args));
     };
-    let theirs = during(&|_| map.clear(), &|| together(&all, by_map));
-    bench.figures("ns", ours, Some(("a map under a mutex", theirs)));
+    let theirs = during(&|_| map.clear(), &|| time_two_threads(&all, by_map));
+    bench.report("ns", ours, Some(("a map under a mutex", theirs)));
 }

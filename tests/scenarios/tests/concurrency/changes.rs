@@ -1,4 +1,4 @@
-//! 64 threads select while registry, policy, evidence and health change under them.
+//! 64 threads select while registry, policy, evidence and health change concurrently.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,30 +10,31 @@ use lz_core::evidence::{Evidence, Finding, Measured, MemoryProbe, Question};
 use lz_core::policy::Policy;
 use lz_core::{KernelError, Reason, ReasonCode};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm, Prefill};
-use lz_scenarios::house::{host_house, host_spec, house_on, register};
-use lz_scenarios::kernels::{doing, quiet};
+use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
+use lz_scenarios::house::{engine_on, host_engine, host_spec, register};
+use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
-use super::{Rounds, hammer, only};
+use super::{Rounds, only, run_concurrently};
 
-/// A call of one of many shapes.
+/// A norm whose shape depends on `turn`.
 fn shape(turn: u64) -> Norm {
     Norm { rows: (turn % 300) as i64, hidden: 64 + 8 * (turn % 7) as i64, ..Norm::default() }
 }
 
-/// The policy is replaced 300 times under 64 threads: every answer belongs to a policy that was in force during its call.
+/// The policy is replaced 300 times under 64 threads: every decision matches a policy that was active during
+/// its call.
 #[test]
-fn no_answer_is_older_than_the_policy() {
-    let engine = host_house((0..4).map(|number| host_spec(&format!("k{number}.x"))));
+fn decisions_follow_the_active_policy() {
+    let engine = host_engine((0..4).map(|number| host_spec(&format!("k{number}.x"))));
     engine.set_policy(only("k0"));
     let rounds = Rounds::default();
-    hammer(
+    run_concurrently(
         64,
         |turn| {
-            let (who, possible) = rounds.during(|| shape(turn).serve(&engine).unwrap());
+            let (kernel, active_rounds) = rounds.during(|| shape(turn).serve(&engine).unwrap());
             assert!(
-                possible.clone().any(|round| who == format!("k{}.x", round % 4)),
-                "{who} in {possible:?}"
+                active_rounds.clone().any(|round| kernel == format!("k{}.x", round % 4)),
+                "{kernel} in {active_rounds:?}"
             );
         },
         || {
@@ -44,24 +45,25 @@ fn no_answer_is_older_than_the_policy() {
     );
 }
 
-/// A plugin is installed and removed 200 times under 64 threads: it runs only while it is there, and always while it is there.
+/// A plugin is registered and removed 200 times under 64 threads: it runs exactly while it is registered.
 #[test]
-fn no_answer_is_older_than_the_registry() {
-    let engine = host_house([host_spec("base.x")]);
+fn decisions_follow_the_active_registry() {
+    let engine = host_engine([host_spec("base.x")]);
     let rounds = Rounds::default();
-    hammer(
+    run_concurrently(
         64,
         |turn| {
-            let (who, possible) = rounds.during(|| shape(turn).serve(&engine).unwrap());
-            let fits =
-                possible.clone().any(|round| who == if round % 2 == 0 { "base.x" } else { "plugin.x" });
-            assert!(fits, "{who} in {possible:?}");
+            let (kernel, active_rounds) = rounds.during(|| shape(turn).serve(&engine).unwrap());
+            let fits = active_rounds
+                .clone()
+                .any(|round| kernel == if round % 2 == 0 { "base.x" } else { "plugin.x" });
+            assert!(fits, "{kernel} in {active_rounds:?}");
         },
         || {
             for round in 1..200 {
                 rounds.enter(round, || {
                     if round % 2 == 1 {
-                        register(&engine, [quiet(host_spec("plugin.x").priority(90), &NORM_RMS)]);
+                        register(&engine, [noop_kernel(host_spec("plugin.x").priority(90), &NORM_RMS)]);
                     } else {
                         engine.unregister_backend("plugin");
                     }
@@ -71,18 +73,20 @@ fn no_answer_is_older_than_the_registry() {
     );
 }
 
-/// A backend is disabled and enabled 300 times under 64 threads: every call is served, and never by a disabled one.
+/// A backend is disabled and enabled 300 times under 64 threads: every call is served, never by the disabled
+/// backend.
 #[test]
-fn a_flapping_backend_leaves_no_call_unserved() {
-    let engine = host_house([host_spec("steady.x"), host_spec("flapping.x").priority(90)]);
+fn a_flapping_backend_never_fails_a_call() {
+    let engine = host_engine([host_spec("steady.x"), host_spec("flapping.x").priority(90)]);
     let rounds = Rounds::default();
-    hammer(
+    run_concurrently(
         64,
         |turn| {
-            let (who, possible) = rounds.during(|| shape(turn).serve(&engine).unwrap());
-            let fits =
-                possible.clone().any(|round| who == if round % 2 == 0 { "flapping.x" } else { "steady.x" });
-            assert!(fits, "{who} in {possible:?}");
+            let (kernel, active_rounds) = rounds.during(|| shape(turn).serve(&engine).unwrap());
+            let fits = active_rounds
+                .clone()
+                .any(|round| kernel == if round % 2 == 0 { "flapping.x" } else { "steady.x" });
+            assert!(fits, "{kernel} in {active_rounds:?}");
         },
         || {
             for round in 1..300 {
@@ -98,63 +102,67 @@ fn a_flapping_backend_leaves_no_call_unserved() {
     );
 }
 
-/// Figures for one kernel or the other.
-struct Favour(&'static str);
+/// Evidence that makes one kernel the fastest.
+struct FastestKernel(&'static str);
 
-impl Evidence for Favour {
-    fn findings(&self, _: &Question<'_>, tell: &mut dyn FnMut(&Finding<'_>)) {
+impl Evidence for FastestKernel {
+    fn findings(&self, _: &Question<'_>, on_finding: &mut dyn FnMut(&Finding<'_>)) {
         let measured = Measured { median_ns: 100.0, samples: 40, age_seconds: 1, confidence: 1.0 };
-        tell(&Finding { kernel: self.0, version: "1", capabilities_hash: "", measured });
+        on_finding(&Finding { kernel: self.0, version: "1", capabilities_hash: "", measured });
     }
 }
 
-/// New figures arrive 300 times under 64 threads: every answer follows figures that were known during its call.
+/// The evidence is replaced 300 times under 64 threads: every decision follows evidence that was active
+/// during its call.
 #[test]
-fn no_answer_is_older_than_the_figures() {
-    let engine = host_house([host_spec("alpha.x"), host_spec("beta.x")]);
-    engine.set_evidence(Some(Arc::new(Favour("alpha.x"))));
+fn decisions_follow_the_active_evidence() {
+    let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x")]);
+    engine.set_evidence(Some(Arc::new(FastestKernel("alpha.x"))));
     let rounds = Rounds::default();
-    hammer(
+    run_concurrently(
         64,
         |turn| {
-            let (who, possible) = rounds.during(|| shape(turn).serve(&engine).unwrap());
-            let fits = possible.clone().any(|round| who == if round % 2 == 0 { "alpha.x" } else { "beta.x" });
-            assert!(fits, "{who} in {possible:?}");
+            let (kernel, active_rounds) = rounds.during(|| shape(turn).serve(&engine).unwrap());
+            let fits = active_rounds
+                .clone()
+                .any(|round| kernel == if round % 2 == 0 { "alpha.x" } else { "beta.x" });
+            assert!(fits, "{kernel} in {active_rounds:?}");
         },
         || {
             for round in 1..300 {
-                let favour = if round % 2 == 0 { "alpha.x" } else { "beta.x" };
-                rounds.enter(round, || engine.set_evidence(Some(Arc::new(Favour(favour)))));
+                let fastest = if round % 2 == 0 { "alpha.x" } else { "beta.x" };
+                rounds.enter(round, || engine.set_evidence(Some(Arc::new(FastestKernel(fastest)))));
             }
         },
     );
 }
 
-/// Everything at once: kernels that fail and panic come and go, policy and figures change, health is reset. No deadlock, no panic gets out.
+/// Kernels that fail and panic are registered and removed, policy and evidence change, health is reset, all
+/// at once: no deadlock, and no panic escapes.
 #[test]
-fn nothing_breaks_while_everything_changes() {
-    let engine = host_house([host_spec("reference.x")]);
+fn concurrent_changes_of_everything_do_not_deadlock() {
+    let engine = host_engine([host_spec("reference.x")]);
     let turns = Arc::new(AtomicU64::new(0));
     let known = ["reference.x", "plugin.x", "flaky.x"];
-    let calls = hammer(
+    let calls = run_concurrently(
         64,
         |turn| {
-            let who = shape(turn).serve(&engine).expect("the reference always can");
-            assert!(known.contains(&who.as_str()), "{who}");
+            let kernel = shape(turn).serve(&engine).expect("the reference kernel can always run");
+            assert!(known.contains(&kernel.as_str()), "{kernel}");
         },
         || {
             for round in 0..100u64 {
                 let turns = Arc::clone(&turns);
-                let flaky = doing(host_spec("flaky.x").priority(90), &NORM_RMS, move || {
+                let flaky = kernel_fn(host_spec("flaky.x").priority(90), &NORM_RMS, move || {
                     match turns.fetch_add(1, Ordering::Relaxed) % 3 {
-                        0 => Err(KernelError::failed("now and then")),
-                        1 => panic!("now and then"),
+                        0 => Err(KernelError::failed("intermittent failure")),
+                        1 => panic!("intermittent panic"),
                         _ => Ok(()),
                     }
                 });
-                register(&engine, [flaky, quiet(host_spec("plugin.x").priority(50), &NORM_RMS)]);
+                register(&engine, [flaky, noop_kernel(host_spec("plugin.x").priority(50), &NORM_RMS)]);
                 engine.set_policy(Policy { prefer: only("plugin").allow, ..Policy::default() });
-                engine.set_evidence(Some(Arc::new(Favour("flaky.x"))));
+                engine.set_evidence(Some(Arc::new(FastestKernel("flaky.x"))));
                 engine.set_policy(Policy::default());
                 if round % 10 == 0 {
                     engine.health().reset_kernel("flaky.x");
@@ -168,12 +176,12 @@ fn nothing_breaks_while_everything_changes() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "reference.x");
 }
 
-/// The number of the engine's state, read by 16 threads while it changes, never goes back for any of them.
+/// 16 threads read the engine's generation while it changes: it never decreases for any of them.
 #[test]
-fn the_state_never_goes_back() {
-    let engine = host_house((0..4).map(|number| host_spec(&format!("k{number}.x"))));
+fn the_generation_never_decreases() {
+    let engine = host_engine((0..4).map(|number| host_spec(&format!("k{number}.x"))));
     let seen: Vec<AtomicU64> = (0..16).map(|_| AtomicU64::new(0)).collect();
-    hammer(
+    run_concurrently(
         16,
         |turn| {
             let now = engine.generation();
@@ -184,23 +192,24 @@ fn the_state_never_goes_back() {
     );
 }
 
-/// Explanations are asked for while everything changes: each is whole in itself, its plan is its first possible candidate.
+/// `explain` runs while everything changes: each explanation is consistent, its plan is the first eligible
+/// candidate.
 #[test]
-fn an_explanation_is_whole_while_everything_changes() {
-    let engine = house_on("h100");
-    hammer(
+fn an_explanation_is_consistent_under_concurrent_changes() {
+    let engine = engine_on("h100");
+    run_concurrently(
         16,
         |_| {
             let explanation = Prefill::llama3_8b().explain(&engine);
-            let possible: Vec<&str> = explanation
+            let eligible: Vec<&str> = explanation
                 .candidates
                 .iter()
                 .filter(|one| one.reasons.is_empty())
                 .map(|one| one.kernel.as_str())
                 .collect();
             let plan = explanation.plan.as_ref().unwrap();
-            assert_eq!(plan.kernel, possible[0]);
-            assert_eq!(plan.fallbacks, possible[1..]);
+            assert_eq!(plan.kernel, eligible[0]);
+            assert_eq!(plan.fallbacks, eligible[1..]);
             assert_eq!(explanation.candidates.iter().filter(|one| one.chosen).count(), 1);
         },
         || {
@@ -216,16 +225,16 @@ fn an_explanation_is_whole_while_everything_changes() {
     );
 }
 
-/// 16 threads register the same kernel: one of them succeeds, the others are told that it is there.
+/// 16 threads register the same kernel: one succeeds, the others get `KERNEL_DUPLICATE`.
 #[test]
-fn of_many_registrations_of_one_kernel_one_succeeds() {
-    let engine = host_house([host_spec("base.x")]);
+fn concurrent_registrations_of_one_kernel_succeed_once() {
+    let engine = host_engine([host_spec("base.x")]);
     let (start, successes) = (Barrier::new(16), AtomicUsize::new(0));
     thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| {
                 start.wait();
-                match engine.register([quiet(host_spec("plugin.x").priority(90), &NORM_RMS)]) {
+                match engine.register([noop_kernel(host_spec("plugin.x").priority(90), &NORM_RMS)]) {
                     Ok(()) => drop(successes.fetch_add(1, Ordering::SeqCst)),
                     Err(error) => assert!(error.has(ReasonCode::KernelDuplicate), "{error}"),
                 }
@@ -236,17 +245,17 @@ fn of_many_registrations_of_one_kernel_one_succeeds() {
     assert_eq!(engine.registry().kernels().count(), 2);
 }
 
-/// 16 threads register a backend each, at the same time: none is lost.
+/// 16 threads register one backend each at the same time: none is lost.
 #[test]
-fn registrations_at_the_same_time_are_all_kept() {
-    let engine = host_house([host_spec("base.x")]);
+fn concurrent_registrations_are_all_kept() {
+    let engine = host_engine([host_spec("base.x")]);
     let start = Barrier::new(16);
     thread::scope(|scope| {
         for number in 0..16 {
             let (engine, start) = (&engine, &start);
             scope.spawn(move || {
                 start.wait();
-                register(engine, [quiet(host_spec(&format!("plugin{number}.x")), &NORM_RMS)]);
+                register(engine, [noop_kernel(host_spec(&format!("plugin{number}.x")), &NORM_RMS)]);
             });
         }
     });
@@ -256,10 +265,10 @@ fn registrations_at_the_same_time_are_all_kept() {
     assert_eq!(registry.backends().count(), 17);
 }
 
-/// 16 threads set the policy that is in force already: nothing changes, no cached decision is thrown away.
+/// 16 threads set the policy that is already active: nothing changes, and no cached decision is dropped.
 #[test]
 fn setting_the_same_policy_from_many_threads_changes_nothing() {
-    let engine = host_house([host_spec("alpha.x"), host_spec("beta.x")]);
+    let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x")]);
     engine.set_policy(only("beta"));
     assert_eq!(Norm::default().serve(&engine).unwrap(), "beta.x");
     let generation = engine.generation();
@@ -271,9 +280,10 @@ fn setting_the_same_policy_from_many_threads_changes_nothing() {
     assert_eq!((engine.generation(), engine.cached_decisions()), (generation, 1));
 }
 
-/// Free memory shrinks and grows under 16 threads: each call is held against what was free during it, cached or not.
+/// Free memory shrinks and grows under 16 threads: each call is checked against the memory that was free
+/// during it, cached or not.
 #[test]
-fn free_memory_is_looked_at_on_each_call() {
+fn free_memory_is_checked_on_each_call() {
     #[derive(Default)]
     struct Free(AtomicU64);
     impl MemoryProbe for Free {
@@ -283,17 +293,18 @@ fn free_memory_is_looked_at_on_each_call() {
     }
     let mut hungry = host_spec("hungry.x").priority(90);
     hungry.workspace = Some("rows * 1024".to_owned());
-    let engine = host_house([hungry, host_spec("frugal.x")]);
+    let engine = host_engine([hungry, host_spec("frugal.x")]);
     let free = Arc::new(Free(AtomicU64::new(1 << 30)));
     engine.set_memory_probe(Some(free.clone()));
     let rounds = Rounds::default();
-    hammer(
+    run_concurrently(
         16,
         |_| {
-            let (who, possible) = rounds.during(|| Norm::rows(200).serve(&engine).unwrap());
-            let fits =
-                possible.clone().any(|round| who == if round % 2 == 0 { "hungry.x" } else { "frugal.x" });
-            assert!(fits, "{who} in {possible:?}");
+            let (kernel, active_rounds) = rounds.during(|| Norm::rows(200).serve(&engine).unwrap());
+            let fits = active_rounds
+                .clone()
+                .any(|round| kernel == if round % 2 == 0 { "hungry.x" } else { "frugal.x" });
+            assert!(fits, "{kernel} in {active_rounds:?}");
         },
         || {
             for round in 1..2000 {

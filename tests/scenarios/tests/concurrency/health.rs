@@ -1,4 +1,4 @@
-//! Failures on many threads at once: counted right, probed with measure, and never a reason to stop.
+//! Failures on many threads at once: counted correctly, probed a limited number of times, and no call fails.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
@@ -8,28 +8,29 @@ use std::time::Duration;
 use lz_core::health::{Health, HealthConfig, ManualClock};
 use lz_core::{Engine, KernelError};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::house::{host_spec, register};
-use lz_scenarios::kernels::{doing, quiet};
+use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
-use super::hammer;
+use super::run_concurrently;
 
-fn clocked() -> (Engine, Arc<ManualClock>) {
+fn engine_with_manual_clock() -> (Engine, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::starting_at(2_000_000_000));
     let engine = Engine::with_health(Arc::new(Health::new(HealthConfig::default(), clock.clone())));
-    register(&engine, [quiet(host_spec("good.x"), &NORM_RMS)]);
+    register(&engine, [noop_kernel(host_spec("good.x"), &NORM_RMS)]);
     (engine, clock)
 }
 
-/// A kernel fails on 64 threads at once: its circuit opens once, every call is served, and after that nobody calls it again.
+/// A kernel fails on 64 threads at once: its circuit opens once, every call is served, and afterwards the
+/// kernel is not called again.
 #[test]
 fn a_circuit_opens_once_under_many_threads() {
-    let (engine, _) = clocked();
+    let (engine, _) = engine_with_manual_clock();
     let calls = Arc::new(AtomicU64::new(0));
     let count = Arc::clone(&calls);
     register(
         &engine,
-        [doing(host_spec("bad.x").priority(90), &NORM_RMS, move || {
+        [kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, move || {
             count.fetch_add(1, Ordering::SeqCst);
             Err(KernelError::failed("a launch failure"))
         })],
@@ -45,23 +46,24 @@ fn a_circuit_opens_once_under_many_threads() {
         (calls.load(Ordering::SeqCst), engine.health().summary().counters.openings)
     };
     let (called, openings) = round();
-    // Five open it; whoever was inside by then comes back with a failure of his own.
+    // Five failures open the circuit; calls already inside the kernel still fail afterwards.
     assert!((5..=4 + 64).contains(&called), "{called}");
     assert_eq!(openings, 1);
     assert_eq!(round(), (called, 1));
 }
 
-/// The time for a probe comes while 64 threads call: exactly three of them probe, the others are served by another kernel at once.
+/// The probe time comes while 64 threads call: exactly three of them probe, the others are served by another
+/// kernel without waiting.
 #[test]
-fn three_of_many_threads_probe() {
-    let (engine, clock) = clocked();
+fn exactly_three_threads_probe() {
+    let (engine, clock) = engine_with_manual_clock();
     let broken = Arc::new(AtomicU64::new(1));
     let gate = Arc::new((Mutex::new(false), Condvar::new()));
     let inside = Arc::new(AtomicU64::new(0));
     let (is_broken, hold, count) = (Arc::clone(&broken), Arc::clone(&gate), Arc::clone(&inside));
     register(
         &engine,
-        [doing(host_spec("probed.x").priority(90), &NORM_RMS, move || {
+        [kernel_fn(host_spec("probed.x").priority(90), &NORM_RMS, move || {
             if is_broken.load(Ordering::SeqCst) == 1 {
                 return Err(KernelError::failed("a launch failure"));
             }
@@ -93,11 +95,12 @@ fn three_of_many_threads_probe() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "probed.x");
 }
 
-/// Kernels panic on 16 threads at once: no lock is poisoned, every call is served, and the engine goes on afterwards.
+/// Kernels panic on 16 threads at once: no lock is poisoned, every call is served, and the engine keeps
+/// working.
 #[test]
 fn panics_on_many_threads_poison_nothing() {
-    let (engine, _) = clocked();
-    register(&engine, [doing(host_spec("bad.x").priority(90), &NORM_RMS, || panic!("in a kernel"))]);
+    let (engine, _) = engine_with_manual_clock();
+    register(&engine, [kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, || panic!("in a kernel"))]);
     thread::scope(|scope| {
         for number in 0..16 {
             let engine = &engine;
@@ -114,13 +117,13 @@ fn panics_on_many_threads_poison_nothing() {
     assert_eq!(engine.health().summary().blocking, 0);
 }
 
-/// Two kernels break on different threads at the same time: each has a circuit of its own, and each opens once.
+/// Two kernels fail on different threads at the same time: each has its own circuit, and each opens once.
 #[test]
-fn circuits_of_two_kernels_do_not_mix() {
-    let (engine, _) = clocked();
+fn circuits_of_two_kernels_are_independent() {
+    let (engine, _) = engine_with_manual_clock();
     let failing = |id: &str, limit: &str| {
         let spec = host_spec(id).priority(90).limit(limit, lz_core::ReasonCode::AxisLimit);
-        doing(spec, &NORM_RMS, || Err(KernelError::failed("a launch failure")))
+        kernel_fn(spec, &NORM_RMS, || Err(KernelError::failed("a launch failure")))
     };
     register(&engine, [failing("even.x", "hidden == 64"), failing("odd.x", "hidden == 65")]);
     thread::scope(|scope| {
@@ -138,15 +141,16 @@ fn circuits_of_two_kernels_do_not_mix() {
     assert_eq!(Norm::hidden(65).codes(&engine, "odd.x"), ["CIRCUIT_OPEN"]);
 }
 
-/// An operator resets a kernel again and again while it fails on 16 threads: no deadlock, and every call is served.
+/// An operator resets a kernel repeatedly while it fails on 16 threads: no deadlock, and every call is
+/// served.
 #[test]
-fn resets_and_failures_do_not_lock_each_other() {
-    let (engine, clock) = clocked();
+fn concurrent_resets_and_failures_do_not_deadlock() {
+    let (engine, clock) = engine_with_manual_clock();
     register(
         &engine,
-        [doing(host_spec("bad.x").priority(90), &NORM_RMS, || Err(KernelError::failed("again")))],
+        [kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, || Err(KernelError::failed("again")))],
     );
-    hammer(
+    run_concurrently(
         16,
         |_| assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x"),
         || {

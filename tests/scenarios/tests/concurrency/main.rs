@@ -1,4 +1,4 @@
-//! Concurrency: many threads and processes at once, while what they depend on changes. Nothing here waits by sleeping.
+//! Concurrency: many threads and processes while the state they depend on changes. No test sleeps.
 
 mod changes;
 mod health;
@@ -13,12 +13,13 @@ use std::thread;
 
 use lz_core::policy::{Listed, Pattern, Policy, Provenance};
 
-/// The second process of a scenario.
-const OTHER: &str = env!("CARGO_BIN_EXE_other-process");
+/// Path of the second process.
+const OTHER_PROCESS: &str = env!("CARGO_BIN_EXE_other-process");
 
-/// Runs `work` on so many threads, each with numbers of its own, again and again until `meanwhile` is over. All threads have
-/// been at work once before `meanwhile` begins. Says how often `work` ran.
-fn hammer(threads: u64, work: impl Fn(u64) + Sync, meanwhile: impl FnOnce()) -> u64 {
+/// Calls `work` on `threads` threads in a loop, with numbers that are distinct per thread, until `meanwhile`
+/// returns. Every thread has called `work` once before `meanwhile` starts. Returns the number of calls of
+/// `work`.
+fn run_concurrently(threads: u64, work: impl Fn(u64) + Sync, meanwhile: impl FnOnce()) -> u64 {
     let (stop, runs) = (AtomicBool::new(false), AtomicU64::new(0));
     let begun = Barrier::new(threads as usize + 1);
     thread::scope(|scope| {
@@ -42,7 +43,7 @@ fn hammer(threads: u64, work: impl Fn(u64) + Sync, meanwhile: impl FnOnce()) -> 
     runs.into_inner() + threads
 }
 
-/// Which round is in force: `done` is the last that has been put in force, `begun` the last that may be.
+/// Progress of state changes: `done` is the last completed change, `begun` the last one that has started.
 #[derive(Default)]
 struct Rounds {
     begun: AtomicU64,
@@ -50,14 +51,14 @@ struct Rounds {
 }
 
 impl Rounds {
-    /// Puts a round in force.
+    /// Applies a change as the given round.
     fn enter(&self, round: u64, change: impl FnOnce()) {
         self.begun.store(round, Ordering::SeqCst);
         change();
         self.done.store(round, Ordering::SeqCst);
     }
 
-    /// Makes a call and says in which rounds its answer may have been made.
+    /// Makes a call and returns the rounds that may have been active during it.
     fn during<T>(&self, call: impl FnOnce() -> T) -> (T, std::ops::RangeInclusive<u64>) {
         let before = self.done.load(Ordering::SeqCst);
         let answer = call();
@@ -65,7 +66,7 @@ impl Rounds {
     }
 }
 
-/// A policy that allows these kernels or backends only.
+/// A policy that allows only the kernels or backends that match the pattern.
 fn only(pattern: &str) -> Policy {
     let listed = Listed {
         kernels: Pattern::new(pattern),

@@ -1,4 +1,4 @@
-//! Many threads meet a shape for the first time: it is decided once, whoever is asked, and the cache keeps its bound.
+//! Concurrent decision cache misses: each shape is decided once, and the cache stays within its capacity.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -9,38 +9,39 @@ use lz_core::engine::JitRequests;
 use lz_core::evidence::{Evidence, Finding, Question};
 use lz_core::policy::{CacheConfig, Policy, Sourced};
 use lz_core::{Context, Engine, OperationInfo, ReasonCode};
-use lz_scenarios::calls::{Ask, Norm};
-use lz_scenarios::house::{host_house, host_spec};
+use lz_scenarios::calls::{Norm, ScenarioCall};
+use lz_scenarios::house::{host_engine, host_spec};
 
-use super::hammer;
+use super::run_concurrently;
 
-/// Counts decisions; the first waits until it is let go.
-struct Slow {
+/// Evidence that counts decisions; the first one blocks until it is released.
+struct BlockingEvidence {
     decisions: AtomicU64,
-    go: Mutex<Option<Receiver<()>>>,
+    release: Mutex<Option<Receiver<()>>>,
 }
 
-impl Evidence for Slow {
+impl Evidence for BlockingEvidence {
     fn findings(&self, _: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
         self.decisions.fetch_add(1, Ordering::SeqCst);
-        let go = self.go.lock().unwrap().take();
-        if let Some(go) = go {
-            go.recv().unwrap();
+        let release = self.release.lock().unwrap().take();
+        if let Some(release) = release {
+            release.recv().unwrap();
         }
     }
 }
 
-fn slow() -> (Arc<Slow>, mpsc::Sender<()>) {
-    let (sender, go) = mpsc::channel();
-    (Arc::new(Slow { decisions: AtomicU64::new(0), go: Mutex::new(Some(go)) }), sender)
+fn blocking_evidence() -> (Arc<BlockingEvidence>, mpsc::Sender<()>) {
+    let (sender, release) = mpsc::channel();
+    (Arc::new(BlockingEvidence { decisions: AtomicU64::new(0), release: Mutex::new(Some(release)) }), sender)
 }
 
-/// 32 threads meet one new shape at the same time: it is decided once, and all get that decision.
+/// 32 threads miss on the same new shape at the same time: it is decided once, and all threads get that
+/// decision.
 #[test]
-fn threads_that_miss_together_decide_once() {
-    let engine = host_house([host_spec("alpha.x"), host_spec("beta.x")]);
-    let (slow, go) = slow();
-    engine.set_evidence(Some(slow.clone()));
+fn concurrent_misses_of_one_shape_decide_once() {
+    let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x")]);
+    let (evidence, release) = blocking_evidence();
+    engine.set_evidence(Some(evidence.clone()));
     let arrived = AtomicUsize::new(0);
     thread::scope(|scope| {
         for _ in 0..32 {
@@ -49,27 +50,27 @@ fn threads_that_miss_together_decide_once() {
                 assert_eq!(Norm::default().serve(&engine).unwrap(), "alpha.x");
             });
         }
-        while arrived.load(Ordering::SeqCst) < 32 || slow.decisions.load(Ordering::SeqCst) == 0 {
+        while arrived.load(Ordering::SeqCst) < 32 || evidence.decisions.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        go.send(()).unwrap();
+        release.send(()).unwrap();
     });
-    assert_eq!(slow.decisions.load(Ordering::SeqCst), 1);
+    assert_eq!(evidence.decisions.load(Ordering::SeqCst), 1);
     assert_eq!(engine.cached_decisions(), 1);
 }
 
-/// While one shape is being decided slowly, another one is decided and served: nobody waits for a stranger.
+/// While the decision for one shape blocks, other shapes are decided and served.
 #[test]
-fn a_slow_decision_does_not_hold_up_other_shapes() {
-    let engine = host_house([host_spec("alpha.x")]);
-    let (slow, go) = slow();
-    engine.set_evidence(Some(slow.clone()));
+fn a_slow_decision_does_not_block_other_shapes() {
+    let engine = host_engine([host_spec("alpha.x")]);
+    let (evidence, release) = blocking_evidence();
+    engine.set_evidence(Some(evidence.clone()));
     thread::scope(|scope| {
         let waiting = scope.spawn(|| Norm::hidden(64).serve(&engine).unwrap());
-        while slow.decisions.load(Ordering::SeqCst) == 0 {
+        while evidence.decisions.load(Ordering::SeqCst) == 0 {
             thread::yield_now();
         }
-        // One of these shapes may fall on the same lock as the first; not all of them can.
+        // Some of these shapes may share a lock shard with the first, but not all of them.
         let served = mpsc::channel::<String>();
         for hidden in 65..97 {
             let (engine, sender) = (&engine, served.0.clone());
@@ -77,19 +78,19 @@ fn a_slow_decision_does_not_hold_up_other_shapes() {
         }
         assert_eq!(served.1.recv().unwrap(), "alpha.x");
         assert!(!waiting.is_finished());
-        go.send(()).unwrap();
+        release.send(()).unwrap();
         assert_eq!(waiting.join().unwrap(), "alpha.x");
     });
-    assert_eq!(slow.decisions.load(Ordering::SeqCst), 33);
+    assert_eq!(evidence.decisions.load(Ordering::SeqCst), 33);
 }
 
 /// 64 threads meet 100 shapes in different orders: each shape is decided once.
 #[test]
 fn each_of_many_shapes_is_decided_once() {
-    let engine = host_house([host_spec("alpha.x")]);
-    let (slow, go) = slow();
-    go.send(()).unwrap();
-    engine.set_evidence(Some(slow.clone()));
+    let engine = host_engine([host_spec("alpha.x")]);
+    let (evidence, release) = blocking_evidence();
+    release.send(()).unwrap();
+    engine.set_evidence(Some(evidence.clone()));
     thread::scope(|scope| {
         for number in 0..64i64 {
             let engine = &engine;
@@ -101,69 +102,72 @@ fn each_of_many_shapes_is_decided_once() {
             });
         }
     });
-    assert_eq!(slow.decisions.load(Ordering::SeqCst), 100);
+    assert_eq!(evidence.decisions.load(Ordering::SeqCst), 100);
     assert_eq!(engine.cached_decisions(), 100);
 }
 
-/// Whoever is asked for figures asks the engine in turn, from several threads: nobody waits for himself.
+/// The evidence provider calls the engine recursively from several threads: no deadlock.
 #[test]
-fn evidence_that_asks_the_engine_does_not_hang() {
-    struct Asks(Engine, AtomicU64);
-    impl Evidence for Asks {
+fn evidence_that_calls_the_engine_does_not_deadlock() {
+    struct RecursiveEvidence(Engine, AtomicU64);
+    impl Evidence for RecursiveEvidence {
         fn findings(&self, question: &Question<'_>, _: &mut dyn FnMut(&Finding<'_>)) {
             if self.1.fetch_add(1, Ordering::SeqCst) < 40 {
                 assert_eq!(self.0.decide(question.operation, question.context).unwrap(), "alpha.x");
             }
         }
     }
-    let engine = host_house([host_spec("alpha.x")]);
-    let asks = Arc::new(Asks(engine.clone(), AtomicU64::new(0)));
-    engine.set_evidence(Some(asks.clone()));
+    let engine = host_engine([host_spec("alpha.x")]);
+    let recursive = Arc::new(RecursiveEvidence(engine.clone(), AtomicU64::new(0)));
+    engine.set_evidence(Some(recursive.clone()));
     thread::scope(|scope| {
         for hidden in 0..8 {
             let engine = &engine;
             scope.spawn(move || assert_eq!(Norm::hidden(64 + hidden).serve(engine).unwrap(), "alpha.x"));
         }
     });
-    assert!(asks.1.load(Ordering::SeqCst) >= 8);
+    assert!(recursive.1.load(Ordering::SeqCst) >= 8);
     engine.set_evidence(None);
 }
 
-/// Notes what is wanted compiled.
+/// Records which kernels are requested for compilation.
 #[derive(Default)]
-struct Wanted(Mutex<Vec<String>>);
+struct CompileRequests(Mutex<Vec<String>>);
 
-impl JitRequests for Wanted {
+impl JitRequests for CompileRequests {
     fn want(&self, kernel: &str, _: &'static OperationInfo, _: &Context) {
         self.0.lock().unwrap().push(kernel.to_owned());
     }
 }
 
-/// 64 threads meet a shape whose best kernel is cold: it is asked for in the background once, and none of them waits.
+/// 64 threads meet a shape whose best kernel is not compiled: compilation is requested once, and no thread
+/// waits for it.
 #[test]
-fn a_cold_kernel_is_asked_for_once() {
+fn compilation_of_a_cold_kernel_is_requested_once() {
     let mut jit = host_spec("jit.x").priority(90);
     jit.jit = true;
-    let engine = host_house([jit, host_spec("ready.x")]);
-    let wanted = Arc::new(Wanted::default());
-    engine.set_jit(Some(wanted.clone()));
-    hammer(64, |_| assert_eq!(Norm::default().serve(&engine).unwrap(), "ready.x"), || {});
-    assert_eq!(*wanted.0.lock().unwrap(), ["jit.x"]);
+    let engine = host_engine([jit, host_spec("ready.x")]);
+    let requests = Arc::new(CompileRequests::default());
+    engine.set_jit(Some(requests.clone()));
+    run_concurrently(64, |_| assert_eq!(Norm::default().serve(&engine).unwrap(), "ready.x"), || {});
+    assert_eq!(*requests.0.lock().unwrap(), ["jit.x"]);
 }
 
-/// A kernel becomes warm while 16 threads are serving: each sees the old one until then and the new one from then on.
+/// A kernel is marked warm while 16 threads are serving: each thread uses the old kernel before and the new
+/// one after.
 #[test]
 fn a_kernel_becomes_warm_for_all_threads_at_once() {
     let mut jit = host_spec("jit.x").priority(90);
     jit.jit = true;
-    let engine = host_house([jit, host_spec("ready.x")]);
+    let engine = host_engine([jit, host_spec("ready.x")]);
     let rounds = super::Rounds::default();
-    hammer(
+    run_concurrently(
         16,
         |_| {
-            let (who, possible) = rounds.during(|| Norm::default().serve(&engine).unwrap());
-            let fits = possible.clone().any(|round| who == if round == 0 { "ready.x" } else { "jit.x" });
-            assert!(fits, "{who} in {possible:?}");
+            let (kernel, active_rounds) = rounds.during(|| Norm::default().serve(&engine).unwrap());
+            let fits =
+                active_rounds.clone().any(|round| kernel == if round == 0 { "ready.x" } else { "jit.x" });
+            assert!(fits, "{kernel} in {active_rounds:?}");
         },
         || {
             let call = Norm::default();
@@ -173,8 +177,8 @@ fn a_kernel_becomes_warm_for_all_threads_at_once() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "jit.x");
 }
 
-fn bounded(max_entries: usize) -> Engine {
-    let engine = host_house([
+fn engine_with_cache_capacity(max_entries: usize) -> Engine {
+    let engine = host_engine([
         host_spec("small.x").limit("hidden <= 500", ReasonCode::AxisLimit).priority(90),
         host_spec("large.x"),
     ]);
@@ -183,10 +187,11 @@ fn bounded(max_entries: usize) -> Engine {
     engine
 }
 
-/// 16 threads meet far more shapes than the cache has room for: it never holds more than its bound, and every answer is right.
+/// 16 threads meet far more shapes than the cache capacity: it never exceeds its capacity, and every decision
+/// is correct.
 #[test]
-fn the_cache_keeps_its_bound_under_many_threads() {
-    let engine = bounded(100);
+fn the_cache_stays_within_capacity_under_many_threads() {
+    let engine = engine_with_cache_capacity(100);
     thread::scope(|scope| {
         for number in 0..16i64 {
             let engine = &engine;
@@ -202,10 +207,11 @@ fn the_cache_keeps_its_bound_under_many_threads() {
     });
 }
 
-/// The cache grows from its first size to its bound under 16 threads: what fits is kept, and then nothing moves any more.
+/// The cache grows from its initial size to its capacity under 16 threads: entries are kept, and then the
+/// size is stable.
 #[test]
-fn the_cache_grows_under_many_threads_and_then_rests() {
-    let engine = bounded(4000);
+fn the_cache_grows_to_capacity_under_many_threads() {
+    let engine = engine_with_cache_capacity(4000);
     let round = || {
         thread::scope(|scope| {
             for number in 0..16i64 {

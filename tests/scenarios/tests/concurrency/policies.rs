@@ -1,4 +1,4 @@
-//! Policies from several hands at once: files, calls and blocks, on several threads.
+//! Policy changes from several sources (files, calls, scopes) on several threads.
 
 use std::sync::mpsc;
 use std::sync::{Arc, Barrier};
@@ -9,29 +9,30 @@ use lz_core::policy::file::Document;
 use lz_core::policy::layer::Given;
 use lz_core::policy::stack::PolicyStack;
 use lz_core::reload::{Outcome, watch};
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{host_house, host_spec, stack, vocabulary};
+use lz_scenarios::house::{host_engine, host_spec, stack, vocabulary};
 
-use super::hammer;
+use super::run_concurrently;
 
-/// The policy file is rewritten again and again while 16 threads serve: each outcome is applied whole, every call is served.
+/// The policy file is rewritten repeatedly while 16 threads serve: each version is applied atomically, every
+/// call is served.
 #[test]
 fn reloading_under_load_serves_every_call() {
     let folder = Folder::new();
     let file = folder.write("layerzero.yaml", "deny: [beta]\n");
-    let engine = host_house([host_spec("alpha.x"), host_spec("beta.x").priority(90)]);
+    let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x").priority(90)]);
     let (sender, outcomes) = mpsc::channel();
-    let told = move |outcome| drop(sender.send(outcome));
-    let reload = watch(&file, Duration::from_millis(1), stack(&engine), vocabulary(), told).unwrap();
+    let on_outcome = move |outcome| drop(sender.send(outcome));
+    let reload = watch(&file, Duration::from_millis(1), stack(&engine), vocabulary(), on_outcome).unwrap();
     let applied =
         || while !matches!(outcomes.recv_timeout(Duration::from_secs(60)).unwrap(), Outcome::Applied) {};
     applied();
-    hammer(
+    run_concurrently(
         16,
         |_| {
-            let who = Norm::default().serve(&engine).unwrap();
-            assert!(["alpha.x", "beta.x"].contains(&who.as_str()), "{who}");
+            let kernel = Norm::default().serve(&engine).unwrap();
+            assert!(["alpha.x", "beta.x"].contains(&kernel.as_str()), "{kernel}");
         },
         || {
             for round in 0..10 {
@@ -40,8 +41,8 @@ fn reloading_under_load_serves_every_call() {
                 } else {
                     ("deny: [beta]\n", "alpha.x")
                 };
-                let beside = folder.write("layerzero.yaml.new", text);
-                std::fs::rename(beside, &file).unwrap();
+                let temporary = folder.write("layerzero.yaml.new", text);
+                std::fs::rename(temporary, &file).unwrap();
                 applied();
                 assert_eq!(Norm::default().serve(&engine).unwrap(), expected, "round {round}");
             }
@@ -50,17 +51,18 @@ fn reloading_under_load_serves_every_call() {
     drop(reload);
 }
 
-/// Two engines of one process watch the same file: both follow it.
+/// Two engines of one process watch the same file: both apply its changes.
 #[test]
-fn two_watchers_of_one_file_both_follow() {
+fn two_watchers_of_one_file_both_apply_changes() {
     let folder = Folder::new();
     let file = folder.write("layerzero.yaml", "deny: [beta]\n");
     let watched: Vec<_> = (0..2)
         .map(|_| {
-            let engine = host_house([host_spec("alpha.x"), host_spec("beta.x").priority(90)]);
+            let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x").priority(90)]);
             let (sender, outcomes) = mpsc::channel();
-            let told = move |outcome| drop(sender.send(outcome));
-            let reload = watch(&file, Duration::from_millis(10), stack(&engine), vocabulary(), told).unwrap();
+            let on_outcome = move |outcome| drop(sender.send(outcome));
+            let reload =
+                watch(&file, Duration::from_millis(10), stack(&engine), vocabulary(), on_outcome).unwrap();
             (engine, reload, outcomes)
         })
         .collect();
@@ -75,7 +77,7 @@ fn two_watchers_of_one_file_both_follow() {
     all("beta.x");
 }
 
-/// 16 threads lock an operation each at the same time: no lock is lost.
+/// 16 threads lock one operation each at the same time: no lock is lost.
 #[test]
 fn locks_from_many_threads_are_all_kept() {
     let stack = PolicyStack::new(|_| {});
@@ -93,11 +95,12 @@ fn locks_from_many_threads_are_all_kept() {
     assert_eq!(stack.policy().locks.len(), 16);
 }
 
-/// Each of eight threads prefers a kernel of its own for a block, some inside of another block: no thread sees another's wish, and at the end nothing is left.
+/// Each of eight threads prefers a different kernel in a scope, some in nested scopes: preferences do not
+/// leak between threads, and none is left at the end.
 #[test]
-fn blocks_of_threads_do_not_mix() {
+fn preference_scopes_are_per_thread() {
     let names = ["alpha", "beta", "gamma"];
-    let engine = host_house(names.map(|name| host_spec(&format!("{name}.x"))));
+    let engine = host_engine(names.map(|name| host_spec(&format!("{name}.x"))));
     let start = Barrier::new(8);
     thread::scope(|scope| {
         for number in 0..8 {
@@ -120,9 +123,10 @@ fn blocks_of_threads_do_not_mix() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "alpha.x");
 }
 
-/// One thread loads files while another configures by calls: the calls lie above the file, whoever was last.
+/// One thread loads files while another sets values by calls: values set by calls override the file in any
+/// order.
 #[test]
-fn calls_lie_above_the_file_whoever_was_last() {
+fn values_set_by_calls_override_the_file_in_any_order() {
     let stack = PolicyStack::new(|_| {});
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -149,10 +153,11 @@ fn calls_lie_above_the_file_whoever_was_last() {
     );
 }
 
-/// Each published policy reaches the engine in the order of the changes: after 8 threads have set values, the engine has what the stack says.
+/// Published policies reach the engine in the order of the changes: after 8 threads have set values, the
+/// engine's policy equals the stack's.
 #[test]
-fn the_engine_has_what_the_stack_says() {
-    let engine = host_house([host_spec("alpha.x")]);
+fn the_engine_policy_equals_the_stack_policy() {
+    let engine = host_engine([host_spec("alpha.x")]);
     let stack = Arc::new(stack(&engine));
     thread::scope(|scope| {
         for number in 0..8i64 {

@@ -1,4 +1,5 @@
-//! One database, many writers: threads and processes, readers beside them, damage that several find at once.
+//! One database with many writers: threads and processes, concurrent readers, corruption that several
+//! processes find at once.
 
 use std::io::BufReader;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,9 +10,9 @@ use lz_core::perfdb::{Filter, Measurement, OpenStatus, PerfDb};
 use lz_scenarios::calls::Norm;
 use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{measurement, spec_of};
-use lz_scenarios::process::{ask, decisions, freeze_rank, open, rank, rank_with, start};
+use lz_scenarios::process::{decisions, freeze_rank, open, rank, rank_with, run_process, start};
 
-use super::OTHER;
+use super::OTHER_PROCESS;
 
 fn row(hidden: i64) -> Measurement {
     measurement(&Norm::hidden(hidden), &spec_of(&rank(), "alpha.norm.rms"), &detect_cpu(), 100.0)
@@ -24,20 +25,22 @@ fn finish(children: Vec<std::process::Child>) {
     }
 }
 
-/// Four tuners measure the same kernel for the same shapes at the same time: the samples of all of them are in the figures.
+/// Four tuners measure the same kernel for the same shapes at the same time: the samples of all four are
+/// stored.
 #[test]
-fn tuners_at_the_same_time_lose_no_sample() {
+fn concurrent_tuners_lose_no_sample() {
     let folder = Folder::new();
     let path = folder.database();
     let tune = ["tune", path.to_str().unwrap(), "beta.norm.rms", "500"];
-    finish((0..4).map(|_| start(OTHER, &tune)).collect());
+    finish((0..4).map(|_| start(OTHER_PROCESS, &tune)).collect());
     let database = PerfDb::open(&path).db;
     let rows = database.show(&Filter::default(), 99);
     assert_eq!(rows.len(), 5);
     assert!(rows.iter().all(|row| row.timing.samples == 160 && row.timing.median_ns == 500.0), "{rows:?}");
 }
 
-/// 16 threads of one process write through one handle: every row is there, and rows of one key are merged.
+/// 16 threads of one process write through one handle: every row is stored, and rows with the same key are
+/// merged.
 #[test]
 fn threads_share_one_handle() {
     let folder = Folder::new();
@@ -59,9 +62,9 @@ fn threads_share_one_handle() {
     assert_eq!(database.status().dropped_writes, 0);
 }
 
-/// A dashboard reads while a tuner writes: what it sees only grows, and every row it sees is whole.
+/// A dashboard reads while a tuner writes: the number of rows only grows, and every row is complete.
 #[test]
-fn a_reader_beside_a_writer_sees_whole_rows() {
+fn a_concurrent_reader_sees_complete_rows() {
     let folder = Folder::new();
     let writer = open(&folder.database());
     let reader = open(&folder.database());
@@ -82,9 +85,10 @@ fn a_reader_beside_a_writer_sees_whole_rows() {
     assert_eq!(reader.count(&Filter::default()), 150);
 }
 
-/// Three processes start at the same time and find the database damaged: it is set aside once, and all go on with the new one.
+/// Three processes start at the same time and find the database corrupted: it is quarantined once, and all
+/// continue with the new one.
 #[test]
-fn a_damaged_file_is_set_aside_once() {
+fn a_corrupted_file_is_quarantined_once() {
     let folder = Folder::new();
     let path = folder.database();
     drop(PerfDb::open(&path));
@@ -92,23 +96,23 @@ fn a_damaged_file_is_set_aside_once() {
     bytes[100..].fill(0x5a);
     std::fs::write(&path, bytes).unwrap();
     let decide = ["decide", path.to_str().unwrap()];
-    let children: Vec<_> = (0..3).map(|_| start(OTHER, &decide)).collect();
+    let children: Vec<_> = (0..3).map(|_| start(OTHER_PROCESS, &decide)).collect();
     finish(children);
     assert!(folder.names_with(".corrupt-1").contains(&"perfdb.sqlite.corrupt-1".to_owned()));
     assert!(folder.names_with(".corrupt-2").is_empty());
     assert_eq!(PerfDb::open(&path).status, OpenStatus::Ready { migrated_from: None });
 }
 
-/// Four ranks start at the same time with one database: they decide alike, bucket by bucket.
+/// Four ranks start at the same time with one database: their decisions are equal in every bucket.
 #[test]
-fn ranks_with_one_database_decide_alike() {
+fn ranks_with_one_database_make_equal_decisions() {
     let folder = Folder::new();
     let path = folder.database();
     let path = path.to_str().unwrap();
-    ask(OTHER, &["tune", path, "gamma.norm.rms", "100"]);
+    run_process(OTHER_PROCESS, &["tune", path, "gamma.norm.rms", "100"]);
     let expected = decisions(&rank_with(&open(std::path::Path::new(path))));
     assert_eq!(expected, ["gamma.norm.rms"; 5]);
-    let ranks: Vec<_> = (0..4).map(|_| start(OTHER, &["decide", path])).collect();
+    let ranks: Vec<_> = (0..4).map(|_| start(OTHER_PROCESS, &["decide", path])).collect();
     for rank in ranks {
         let output = rank.wait_with_output().unwrap();
         let lines: Vec<String> =
@@ -117,10 +121,10 @@ fn ranks_with_one_database_decide_alike() {
     }
 }
 
-/// Four ranks without a database freeze their decisions at the same time: four digests, all equal to ours.
+/// Four ranks without a database write lockfiles at the same time: all digests equal ours.
 #[test]
 fn digests_of_ranks_are_equal() {
-    let ranks: Vec<_> = (0..4).map(|_| start(OTHER, &["digest"])).collect();
+    let ranks: Vec<_> = (0..4).map(|_| start(OTHER_PROCESS, &["digest"])).collect();
     let expected = freeze_rank(&rank()).digest();
     for rank in ranks {
         let output = rank.wait_with_output().unwrap();
@@ -128,9 +132,10 @@ fn digests_of_ranks_are_equal() {
     }
 }
 
-/// The database is exported while a tuner writes: the export is whole, and imports without a single refused line.
+/// The database is exported while a tuner writes: the export is consistent, and imports without a rejected
+/// line.
 #[test]
-fn an_export_beside_a_writer_is_whole() {
+fn an_export_during_writes_is_consistent() {
     let folder = Folder::new();
     let (writer, exporter) = (open(&folder.database()), open(&folder.database()));
     let done = AtomicBool::new(false);
@@ -149,9 +154,9 @@ fn an_export_beside_a_writer_is_whole() {
     });
 }
 
-/// Old figures are pruned while new ones are written: only the old ones go.
+/// Old measurements are pruned while new ones are written: only the old ones are removed.
 #[test]
-fn pruning_beside_a_writer_takes_old_rows_only() {
+fn pruning_during_writes_removes_old_rows_only() {
     let folder = Folder::new();
     let (writer, pruner) = (open(&folder.database()), open(&folder.database()));
     let old: Vec<Measurement> = (1001..=1100)

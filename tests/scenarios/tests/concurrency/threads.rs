@@ -1,4 +1,4 @@
-//! What belongs to a thread stays with it; what is shared survives threads that end, nest and panic.
+//! Thread-local state stays local; shared state survives threads that exit, nest calls and panic.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -9,21 +9,22 @@ use std::thread;
 use lz_core::mode::{self, Ask as Asked, ModeChange};
 use lz_core::{Engine, KernelSpec};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
-use lz_scenarios::house::{host_house, host_spec, register};
-use lz_scenarios::kernels::{doing, quiet};
+use lz_scenarios::calls::{Norm, ScenarioCall};
+use lz_scenarios::house::{host_engine, host_spec, register};
+use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
-use super::{hammer, only};
+use super::{only, run_concurrently};
 
-fn two() -> Engine {
+fn fast_and_safe_kernels() -> Engine {
     let safe = KernelSpec { deterministic: true, cuda_graph_safe: true, ..host_spec("safe.x") };
-    host_house([host_spec("fast.x").priority(90), safe])
+    host_engine([host_spec("fast.x").priority(90), safe])
 }
 
-/// Half of the threads ask for determinism, half do not, all at once on one engine: no thread's wish leaks into another.
+/// Half of the threads require determinism, the others do not, on one engine at the same time: modes do not
+/// leak between threads.
 #[test]
-fn a_threads_mode_is_its_own() {
-    let engine = two();
+fn modes_are_per_thread() {
+    let engine = fast_and_safe_kernels();
     let start = Barrier::new(16);
     thread::scope(|scope| {
         for number in 0..16 {
@@ -41,10 +42,11 @@ fn a_threads_mode_is_its_own() {
     });
 }
 
-/// One thread captures a graph while others serve: only the one that captures is kept to safe kernels.
+/// One thread captures a graph while others serve: only the capturing thread is restricted to capture-safe
+/// kernels.
 #[test]
-fn a_capture_on_one_thread_leaves_the_others_alone() {
-    let engine = two();
+fn a_capture_restricts_only_its_own_thread() {
+    let engine = fast_and_safe_kernels();
     let (captured, begun) = mpsc::channel();
     thread::scope(|scope| {
         let engine = &engine;
@@ -59,11 +61,11 @@ fn a_capture_on_one_thread_leaves_the_others_alone() {
     });
 }
 
-/// A panic unwinds through a block with a mode of its own: the mode ends with the block, on every thread.
+/// A panic unwinds through a mode scope: the mode ends with the scope, on every thread.
 #[test]
-fn a_mode_ends_with_its_block_even_by_a_panic() {
-    let engine = two();
-    hammer(
+fn a_mode_ends_with_its_scope_on_panic() {
+    let engine = fast_and_safe_kernels();
+    run_concurrently(
         8,
         |_| {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
@@ -78,11 +80,12 @@ fn a_mode_ends_with_its_block_even_by_a_panic() {
     );
 }
 
-/// One thread serves four engines in turn, as a test suite or a multi-tenant server does: what it remembers of one is never used for another.
+/// One thread alternates between four engines, as a multi-tenant server does: its thread-local cache never
+/// mixes them.
 #[test]
-fn a_thread_may_serve_several_engines() {
+fn a_thread_may_use_several_engines() {
     let engines: Vec<Engine> =
-        (0..4).map(|number| host_house([host_spec(&format!("k{number}.x"))])).collect();
+        (0..4).map(|number| host_engine([host_spec(&format!("k{number}.x"))])).collect();
     thread::scope(|scope| {
         for offset in 0..8 {
             let engines = &engines;
@@ -96,10 +99,10 @@ fn a_thread_may_serve_several_engines() {
     });
 }
 
-/// Five hundred threads live for one call each: each is served, and what they leave behind is one cached decision.
+/// 500 threads make one call each: each is served, and one decision is cached.
 #[test]
-fn threads_of_one_call_are_served() {
-    let engine = two();
+fn short_lived_threads_are_served() {
+    let engine = fast_and_safe_kernels();
     for _ in 0..50 {
         thread::scope(|scope| {
             for _ in 0..10 {
@@ -110,45 +113,48 @@ fn threads_of_one_call_are_served() {
     assert_eq!(engine.cached_decisions(), 1);
 }
 
-/// A thread calls the engine while it is ending, from a destructor: the call is served like any other.
+/// A thread-local destructor calls the engine while its thread exits: the call is served.
 #[test]
-fn a_call_from_a_thread_that_is_ending_is_served() {
-    struct Last(Engine, Arc<Mutex<Vec<String>>>);
-    impl Drop for Last {
+fn a_call_from_an_exiting_thread_is_served() {
+    struct CallOnDrop(Engine, Arc<Mutex<Vec<String>>>);
+    impl Drop for CallOnDrop {
         fn drop(&mut self) {
-            let who = Norm::default().serve(&self.0).unwrap_or_else(|error| error.to_string());
-            self.1.lock().unwrap().push(who);
+            let kernel = Norm::default().serve(&self.0).unwrap_or_else(|error| error.to_string());
+            self.1.lock().unwrap().push(kernel);
         }
     }
     thread_local! {
-        static LAST: std::cell::RefCell<Option<Last>> = const { std::cell::RefCell::new(None) };
+        static CALL_ON_DROP: std::cell::RefCell<Option<CallOnDrop>> = const { std::cell::RefCell::new(None) };
     }
-    let engine = two();
+    let engine = fast_and_safe_kernels();
     let served = Arc::new(Mutex::new(Vec::new()));
     thread::scope(|scope| {
         for _ in 0..4 {
             scope
                 .spawn(|| {
-                    LAST.with(|last| *last.borrow_mut() = Some(Last(engine.clone(), Arc::clone(&served))));
+                    CALL_ON_DROP.with(|last| {
+                        *last.borrow_mut() = Some(CallOnDrop(engine.clone(), Arc::clone(&served)))
+                    });
                     assert_eq!(Norm::default().serve(&engine).unwrap(), "fast.x");
                 })
                 .join()
                 .unwrap();
         }
     });
-    // A scope waits for its threads' work, not for their destructors; their own handles do.
+    // A scope waits for the threads' closures, not for thread-local destructors; joining the handles does.
     assert_eq!(*served.lock().unwrap(), ["fast.x"; 4]);
 }
 
-/// The last handle of an engine is dropped while one of its kernels runs on another thread: the call ends well.
+/// The last handle of an engine is dropped while one of its kernels runs on another thread: the call
+/// completes.
 #[test]
-fn an_engine_may_be_dropped_while_it_serves() {
+fn an_engine_may_be_dropped_during_a_call() {
     let ((running, begun), (release, released)) = (mpsc::channel(), mpsc::channel::<()>());
     let released = Mutex::new(released);
     let engine = Engine::new();
     register(
         &engine,
-        [doing(host_spec("slow.x"), &NORM_RMS, move || {
+        [kernel_fn(host_spec("slow.x"), &NORM_RMS, move || {
             running.send(()).unwrap();
             released.lock().unwrap().recv().unwrap();
             Ok(())
@@ -162,7 +168,7 @@ fn an_engine_may_be_dropped_while_it_serves() {
     assert_eq!(serving.join().unwrap(), "slow.x");
 }
 
-/// A kernel calls the engine from inside of itself, three deep, on eight threads: each level is served and none disturbs another.
+/// A kernel calls the engine recursively, three levels deep, on eight threads: each level is served.
 #[test]
 fn a_kernel_may_call_the_engine() {
     thread_local! {
@@ -170,7 +176,7 @@ fn a_kernel_may_call_the_engine() {
     }
     let engine = Engine::new();
     let inner = engine.clone();
-    let nested = doing(host_spec("nested.x").priority(90), &NORM_RMS, move || {
+    let nested = kernel_fn(host_spec("nested.x").priority(90), &NORM_RMS, move || {
         let depth = DEPTH.get();
         if depth < 3 {
             DEPTH.set(depth + 1);
@@ -180,7 +186,7 @@ fn a_kernel_may_call_the_engine() {
         Ok(())
     });
     register(&engine, [nested]);
-    hammer(
+    run_concurrently(
         8,
         |_| assert_eq!(Norm::default().serve(&engine).unwrap(), "nested.x"),
         || {
@@ -189,18 +195,19 @@ fn a_kernel_may_call_the_engine() {
     );
 }
 
-/// A kernel changes the policy in the middle of its own call, on several threads: no deadlock, and the next call follows the new policy.
+/// A kernel changes the policy during its own call, on several threads: no deadlock, and the next call
+/// follows the new policy.
 #[test]
 fn a_kernel_may_change_the_policy_during_its_call() {
     let engine = Engine::new();
     let (inner, turns) = (engine.clone(), AtomicU64::new(0));
-    let changing = doing(host_spec("changing.x").priority(90), &NORM_RMS, move || {
+    let changing = kernel_fn(host_spec("changing.x").priority(90), &NORM_RMS, move || {
         let turn = turns.fetch_add(1, Ordering::SeqCst);
         inner.set_policy(only(if turn % 2 == 0 { "*" } else { "changing" }));
         Ok(())
     });
-    register(&engine, [changing, quiet(host_spec("plain.x"), &NORM_RMS)]);
-    hammer(
+    register(&engine, [changing, noop_kernel(host_spec("plain.x"), &NORM_RMS)]);
+    run_concurrently(
         8,
         |_| assert_eq!(Norm::default().serve(&engine).unwrap(), "changing.x"),
         || {
@@ -211,28 +218,29 @@ fn a_kernel_may_change_the_policy_during_its_call() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "plain.x");
 }
 
-/// A kernel removes its own backend while it runs: its call ends well, and the next one goes to another kernel.
+/// A kernel unregisters its own backend while it runs: its call completes, and the next one runs another
+/// kernel.
 #[test]
-fn a_kernel_may_remove_itself_during_its_call() {
+fn a_kernel_may_unregister_itself_during_its_call() {
     let engine = Engine::new();
     let inner = engine.clone();
-    let leaving = doing(host_spec("leaving.x").priority(90), &NORM_RMS, move || {
+    let leaving = kernel_fn(host_spec("leaving.x").priority(90), &NORM_RMS, move || {
         inner.unregister_backend("leaving");
         Ok(())
     });
-    register(&engine, [leaving, quiet(host_spec("staying.x"), &NORM_RMS)]);
+    register(&engine, [leaving, noop_kernel(host_spec("staying.x"), &NORM_RMS)]);
     assert_eq!(Norm::default().serve(&engine).unwrap(), "leaving.x");
     assert_eq!(Norm::default().serve(&engine).unwrap(), "staying.x");
     assert_eq!(engine.registry().kernels().count(), 1);
 }
 
-/// A kernel spreads its work over threads that call the engine themselves: all are served while the outer call is open.
+/// A kernel spawns threads that call the engine: all are served while the outer call is running.
 #[test]
-fn a_kernels_own_threads_may_call_the_engine() {
+fn threads_spawned_by_a_kernel_may_call_the_engine() {
     let engine = Engine::new();
     let (inner, served) = (engine.clone(), Arc::new(AtomicU32::new(0)));
     let count = Arc::clone(&served);
-    let spreading = doing(
+    let spreading = kernel_fn(
         host_spec("spreading.x").priority(90).limit("rows <= 4", lz_core::ReasonCode::AxisLimit),
         &NORM_RMS,
         move || {
@@ -247,15 +255,16 @@ fn a_kernels_own_threads_may_call_the_engine() {
             Ok(())
         },
     );
-    register(&engine, [spreading, quiet(host_spec("plain.x"), &NORM_RMS)]);
+    register(&engine, [spreading, noop_kernel(host_spec("plain.x"), &NORM_RMS)]);
     assert_eq!(Norm::rows(4).serve(&engine).unwrap(), "spreading.x");
     assert_eq!(served.load(Ordering::SeqCst), 4);
 }
 
-/// Handles of one engine are cloned into eight threads: they share one cache, and a change by one is seen by all.
+/// Handles of one engine are cloned into eight threads: they share one cache, and a change through one is
+/// visible to all.
 #[test]
 fn clones_are_the_same_engine() {
-    let engine = two();
+    let engine = fast_and_safe_kernels();
     let (start, changed) = (Barrier::new(8), Barrier::new(8));
     thread::scope(|scope| {
         for number in 0..8 {

@@ -1,14 +1,15 @@
-//! Where one answer ends and the next begins: buckets, limits inside of buckets, conditions that no bucket can hold, ties.
+//! Boundaries between decisions: buckets, limits inside buckets, conditions that no bucket can represent,
+//! ties.
 
 use lz_core::ReasonCode;
 use lz_core::device::detect_cpu;
 use lz_core::perfdb::PerfDb;
 use lz_core::policy::{Action, CacheConfig, Pattern, Policy, Provenance, Rule, Sourced};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{host_house, host_spec, register};
-use lz_scenarios::kernels::quiet;
+use lz_scenarios::house::{host_engine, host_spec, register};
+use lz_scenarios::kernels::noop_kernel;
 use lz_scenarios::measured::{evidence, measurement, spec_of};
 use lz_scenarios::process::rank;
 
@@ -16,9 +17,10 @@ fn served(engine: &lz_core::Engine, rows: &[i64]) -> Vec<String> {
     rows.iter().map(|rows| Norm::rows(*rows).serve(engine).unwrap()).collect()
 }
 
-/// A tactic used outside the range it was tuned for (flashinfer#5449): figures for 16 rows say nothing about 17.
+/// A tactic used outside the range it was tuned for (flashinfer#5449): measurements for 16 rows do not apply
+/// to 17.
 #[test]
-fn a_figure_counts_in_its_bucket_only() {
+fn a_measurement_applies_to_its_bucket_only() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let engine = rank();
@@ -32,24 +34,26 @@ fn a_figure_counts_in_its_bucket_only() {
     );
 }
 
-/// A plugin that is installed later has a limit in the middle of a bucket that is cached already: no cached answer survives wrongly.
+/// A plugin that is registered later has a limit inside a bucket that is already cached: no cached decision
+/// stays wrong.
 #[test]
-fn a_later_plugin_cuts_a_cached_bucket() {
-    let engine = host_house([host_spec("old.x")]);
+fn a_later_plugin_splits_a_cached_bucket() {
+    let engine = host_engine([host_spec("old.x")]);
     assert_eq!(served(&engine, &[20, 200]), ["old.x", "old.x"]);
     assert_eq!(engine.cached_decisions(), 1, "one bucket");
     let plugin = host_spec("plugin.x").limit("rows <= 100", ReasonCode::AxisLimit).priority(90);
-    register(&engine, [quiet(plugin, &NORM_RMS)]);
+    register(&engine, [noop_kernel(plugin, &NORM_RMS)]);
     for _ in 0..3 {
         assert_eq!(served(&engine, &[20, 100, 101, 200]), ["plugin.x", "plugin.x", "old.x", "old.x"]);
     }
     assert_eq!(engine.cached_decisions(), 2, "the bucket was cut");
 }
 
-/// A kernel's limit is on a product of axes, which no bucket can hold: each call of the cached bucket is looked at again.
+/// A kernel has a limit on a product of axes, which no bucket can represent: it is evaluated on each call of
+/// the cached bucket.
 #[test]
-fn a_limit_on_a_product_is_looked_at_on_each_call() {
-    let engine = host_house([
+fn a_limit_on_a_product_is_evaluated_on_each_call() {
+    let engine = host_engine([
         host_spec("tiled.x").limit("rows * hidden <= 6400", ReasonCode::AxisLimit).priority(90),
         host_spec("plain.x"),
     ]);
@@ -61,10 +65,11 @@ fn a_limit_on_a_product_is_looked_at_on_each_call() {
     }
 }
 
-/// Only batches that fill whole tiles of eight: neighbours in one bucket alternate between two kernels.
+/// A kernel needs batches that are multiples of eight: consecutive sizes in one bucket alternate between two
+/// kernels.
 #[test]
 fn a_limit_on_a_remainder_alternates_inside_a_bucket() {
-    let engine = host_house([
+    let engine = host_engine([
         host_spec("eights.x").limit("rows % 8 == 0", ReasonCode::AxisLimit).priority(90),
         host_spec("any.x"),
     ]);
@@ -73,10 +78,11 @@ fn a_limit_on_a_remainder_alternates_inside_a_bucket() {
     }
 }
 
-/// A rule about a float that is not part of the key: Gemma's norms and others take turns, and each gets its own kernel.
+/// A rule depends on a float that is not part of the cache key: Gemma's norms and others alternate, and each
+/// gets its own kernel.
 #[test]
-fn a_rule_about_a_float_is_looked_at_on_each_call() {
-    let engine = host_house([host_spec("alpha.x"), host_spec("gemma.x")]);
+fn a_rule_about_a_float_is_evaluated_on_each_call() {
+    let engine = host_engine([host_spec("alpha.x"), host_spec("gemma.x")]);
     let rule = Rule {
         name: "gemma".to_owned(),
         operations: Pattern::new("norm.*"),
@@ -92,13 +98,13 @@ fn a_rule_about_a_float_is_looked_at_on_each_call() {
     }
 }
 
-/// Two kernels are equally good: the one with the smaller id runs, whatever the order in which they were registered.
+/// Two kernels have equal scores: the one with the smaller id runs, independent of registration order.
 #[test]
-fn ties_are_broken_by_name_and_not_by_order() {
+fn ties_are_broken_by_id() {
     let names = ["delta.x", "alpha.x", "charlie.x", "bravo.x"];
     for turn in 0..names.len() {
         let engine =
-            host_house((0..names.len()).map(|at| host_spec(names[(at + turn) % names.len()]).priority(50)));
+            host_engine((0..names.len()).map(|at| host_spec(names[(at + turn) % names.len()]).priority(50)));
         let plan = Norm::default().which(&engine).unwrap();
         assert_eq!(
             (plan.kernel.as_str(), plan.fallbacks),
@@ -108,7 +114,7 @@ fn ties_are_broken_by_name_and_not_by_order() {
 }
 
 fn with_cache(cache: CacheConfig) -> lz_core::Engine {
-    let engine = host_house([
+    let engine = host_engine([
         host_spec("small.x").limit("hidden <= 100", ReasonCode::AxisLimit).priority(90),
         host_spec("large.x"),
     ]);
@@ -116,9 +122,9 @@ fn with_cache(cache: CacheConfig) -> lz_core::Engine {
     engine
 }
 
-/// The cache is switched off to hunt a bug: nothing is kept, every answer is the same.
+/// The cache is disabled for debugging: nothing is stored, every decision is the same.
 #[test]
-fn without_a_cache_every_answer_is_the_same() {
+fn without_a_cache_every_decision_is_the_same() {
     let engine = with_cache(CacheConfig { enabled: false, ..CacheConfig::default() });
     for hidden in [64, 101, 64, 101] {
         let expected = if hidden <= 100 { "small.x" } else { "large.x" };
@@ -127,9 +133,10 @@ fn without_a_cache_every_answer_is_the_same() {
     assert_eq!(engine.cached_decisions(), 0);
 }
 
-/// The time to live of decisions is zero: they expire at once, calls stay right over many thousands of hits.
+/// The time to live of decisions is zero: they expire immediately, and decisions stay correct over many
+/// thousands of hits.
 #[test]
-fn decisions_that_expire_at_once_stay_right() {
+fn decisions_with_zero_ttl_stay_correct() {
     let engine =
         with_cache(CacheConfig { time_to_live: std::time::Duration::ZERO, ..CacheConfig::default() });
     let (small, context) = (Norm::hidden(64), Norm::hidden(64).context().unwrap());
@@ -145,9 +152,10 @@ fn decisions_that_expire_at_once_stay_right() {
     assert!(engine.generation() > before, "a new state followed when the old one had expired");
 }
 
-/// `cache.max_size: 1` on a tiny machine: one decision is kept at most, and calls of two cells in turn get each its own.
+/// `cache.max_size: 1`: at most one decision is stored, and alternating calls of two cache keys each get
+/// their own kernel.
 #[test]
-fn a_cache_of_one_keeps_one_decision_and_every_answer_right() {
+fn a_cache_of_one_entry_stays_correct() {
     let engine = with_cache(CacheConfig { max_entries: 1, ..CacheConfig::default() });
     for _ in 0..50 {
         for (hidden, expected) in [(64, "small.x"), (101, "large.x"), (100, "small.x")] {

@@ -1,4 +1,5 @@
-//! Edge cases: odd shapes, borders of buckets, figures that must not count, devices nobody knew, policies that contradict.
+//! Edge cases: unusual shapes, bucket boundaries, stale measurements, unknown devices, contradictory
+//! policies.
 
 mod attention;
 mod borders;

@@ -1,32 +1,33 @@
-//! Policies that contradict, overshoot, say nothing, or speak of what is not there.
+//! Policies that contradict each other, are empty, or name missing backends.
 
 use lz_core::ReasonCode;
 use lz_core::policy::env;
 use lz_core::policy::file::Document;
 use lz_core::policy::layer::Given;
-use lz_scenarios::calls::{Ask, DecodePaged, Norm, Prefill};
-use lz_scenarios::house::{govern, house_on, stack, vocabulary};
+use lz_scenarios::calls::{DecodePaged, Norm, Prefill, ScenarioCall};
+use lz_scenarios::house::{apply_policy, engine_on, stack, vocabulary};
 
 fn chosen(yaml: &str) -> String {
-    let engine = house_on("h100");
-    govern(&engine, yaml);
-    Prefill::llama3_8b().chosen(&engine).unwrap()
+    let engine = engine_on("h100");
+    apply_policy(&engine, yaml);
+    Prefill::llama3_8b().selected(&engine).unwrap()
 }
 
-/// A rule speaks of pages, which a norm does not have: it is not about norms, and does not deny them.
+/// A rule uses the page size, which a norm does not have: it does not apply to norms.
 #[test]
-fn a_rule_is_about_operations_that_have_what_it_names() {
-    let engine = house_on("h100");
-    govern(&engine, "rules:\n  - { condition: page_size >= 16, deny: '*' }\n");
-    assert!(DecodePaged::llama3_8b().chosen(&engine).unwrap_err().has(ReasonCode::PolicyDenied));
-    assert_eq!(Norm::llama3_8b().chosen(&engine).unwrap(), "flashinfer.norm.rms");
+fn a_rule_applies_to_operations_that_have_its_axes() {
+    let engine = engine_on("h100");
+    apply_policy(&engine, "rules:\n  - { condition: page_size >= 16, deny: '*' }\n");
+    assert!(DecodePaged::llama3_8b().selected(&engine).unwrap_err().has(ReasonCode::PolicyDenied));
+    assert_eq!(Norm::llama3_8b().selected(&engine).unwrap(), "flashinfer.norm.rms");
 }
 
-/// The file prefers a backend, the environment avoids it: the environment is later, and the preference is gone.
+/// The file prefers a backend, the environment avoids it: the environment has precedence and removes the
+/// preference.
 #[test]
-fn the_environment_beats_the_file() {
-    let engine = house_on("h100");
-    let stack = govern(&engine, "prefer_sources: [flash_attn]\n");
+fn the_environment_overrides_the_file() {
+    let engine = engine_on("h100");
+    let stack = apply_policy(&engine, "prefer_sources: [flash_attn]\n");
     let variables = [("LAYERZERO_AVOID".to_owned(), "flash_attn".to_owned())];
     stack.set_environment(&env::read(variables, &vocabulary()).unwrap());
     let explanation = Prefill::llama3_8b().explain(&engine);
@@ -35,37 +36,38 @@ fn the_environment_beats_the_file() {
     assert_eq!(explanation.chosen(), Some("torch.sdpa.flash"));
 }
 
-/// Two rules lock two kernels for one call: the later one binds, and the explanation names its line.
+/// Two rules lock two kernels for one call: the later one applies, and the explanation names its line.
 #[test]
-fn of_two_locks_the_later_binds() {
-    let engine = house_on("h100");
+fn the_later_of_two_locks_applies() {
+    let engine = engine_on("h100");
     let yaml = "rules:
   - { condition: seq_len >= 1024, lock: torch.sdpa.flash }
   - { condition: seq_len >= 2048, lock: torch.sdpa.cudnn }
 ";
-    govern(&engine, yaml);
+    apply_policy(&engine, yaml);
     let explanation = Prefill::llama3_8b().explain(&engine);
     assert_eq!(explanation.chosen(), Some("torch.sdpa.cudnn"));
     assert_eq!(explanation.policy[0].what, "lock: torch.sdpa.cudnn");
     assert_eq!(explanation.policy[0].source, "layerzero.yaml:3");
     let shorter = Prefill { seq_q: 1024, seq_k: 1024, ..Prefill::llama3_8b() };
-    assert_eq!(shorter.chosen(&engine).unwrap(), "torch.sdpa.flash");
+    assert_eq!(shorter.selected(&engine).unwrap(), "torch.sdpa.flash");
 }
 
-/// A call unlocks what the file locks: for this process the lock is gone, the file is as it was.
+/// A call removes a lock that the file sets: the lock is gone in this process, the file is unchanged.
 #[test]
-fn a_call_ends_the_lock_of_the_file() {
-    let engine = house_on("h100");
-    let stack = govern(&engine, "locks:\n  attention.gqa.prefill: torch.sdpa.math\n");
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "torch.sdpa.math");
+fn a_call_removes_the_lock_of_the_file() {
+    let engine = engine_on("h100");
+    let stack = apply_policy(&engine, "locks:\n  attention.gqa.prefill: torch.sdpa.math\n");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "torch.sdpa.math");
     stack.unlock("attention.gqa.prefill");
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v3.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "flash_attn.v3.prefill");
 }
 
-/// An empty file, as an editor leaves it for a moment while it saves, is refused; Windows line ends and a byte-order mark are taken.
+/// An empty file, as left by an editor while saving, is rejected; CRLF line endings and a byte-order mark are
+/// accepted.
 #[test]
 fn files_of_every_editor_are_read() {
-    let engine = house_on("h100");
+    let engine = engine_on("h100");
     let error = engine.load_config_text("layerzero.yaml", "").unwrap_err();
     assert!(error.to_string().contains("the file is empty"), "{error}");
     assert_eq!(chosen("# nothing is asked for\nversion: 1\n"), "flash_attn.v3.prefill");
@@ -73,46 +75,48 @@ fn files_of_every_editor_are_read() {
     assert_eq!(chosen("\u{feff}deny: [flash_attn]\n"), "torch.sdpa.flash");
 }
 
-/// A preference for a backend that is not installed changes nothing and is no error: the file serves several machines.
+/// A preference for a backend that is not installed has no effect and is no error: one file serves several
+/// machines.
 #[test]
-fn a_preference_for_what_is_not_there_changes_nothing() {
+fn a_preference_for_a_missing_backend_has_no_effect() {
     assert_eq!(chosen("prefer_sources: [xformers]\navoid_sources: [deepspeed]\n"), "flash_attn.v3.prefill");
 }
 
-/// Everything is allowed but nothing fits the list: the error says for each kernel that it is not on it.
+/// No kernel matches the allow list: the error reports this for each kernel.
 #[test]
-fn an_allow_list_without_a_fitting_kernel_is_an_error() {
-    let engine = house_on("h100");
-    govern(&engine, "allow_sources: [xformers]\n");
-    let error = Prefill::llama3_8b().chosen(&engine).unwrap_err();
+fn an_allow_list_without_a_matching_kernel_is_an_error() {
+    let engine = engine_on("h100");
+    apply_policy(&engine, "allow_sources: [xformers]\n");
+    let error = Prefill::llama3_8b().selected(&engine).unwrap_err();
     let missing = error.reasons().iter().filter(|reason| reason.code == ReasonCode::PolicyNotAllowed).count();
     assert_eq!(missing, 13, "{error}");
 }
 
-/// An override names a kernel that cannot run the call: it gives way, because an override is a wish and a lock is not.
+/// An override names a kernel that cannot run the call: an override is a preference and is skipped, a lock is
+/// binding.
 #[test]
-fn an_override_gives_way_where_a_lock_does_not() {
+fn an_override_is_skipped_where_a_lock_is_binding() {
     let masked = Prefill { mask: Some(lz_core::DType::Bool), ..Prefill::multi_head() };
-    let engine = house_on("h100");
-    govern(
+    let engine = engine_on("h100");
+    apply_policy(
         &engine,
         "rules:\n  - { condition: seq_len > 0, action: { kernel_override: torch.sdpa.flash } }\n",
     );
-    assert_eq!(Prefill::multi_head().chosen(&engine).unwrap(), "torch.sdpa.flash");
-    assert_eq!(masked.chosen(&engine).unwrap(), "torch.sdpa.cudnn");
-    govern(&engine, "rules:\n  - { condition: seq_len > 0, lock: torch.sdpa.flash }\n");
-    let error = masked.chosen(&engine).unwrap_err();
+    assert_eq!(Prefill::multi_head().selected(&engine).unwrap(), "torch.sdpa.flash");
+    assert_eq!(masked.selected(&engine).unwrap(), "torch.sdpa.cudnn");
+    apply_policy(&engine, "rules:\n  - { condition: seq_len > 0, lock: torch.sdpa.flash }\n");
+    let error = masked.selected(&engine).unwrap_err();
     assert!(
         matches!(error, lz_core::Error::Locked { .. }) && error.has(ReasonCode::AttnMaskUnsupported),
         "{error}"
     );
 }
 
-/// A policy that says the same as the one in force is loaded again: nothing changes, and no cached decision is thrown away.
+/// A policy equal to the active one is loaded: nothing changes, and no cached decision is dropped.
 #[test]
-fn the_same_policy_again_changes_nothing() {
-    let engine = house_on("h100");
-    let stack = govern(&engine, "deny: [flash_attn.v3.prefill]\n");
+fn loading_an_equal_policy_changes_nothing() {
+    let engine = engine_on("h100");
+    let stack = apply_policy(&engine, "deny: [flash_attn.v3.prefill]\n");
     let (generation, digest) = (engine.generation(), stack.digest());
     let document =
         Document::read("layerzero.yaml", "deny: [flash_attn.v3.prefill]\n", &vocabulary()).unwrap();
@@ -120,10 +124,10 @@ fn the_same_policy_again_changes_nothing() {
     assert_eq!((engine.generation(), stack.digest()), (generation, digest));
 }
 
-/// A call sets a value that is none: it is refused with what is needed, and none of the values of that call are taken.
+/// A call sets an unknown setting: it fails with a suggestion, and none of its values is applied.
 #[test]
-fn a_call_sets_all_of_its_values_or_none() {
-    let engine = house_on("h100");
+fn configure_is_atomic() {
+    let engine = engine_on("h100");
     let stack = stack(&engine);
     let values =
         [("deterministic".to_owned(), Given::Bool(true)), ("cache.max_sise".to_owned(), Given::Int(5))];

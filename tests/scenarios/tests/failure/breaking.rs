@@ -1,4 +1,4 @@
-//! One call on which a kernel breaks: who steps in, what is said, what is remembered.
+//! Kernel failures within one call: fallback, error message, health record.
 
 use lz_core::device::detect_cpu;
 use lz_core::kernel::Severity;
@@ -7,22 +7,23 @@ use lz_core::policy::{Policy, Sourced};
 use lz_core::registry::BackendState;
 use lz_core::{DType, Engine, Error, KernelError, Reason, ReasonCode, Tensor, TensorView};
 use lz_ops::{KV_APPEND, KvAppend, NORM_RMS, NormRms, kv_append, norm_rms, reference_engine};
-use lz_scenarios::calls::{Ask, Norm, Prefill};
-use lz_scenarios::house::{govern, host_spec, house, house_on, register};
-use lz_scenarios::kernels::{doing, doing_with, spec};
+use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
+use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_spec, register};
+use lz_scenarios::kernels::{kernel_fn, kernel_fn_with, spec};
 
-use super::{bad, clocked, good};
+use super::{bad, engine_with_manual_clock, good};
 
 fn codes(error: &Error) -> Vec<ReasonCode> {
     error.reasons().iter().map(|reason| reason.code).collect()
 }
 
-/// A kernel fails in the middle of a call: the next one does its work, the caller gets right values, and it is counted.
+/// A kernel fails during a call: the fallback runs, the caller gets correct values, and the failure is
+/// counted.
 #[test]
-fn the_next_kernel_does_the_work_of_one_that_failed() {
+fn a_failed_kernel_falls_back_to_the_next() {
     let engine = reference_engine();
     let broken =
-        doing(host_spec("bad.norm.rms").priority(99), &NORM_RMS, || Err(KernelError::failed("no luck")));
+        kernel_fn(host_spec("bad.norm.rms").priority(99), &NORM_RMS, || Err(KernelError::failed("no luck")));
     register(&engine, [broken]);
     let x = [3.0f32, 4.0, 0.0, 0.0];
     let args = NormRms::new(TensorView::from_slice(&x, &[1, 4]).unwrap()).eps(0.0);
@@ -32,10 +33,10 @@ fn the_next_kernel_does_the_work_of_one_that_failed() {
     assert_eq!(engine.health().summary().counters.failures, 1);
 }
 
-/// A kernel panics: the panic ends inside of the call, the next kernel runs, and the text of the panic is in the health.
+/// A kernel panics: the panic is caught, the fallback runs, and the health record holds the panic message.
 #[test]
-fn a_panic_ends_inside_of_the_call() {
-    let (engine, _) = clocked([bad(|| panic!("index out of bounds: the len is 8")), good()]);
+fn a_panic_is_caught_within_the_call() {
+    let (engine, _) = engine_with_manual_clock([bad(|| panic!("index out of bounds: the len is 8")), good()]);
     assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x");
     engine.set_policy(Policy {
         fallback_enabled: Sourced::new(false, "layerzero.yaml:2"),
@@ -49,18 +50,19 @@ fn a_panic_ends_inside_of_the_call() {
     ");
 }
 
-/// A hanging kernel that wins (vllm#51492): its adapter gives up with a timeout, the backend is shut, and it does not win again.
+/// A hanging kernel that is selected (vllm#51492): its adapter reports a timeout, the circuit of the backend
+/// opens, and it is not selected again.
 #[test]
-fn a_hanging_kernel_does_not_win_twice() {
+fn a_hanging_kernel_is_not_selected_twice() {
     let hang = || {
         let reason = Reason::new(ReasonCode::BackendTimeout).message("no answer within 5 s");
         Err(KernelError::because(reason).severity(Severity::Backend))
     };
-    let (engine, _) = clocked([bad(hang), good()]);
+    let (engine, _) = engine_with_manual_clock([bad(hang), good()]);
     assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x");
     for rows in [1, 100, 5000] {
         assert_eq!(
-            Norm::rows(rows).chosen(&engine).unwrap(),
+            Norm::rows(rows).selected(&engine).unwrap(),
             "good.x",
             "every bucket of the backend is shut"
         );
@@ -71,11 +73,13 @@ fn a_hanging_kernel_does_not_win_twice() {
     assert!(reason.sentence.contains("no answer within 5 s"), "{}", reason.sentence);
 }
 
-/// Falling back is forbidden, because its cost would hide: the failure is the caller's, with the cause and the line that forbids.
+/// Fallback is disabled: the call fails, and the error names the cause and the policy line that disables
+/// fallback.
 #[test]
-fn a_failure_is_the_callers_where_falling_back_is_forbidden() {
-    let (engine, _) = clocked([bad(|| Err(KernelError::failed("an illegal instruction"))), good()]);
-    govern(&engine, "version: 1\nfallback_enabled: false\n");
+fn a_failure_is_returned_when_fallback_is_disabled() {
+    let (engine, _) =
+        engine_with_manual_clock([bad(|| Err(KernelError::failed("an illegal instruction"))), good()]);
+    apply_policy(&engine, "version: 1\nfallback_enabled: false\n");
     let error = Norm::default().serve(&engine).unwrap_err();
     insta::assert_snapshot!(error, @r"
     norm.rms: bad.x failed
@@ -85,14 +89,18 @@ fn a_failure_is_the_callers_where_falling_back_is_forbidden() {
     assert_eq!(engine.fallbacks(), 0);
 }
 
-/// Every kernel of an operation fails: the error names the first and gives the reason of each in the order of trying.
+/// Every kernel of an operation fails: the error names the first one and lists the reason of each in the
+/// order tried.
 #[test]
-fn when_all_fail_each_reason_is_told() {
+fn when_all_kernels_fail_each_reason_is_reported() {
     let failing = |id: &str, priority, text: &'static str| {
-        doing(host_spec(id).priority(priority), &NORM_RMS, move || Err(KernelError::failed(text)))
+        kernel_fn(host_spec(id).priority(priority), &NORM_RMS, move || Err(KernelError::failed(text)))
     };
-    let (engine, _) =
-        clocked([failing("a.x", 30, "first"), failing("b.x", 20, "second"), failing("c.x", 10, "third")]);
+    let (engine, _) = engine_with_manual_clock([
+        failing("a.x", 30, "first"),
+        failing("b.x", 20, "second"),
+        failing("c.x", 10, "third"),
+    ]);
     let error = Norm::default().serve(&engine).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::KernelFailed; 3]);
     let sentences: Vec<String> = error.reasons().iter().map(|reason| reason.sentence()).collect();
@@ -100,11 +108,12 @@ fn when_all_fail_each_reason_is_told() {
     assert!(matches!(&error, Error::KernelExecution { kernel, .. } if kernel == "a.x"), "{error}");
 }
 
-/// A kernel runs out of memory although it was chosen: a leaner one runs the call, and the failure is not held against the kernel.
+/// A selected kernel runs out of memory: a kernel with less memory runs the call, and the failure does not
+/// lower the kernel's reliability.
 #[test]
-fn out_of_memory_goes_to_a_leaner_kernel() {
+fn out_of_memory_falls_back_without_penalty() {
     let oom = || Err(KernelError::because(Reason::new(ReasonCode::OutOfMemory).message("4 GiB for scores")));
-    let (engine, _) = clocked([bad(oom), good()]);
+    let (engine, _) = engine_with_manual_clock([bad(oom), good()]);
     for _ in 0..10 {
         assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x");
     }
@@ -115,32 +124,32 @@ fn out_of_memory_goes_to_a_leaner_kernel() {
     assert_eq!((failures.capacity, failures.total()), (10, 10));
 }
 
-/// A kernel takes more scratch memory than it declared: it is refused, so that what is declared stays true, and another runs.
+/// A kernel allocates more workspace than it declared: the allocation fails, and the fallback runs.
 #[test]
-fn a_kernel_that_takes_more_than_it_declared_is_refused() {
+fn a_workspace_larger_than_declared_is_rejected() {
     let mut greedy = host_spec("greedy.x").priority(90);
     greedy.workspace = Some("rows * 16".to_owned());
-    let greedy = doing_with(greedy, &NORM_RMS, |_, run| {
+    let greedy = kernel_fn_with(greedy, &NORM_RMS, |_, run| {
         run.workspace(64)?;
         run.workspace(65).map(drop)
     });
-    let (engine, _) = clocked([greedy, good()]);
+    let (engine, _) = engine_with_manual_clock([greedy, good()]);
     assert_eq!(Norm::rows(4).serve(&engine).unwrap(), "good.x");
     engine.unregister_backend("good");
     let error = Norm::rows(4).serve(&engine).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::MemoryHeadroomExceeded], "{error}");
 }
 
-/// The caller's own mistake surfaces inside of a kernel: it is an error of that call and says nothing about the kernel.
+/// Invalid input detected inside a kernel: the call fails, and the kernel's health is unaffected.
 #[test]
-fn a_callers_mistake_does_not_count_against_a_kernel() {
+fn invalid_input_does_not_count_as_a_kernel_failure() {
     let wrong = || Err(KernelError::because(Reason::new(ReasonCode::IndexOutOfRange).message("page 9 of 8")));
-    let (engine, _) = clocked([bad(wrong)]);
+    let (engine, _) = engine_with_manual_clock([bad(wrong)]);
     for _ in 0..20 {
         assert!(Norm::default().serve(&engine).unwrap_err().has(ReasonCode::IndexOutOfRange));
     }
     assert_eq!(engine.health().summary().counters.failures, 0);
-    assert_eq!(Norm::default().chosen(&engine).unwrap(), "bad.x");
+    assert_eq!(Norm::default().selected(&engine).unwrap(), "bad.x");
 }
 
 fn append(engine: &Engine, cache: &mut [Tensor; 2]) -> Result<(), Error> {
@@ -161,78 +170,79 @@ fn caches() -> [Tensor; 2] {
     [(); 2].map(|()| Tensor::zeros(&[1, 4, 2, 4], DType::F32).unwrap())
 }
 
-/// A kernel fails after it began to write into the cache: nobody repeats its work, because the cache may be changed already.
+/// A kernel fails after it started to write to the KV cache: no fallback, because the cache may already be
+/// modified.
 #[test]
-fn nothing_is_repeated_on_inputs_that_may_have_changed() {
+fn no_fallback_after_inputs_may_have_changed() {
     let engine = reference_engine();
     let spec = spec("bad.kv.append", &KV_APPEND, "1", lz_core::device::Platform::Cpu).priority(99);
-    register(&engine, [doing(spec, &KV_APPEND, || Err(KernelError::failed("half of it is written")))]);
+    register(&engine, [kernel_fn(spec, &KV_APPEND, || Err(KernelError::failed("half of it is written")))]);
     let error = append(&engine, &mut caches()).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::KernelFailed, ReasonCode::FallbackDisallowed], "{error}");
     assert!(error.to_string().contains("kv.append changes its inputs"), "{error}");
 }
 
-/// The same kernel fails before it wrote anything and says so: the next one does the work, and the cache holds it.
+/// The same kernel fails before writing and reports this: the fallback runs, and the cache has the new
+/// values.
 #[test]
-fn what_failed_before_writing_is_done_by_another() {
+fn a_failure_before_writing_falls_back() {
     let engine = reference_engine();
     let spec = spec("bad.kv.append", &KV_APPEND, "1", lz_core::device::Platform::Cpu).priority(99);
     let early = || Err(KernelError::failed("no launch").before_writing());
-    register(&engine, [doing(spec, &KV_APPEND, early)]);
+    register(&engine, [kernel_fn(spec, &KV_APPEND, early)]);
     let mut caches = caches();
     append(&engine, &mut caches).unwrap();
     let view = caches[0].view();
     let stored = view.as_slice::<f32>().unwrap();
-    assert_eq!(
-        (&stored[..8], &stored[8..16]),
-        (&[0.0; 8][..], &[7.0; 8][..]),
-        "the second place of the page"
-    );
+    assert_eq!((&stored[..8], &stored[8..16]), (&[0.0; 8][..], &[7.0; 8][..]), "the second slot of the page");
     assert_eq!(engine.fallbacks(), 1);
 }
 
-/// The device's context is lost: nothing is tried again in it, every later call is told so, and only a new context helps.
+/// The device context is lost: nothing is retried, later calls fail with the same reason until the context is
+/// recreated.
 #[test]
-fn a_lost_device_is_not_tried_again() {
+fn a_lost_device_is_not_retried() {
     let sticky = || Err(KernelError::failed("CUDA_ERROR_ILLEGAL_ADDRESS").severity(Severity::Device));
-    let reference = lz_scenarios::kernels::quiet(host_spec("reference.x"), &NORM_RMS);
-    let (engine, _) = clocked([bad(sticky), good(), reference]);
+    let reference = lz_scenarios::kernels::noop_kernel(host_spec("reference.x"), &NORM_RMS);
+    let (engine, _) = engine_with_manual_clock([bad(sticky), good(), reference]);
     let error = Norm::default().serve(&engine).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::KernelFailed, ReasonCode::DeviceLost]);
     let error = Norm::rows(100).serve(&engine).unwrap_err();
     assert!(matches!(error, Error::NoKernel { .. }) && error.has(ReasonCode::DeviceLost), "{error}");
     assert!(error.to_string().contains("nothing can run on it until the process is restarted"), "{error}");
     engine.health().device_recovered(&detect_cpu().uuid);
-    // With a new context it begins carefully: references first, and whoever took the device down is still suspect.
+    // After recovery the engine is degraded: reference kernels first, and the circuit of the failing kernel
+    // is still open.
     assert_eq!(Norm::rows(100).serve(&engine).unwrap(), "reference.x");
     assert_eq!(Norm::default().codes(&engine, "bad.x"), ["DEGRADED", "CIRCUIT_OPEN"]);
 }
 
-/// A library fails to import on one machine: its kernels stay visible with the text of the failure, everything else works.
+/// A library cannot be imported: its kernels stay listed with the error text, and everything else works.
 #[test]
-fn a_backend_that_cannot_be_imported_harms_nobody() {
-    let engine = house_on("h100");
+fn a_failed_backend_import_affects_only_that_backend() {
+    let engine = engine_on("h100");
     let text = "flash_attn_2_cuda.so: undefined symbol: _ZN3c104cuda";
     engine.disable_backend("flash_attn", Reason::new(ReasonCode::BackendImportFailed).message(text));
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "torch.sdpa.flash");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "torch.sdpa.flash");
     let explanation = Prefill::llama3_8b().explain(&engine);
     let reason = &explanation.candidate("flash_attn.v3.prefill").unwrap().reasons[0];
     assert_eq!((reason.code, reason.sentence.as_str()), ("BACKEND_IMPORT_FAILED", text));
     let registry = engine.registry();
-    let troubled: Vec<&str> = registry
+    let unavailable: Vec<&str> = registry
         .backends()
         .filter(|(_, backend)| backend.state != BackendState::Available)
         .map(|(name, _)| name)
         .collect();
-    assert_eq!(troubled, ["flash_attn"]);
+    assert_eq!(unavailable, ["flash_attn"]);
     engine.enable_backend("flash_attn");
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v3.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "flash_attn.v3.prefill");
 }
 
-/// A capture begins and no kernel is known to be safe in it: an error of its own kind, before anything is recorded wrongly.
+/// A graph capture starts and no kernel is known to be capture-safe: a dedicated error, before anything is
+/// recorded.
 #[test]
-fn a_capture_without_a_safe_kernel_is_an_error_of_its_own() {
-    let (engine, _) = clocked([good()]);
+fn a_capture_without_a_safe_kernel_is_a_dedicated_error() {
+    let (engine, _) = engine_with_manual_clock([good()]);
     let _capture = mode::scope(ModeChange::NONE.set(Asked::Capturing, true));
     let error = Norm::default().serve(&engine).unwrap_err();
     insta::assert_snapshot!(error, @r"
@@ -243,9 +253,9 @@ fn a_capture_without_a_safe_kernel_is_an_error_of_its_own() {
     assert!(matches!(error, Error::CudaGraphUnsafe { .. }));
 }
 
-/// An operation has no kernel at all on this engine: the error says that none is registered, not that none fits.
+/// An operation without any kernel: the error says that none is registered.
 #[test]
-fn an_operation_without_kernels_says_so() {
+fn an_operation_without_kernels_is_reported() {
     let engine = Engine::new();
     let error = Norm::default().serve(&engine).unwrap_err();
     assert_eq!(
@@ -257,14 +267,14 @@ fn an_operation_without_kernels_says_so() {
     );
 }
 
-/// A plugin with a mistake in one of its specs: none of its kernels is registered, and every mistake is told at once.
+/// A plugin with errors in one spec: none of its kernels is registered, and all errors are reported at once.
 #[test]
-fn a_plugin_with_a_mistake_is_refused_whole() {
-    let engine = house();
+fn registration_of_a_plugin_is_atomic() {
+    let engine = full_engine();
     let before = engine.registry().kernels().count();
     let wrong = host_spec("plugin.wrong").limit("hiden <= 64", ReasonCode::AxisLimit).priority(101);
-    let right = lz_scenarios::kernels::quiet(host_spec("plugin.right"), &NORM_RMS);
-    let wrong = lz_scenarios::kernels::quiet(wrong, &NORM_RMS);
+    let right = lz_scenarios::kernels::noop_kernel(host_spec("plugin.right"), &NORM_RMS);
+    let wrong = lz_scenarios::kernels::noop_kernel(wrong, &NORM_RMS);
     let error = engine.register([right, wrong]).unwrap_err();
     insta::assert_snapshot!(error, @r"
     plugin.wrong: refused, and nothing was registered
@@ -274,10 +284,10 @@ fn a_plugin_with_a_mistake_is_refused_whole() {
     assert_eq!(engine.registry().kernels().count(), before);
 }
 
-/// Two plugins bring the same kernel id: the second is refused, the first goes on.
+/// Two plugins register the same kernel id: the second is rejected, the first keeps working.
 #[test]
-fn a_second_kernel_of_the_same_name_is_refused() {
-    let (engine, _) = clocked([good()]);
+fn a_duplicate_kernel_id_is_rejected() {
+    let (engine, _) = engine_with_manual_clock([good()]);
     let error = engine.register([good()]).unwrap_err();
     assert_eq!(codes(&error), [ReasonCode::KernelDuplicate], "{error}");
     assert_eq!(Norm::default().serve(&engine).unwrap(), "good.x");

@@ -1,4 +1,4 @@
-//! The performance database in trouble: selection goes on, and the database says what happened.
+//! Failures of the performance database: selection continues, and the database reports what happened.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -10,35 +10,37 @@ use lz_scenarios::folder::Folder;
 use lz_scenarios::measured::{measurement, spec_of};
 use lz_scenarios::process::{decisions, rank, rank_with, start};
 
-use super::OTHER;
+use super::OTHER_PROCESS;
 
 fn row(hidden: i64) -> lz_core::perfdb::Measurement {
     measurement(&Norm::hidden(hidden), &spec_of(&rank(), "gamma.norm.rms"), &detect_cpu(), 100.0)
 }
 
-fn filled(folder: &Folder) {
+fn create_database(folder: &Folder) {
     let database = PerfDb::open(folder.database()).db;
     database.record_all(&(1..=200).map(row).collect::<Vec<_>>()).unwrap();
 }
 
-/// A copy was cut off half-way: the damaged file is kept beside, a new one is started, and ranks decide by priorities meanwhile.
+/// A truncated database: the file is quarantined, a new one is created, and decisions use priorities
+/// meanwhile.
 #[test]
-fn a_truncated_database_is_set_aside() {
+fn a_truncated_database_is_quarantined() {
     let folder = Folder::new();
-    filled(&folder);
+    create_database(&folder);
     let whole = fs::read(folder.database()).unwrap();
     fs::write(folder.database(), &whole[..whole.len() / 2]).unwrap();
     let opened = PerfDb::open(folder.database());
     let OpenStatus::Quarantined { kept_as, .. } = &opened.status else { panic!("{:?}", opened.status) };
-    assert_eq!(fs::read(kept_as).unwrap(), &whole[..whole.len() / 2], "the evidence is kept as it was");
+    assert_eq!(fs::read(kept_as).unwrap(), &whole[..whole.len() / 2], "the quarantined file is unchanged");
     assert_eq!(decisions(&rank_with(&opened.db)), ["alpha.norm.rms"; 5]);
     opened.db.record(&row(1)).unwrap();
     assert_eq!(opened.db.count(&Filter::default()), 1);
 }
 
-/// `perfdb.path` names a text file by mistake: it is left as it is, and ranks decide without a database.
+/// `perfdb.path` names a text file by mistake: the file is not modified, and decisions are made without a
+/// database.
 #[test]
-fn a_text_file_in_its_place_is_left_alone() {
+fn a_text_file_in_its_place_is_not_modified() {
     let folder = Folder::new();
     let note = "measurements of last week, do not delete\n".repeat(100);
     folder.write("perfdb.sqlite", &note);
@@ -50,11 +52,12 @@ fn a_text_file_in_its_place_is_left_alone() {
     assert_eq!(fs::read_to_string(folder.database()).unwrap(), note);
 }
 
-/// A newer release wrote the file: this one does not touch it, says both versions, and decides without it.
+/// A newer release wrote the file: it is not modified, both versions are reported, and decisions are made
+/// without it.
 #[test]
-fn a_database_of_a_newer_release_is_left_alone() {
+fn a_database_of_a_newer_release_is_not_modified() {
     let folder = Folder::new();
-    filled(&folder);
+    create_database(&folder);
     let connection = rusqlite::Connection::open(folder.database()).unwrap();
     connection.pragma_update(None, "user_version", SCHEMA_VERSION + 1).unwrap();
     drop(connection);
@@ -68,9 +71,9 @@ fn a_database_of_a_newer_release_is_left_alone() {
     assert_eq!(fs::read(folder.database()).unwrap(), before);
 }
 
-/// The path points at a database of another program: it is refused by its mark, and not a byte of it changes.
+/// The path is a database of another program: it is rejected by its application id and not modified.
 #[test]
-fn a_database_of_another_program_is_not_touched() {
+fn a_database_of_another_program_is_not_modified() {
     let folder = Folder::new();
     let connection = rusqlite::Connection::open(folder.database()).unwrap();
     connection.execute_batch("CREATE TABLE history (url TEXT); INSERT INTO history VALUES ('x');").unwrap();
@@ -84,11 +87,11 @@ fn a_database_of_another_program_is_not_touched() {
     assert_eq!(tables, 1);
 }
 
-/// The database is opened for inspection only: it answers, and a write is dropped with that reason.
+/// The database is opened read-only: reads work, and a write is dropped with that reason.
 #[test]
-fn a_read_only_database_answers_and_drops_writes() {
+fn a_read_only_database_serves_reads_and_drops_writes() {
     let folder = Folder::new();
-    filled(&folder);
+    create_database(&folder);
     let options = Options { read_only: true, ..Options::default() };
     let opened = PerfDb::open_with(folder.database(), options);
     assert!(matches!(opened.status, OpenStatus::ReadOnly { .. }), "{:?}", opened.status);
@@ -98,11 +101,12 @@ fn a_read_only_database_answers_and_drops_writes() {
     assert_eq!((status.mode, status.dropped_writes), (Mode::ReadOnly, 1));
 }
 
-/// The disk is full while a tuner writes: what was stored stays readable, the dropped writes are counted, nothing is damaged.
+/// The disk is full while a tuner writes: stored rows stay readable, dropped writes are counted, nothing is
+/// corrupted.
 #[test]
-fn a_full_disk_drops_writes_and_damages_nothing() {
+fn a_full_disk_drops_writes_without_corruption() {
     let folder = Folder::new();
-    filled(&folder);
+    create_database(&folder);
     let options = Options { max_pages: Some(40), ..Options::default() };
     let opened = PerfDb::open_with(folder.database(), options);
     let failure = (1000..20_000).find_map(|hidden| opened.db.record(&row(hidden)).err());
@@ -113,7 +117,8 @@ fn a_full_disk_drops_writes_and_damages_nothing() {
     assert_eq!(PerfDb::open(folder.database()).status, OpenStatus::Ready { migrated_from: None });
 }
 
-/// The folder of the database is a file: there is no database, every write is dropped, and ranks decide all the same.
+/// The parent of the database path is a file: there is no database, every write is dropped, and decisions are
+/// made without it.
 #[test]
 fn an_impossible_path_leaves_selection_without_a_database() {
     let folder = Folder::new();
@@ -128,9 +133,9 @@ fn an_impossible_path_leaves_selection_without_a_database() {
     assert_eq!(decisions(&rank_with(&opened.db)), ["alpha.norm.rms"; 5]);
 }
 
-/// A timer returned NaN: the figure is refused by name, and the database learns no nonsense.
+/// A measurement contains NaN: it is rejected, and the error names the field.
 #[test]
-fn nonsense_is_refused_by_name() {
+fn an_invalid_measurement_is_rejected() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let mut wrong = row(1);
@@ -140,21 +145,21 @@ fn nonsense_is_refused_by_name() {
     assert_eq!(database.count(&Filter::default()), 0);
 }
 
-/// A tuner is killed with `kill -9` in the middle of its writes, again and again: nothing that it reported as stored is lost.
+/// A tuner is killed with `kill -9` during its writes, repeatedly: no row that it reported as stored is lost.
 #[test]
-fn a_killed_tuner_loses_nothing_that_it_reported() {
+fn a_killed_tuner_loses_no_reported_row() {
     let folder = Folder::new();
     let path = folder.database();
     let mut promised = 0;
     for round in 0..5u64 {
         let first = (1 + round * 10_000).to_string();
-        let mut tuner = start(OTHER, &["tune-for-ever", path.to_str().unwrap(), &first]);
+        let mut tuner = start(OTHER_PROCESS, &["tune-for-ever", path.to_str().unwrap(), &first]);
         let mut lines = BufReader::new(tuner.stdout.take().unwrap()).lines();
         for _ in 0..1 + round * 9 {
             assert!(lines.next().unwrap().unwrap().starts_with("stored "));
             promised += 1;
         }
-        // The tuner does not wait for us: the kill falls anywhere in a write.
+        // The tuner runs freely: the kill can hit any point of a write.
         tuner.kill().unwrap();
         tuner.wait().unwrap();
         let opened = PerfDb::open(&path);

@@ -1,4 +1,4 @@
-//! Files and variables that are wrong: told exactly, and what was in force stays in force.
+//! Invalid files and environment variables: reported precisely, and the active configuration stays unchanged.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -9,9 +9,9 @@ use lz_core::policy::file::Document;
 use lz_core::reload::{Outcome, watch};
 use lz_core::{ReasonCode, dynamic};
 use lz_ops::OPERATIONS;
-use lz_scenarios::calls::{Ask, Prefill};
+use lz_scenarios::calls::{Prefill, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{house_on, stack, vocabulary};
+use lz_scenarios::house::{engine_on, stack, vocabulary};
 
 fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {
     let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
@@ -22,9 +22,9 @@ fn descriptor_codes(json: &str) -> (Option<String>, Vec<ReasonCode>) {
 const KERNEL: &str =
     r#""kernel_id": "vendor.rms", "min_sm": 80, "requires_layouts": ["any"], "writes_into_output": true"#;
 
-/// A vendor's descriptor is of a version that this release does not know: the backend is disabled, whatever else it says.
+/// A vendor's descriptor has an unknown schema version: the backend is disabled.
 #[test]
-fn a_descriptor_of_the_future_disables_its_backend() {
+fn a_descriptor_of_an_unknown_version_disables_its_backend() {
     let json = format!(
         r#"{{ "schema_version": "2.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
               "ops": {{ "norm.rms": [ {{ {KERNEL}, "dtypes": ["float16"] }} ] }} }}"#
@@ -35,7 +35,7 @@ fn a_descriptor_of_the_future_disables_its_backend() {
     );
 }
 
-/// A descriptor leaves out its dtypes: they are not guessed, the backend is disabled.
+/// A descriptor without dtypes: they are not guessed, the backend is disabled.
 #[test]
 fn a_descriptor_without_dtypes_disables_its_backend() {
     let json = format!(
@@ -45,9 +45,9 @@ fn a_descriptor_without_dtypes_disables_its_backend() {
     assert_eq!(descriptor_codes(&json), (Some("vendor".to_owned()), vec![ReasonCode::CapabilitiesMissing]));
 }
 
-/// A descriptor speaks of an operation that does not exist: named, with the nearest one that does.
+/// A descriptor names an unknown operation: rejected with the nearest known name.
 #[test]
-fn a_descriptor_of_an_unknown_operation_is_refused() {
+fn a_descriptor_of_an_unknown_operation_is_rejected() {
     let json = format!(
         r#"{{ "schema_version": "1.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
               "ops": {{ "norm.rmss": [ {{ {KERNEL}, "dtypes": ["float16"] }} ] }} }}"#
@@ -58,15 +58,16 @@ fn a_descriptor_of_an_unknown_operation_is_refused() {
     assert!(error.to_string().contains("did you mean `norm.rms`?"), "{error}");
 }
 
-/// Somebody saves a policy with a typing mistake while the server runs: it is refused with line and suggestion, the old one stays.
+/// A policy with a typo is saved while the server runs: rejected with line and suggestion, the old policy
+/// stays active.
 #[test]
-fn a_wrong_policy_changes_nothing_while_serving() {
+fn an_invalid_policy_reload_changes_nothing() {
     let folder = Folder::new();
     let file = folder.write("layerzero.yaml", "deny: [flash_attn.v3.prefill]\n");
-    let engine = house_on("h100");
+    let engine = engine_on("h100");
     let (sender, outcomes) = mpsc::channel();
-    let told = move |outcome| drop(sender.send(outcome));
-    let reload = watch(&file, Duration::from_millis(10), stack(&engine), vocabulary(), told).unwrap();
+    let on_outcome = move |outcome| drop(sender.send(outcome));
+    let reload = watch(&file, Duration::from_millis(10), stack(&engine), vocabulary(), on_outcome).unwrap();
     let next = |fits: fn(&Outcome) -> bool| loop {
         let outcome = outcomes.recv_timeout(Duration::from_secs(60)).unwrap();
         if fits(&outcome) {
@@ -81,18 +82,18 @@ fn a_wrong_policy_changes_nothing_while_serving() {
     };
     assert!(report.contains("unknown key `dney`") && report.contains("did you mean `deny`?"), "{report}");
     assert_eq!(engine.generation(), generation);
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v2.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "flash_attn.v2.prefill");
 
-    // The file vanishes, as it does while some editors save: nothing changes either.
+    // The file disappears, as it does while some editors save: nothing changes either.
     std::fs::remove_file(&file).unwrap();
     next(|outcome| matches!(outcome, Outcome::Unreadable(_)));
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "flash_attn.v2.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "flash_attn.v2.prefill");
     drop(reload);
 }
 
-/// A rule names a size, an operation and an axis wrongly: the file is refused whole, with every mistake in it.
+/// A rule with several unknown names: the file is rejected as a whole, and every error is reported.
 #[test]
-fn a_policy_with_several_mistakes_tells_all_of_them() {
+fn a_policy_with_several_errors_reports_all_of_them() {
     let text = "rules:\n  - { condition: head_dims > 64, prefer: torch }\n  - { match: { operation: atention.* }, deny: x }\n  - { condition: seq_len > bf16, avoid: x }\n";
     let report = Document::read("layerzero.yaml", text, &vocabulary()).unwrap_err().to_string();
     for part in [
@@ -106,9 +107,10 @@ fn a_policy_with_several_mistakes_tells_all_of_them() {
     }
 }
 
-/// A variable's value is no switch: refused; a variable's name is misspelled: a warning, because others may use such names.
+/// An environment variable with an invalid value is an error; an unknown variable name is a warning, because
+/// other programs may use it.
 #[test]
-fn a_misspelled_variable_warns_and_a_wrong_value_fails() {
+fn an_unknown_variable_warns_and_an_invalid_value_fails() {
     let read = |name: &str, value: &str| env::read([(name.to_owned(), value.to_owned())], &vocabulary());
     let report = read("LAYERZERO_DETERMINISTIC", "perhaps").unwrap_err().to_string();
     assert!(report.contains("`LAYERZERO_DETERMINISTIC` is a switch: 1 or 0"), "{report}");
@@ -121,17 +123,18 @@ fn a_misspelled_variable_warns_and_a_wrong_value_fails() {
     assert!(environment.layer.is_empty());
 }
 
-/// A lock in the environment names no operation: refused with the nearest name, instead of locking nothing.
+/// A lock in the environment names an unknown operation: rejected with the nearest known name.
 #[test]
-fn a_lock_on_no_operation_is_refused() {
+fn a_lock_on_an_unknown_operation_is_rejected() {
     let variable = [("LAYERZERO_LOCK_NORM_RSM".to_owned(), "torch.norm.rms".to_owned())];
     let report = env::read(variable, &vocabulary()).unwrap_err().to_string();
     assert!(report.contains("did you mean `LAYERZERO_LOCK_NORM_RMS`?"), "{report}");
 }
 
-/// An operation of one's own has a shape over an axis that it does not define: refused with the place and the nearest name.
+/// A custom operation has a shape with an undefined axis: rejected with the location and the nearest known
+/// name.
 #[test]
-fn a_wrong_schema_of_ones_own_is_refused() {
+fn an_invalid_custom_schema_is_rejected() {
     let yaml = "operation: team.copy
 version: 1
 summary: A copy.

@@ -1,4 +1,4 @@
-//! Failures: kernels that break, devices that are lost, files that are wrong, databases that are damaged, processes that die.
+//! Failures: failing kernels, lost devices, invalid files, corrupted databases, killed processes.
 
 mod breaking;
 mod circuits;
@@ -15,31 +15,31 @@ use lz_core::health::{Health, HealthConfig, ManualClock};
 use lz_core::{Engine, KernelEntry, KernelError, KernelSpec};
 use lz_ops::NORM_RMS;
 use lz_scenarios::house::{host_spec, register};
-use lz_scenarios::kernels::{doing, quiet};
+use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
-/// The second process of a scenario.
-const OTHER: &str = env!("CARGO_BIN_EXE_other-process");
+/// Path of the second process.
+const OTHER_PROCESS: &str = env!("CARGO_BIN_EXE_other-process");
 
-/// A host engine whose time stands still until it is moved.
-fn clocked(entries: impl IntoIterator<Item = KernelEntry>) -> (Engine, Arc<ManualClock>) {
+/// A host engine with a manual clock.
+fn engine_with_manual_clock(entries: impl IntoIterator<Item = KernelEntry>) -> (Engine, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::starting_at(2_000_000_000));
     let engine = Engine::with_health(Arc::new(Health::new(HealthConfig::default(), clock.clone())));
     register(&engine, entries);
     (engine, clock)
 }
 
-/// A kernel of the highest priority that fails while its switch says so, and how often it was called.
-struct Moody {
+/// A kernel that fails until it is repaired, with a call counter.
+struct FlakyKernel {
     broken: Arc<AtomicU32>,
     calls: Arc<AtomicU32>,
 }
 
-impl Moody {
-    fn new() -> Moody {
-        Moody { broken: Arc::new(AtomicU32::new(1)), calls: Arc::new(AtomicU32::new(0)) }
+impl FlakyKernel {
+    fn new() -> FlakyKernel {
+        FlakyKernel { broken: Arc::new(AtomicU32::new(1)), calls: Arc::new(AtomicU32::new(0)) }
     }
 
-    fn mend(&self) {
+    fn repair(&self) {
         self.broken.store(0, Ordering::SeqCst);
     }
 
@@ -49,7 +49,7 @@ impl Moody {
 
     fn entry(&self, spec: KernelSpec) -> KernelEntry {
         let (broken, calls) = (Arc::clone(&self.broken), Arc::clone(&self.calls));
-        doing(spec, &NORM_RMS, move || {
+        kernel_fn(spec, &NORM_RMS, move || {
             calls.fetch_add(1, Ordering::SeqCst);
             if broken.load(Ordering::SeqCst) == 1 {
                 Err(KernelError::failed("a launch failure"))
@@ -60,12 +60,12 @@ impl Moody {
     }
 }
 
-/// `good.x`, which always works.
+/// `good.x`, which always succeeds.
 fn good() -> KernelEntry {
-    quiet(host_spec("good.x"), &NORM_RMS)
+    noop_kernel(host_spec("good.x"), &NORM_RMS)
 }
 
-/// `bad.x`, of a higher priority, which does what is said.
-fn bad(deed: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> KernelEntry {
-    doing(host_spec("bad.x").priority(90), &NORM_RMS, deed)
+/// `bad.x`, with a higher priority, which runs the closure.
+fn bad(body: impl Fn() -> Result<(), KernelError> + Send + Sync + 'static) -> KernelEntry {
+    kernel_fn(host_spec("bad.x").priority(90), &NORM_RMS, body)
 }

@@ -1,34 +1,35 @@
-//! What survives the end of a process, and what must not.
+//! State that survives a restart, and state that must not.
 
 use lz_core::KernelError;
 use lz_core::device::detect_cpu;
 use lz_core::perfdb::{Filter, HealthState, PerfDb};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
 use lz_scenarios::house::{host_spec, register};
-use lz_scenarios::kernels::doing;
-use lz_scenarios::process::{ask, broken_rank, rank, restore, start};
+use lz_scenarios::kernels::kernel_fn;
+use lz_scenarios::process::{broken_rank, rank, restore, run_process, start};
 
-use super::OTHER;
+use super::OTHER_PROCESS;
 
-/// Crash while tuning (flashinfer#4157): the process aborts on a kernel; what it measured before is there, and the kernel is not tried again.
+/// Crash during tuning (flashinfer#4157): the process aborts in a kernel; earlier measurements are kept, and
+/// the kernel is not tried again.
 #[test]
-fn a_crash_while_tuning_keeps_figures_and_remembers_the_culprit() {
+fn a_crash_during_tuning_keeps_measurements_and_excludes_the_kernel() {
     let folder = Folder::new();
     let file = folder.database();
     let file = file.to_str().unwrap();
-    let status = start(OTHER, &["tune-and-crash", file, "delta.norm.rms"]).wait().unwrap();
+    let status = start(OTHER_PROCESS, &["tune-and-crash", file, "delta.norm.rms"]).wait().unwrap();
     assert!(!status.success());
     let database = PerfDb::open(file).db;
     assert_eq!(database.count(&Filter::default()), 3);
     let rows = database.load_health(None);
     assert_eq!((rows.len(), rows[0].name.as_str(), rows[0].state), (1, "delta.norm.rms", HealthState::Open));
     drop(database);
-    assert_eq!(ask(OTHER, &["health", file]), ["alpha.norm.rms"]);
+    assert_eq!(run_process(OTHER_PROCESS, &["health", file]), ["alpha.norm.rms"]);
 }
 
-/// A server restarts: the kernel that broke before is still left alone, with the text of its last error.
+/// A server restarts: the circuit of a failing kernel is still open, with its last error message.
 #[test]
 fn health_survives_a_restart() {
     let folder = Folder::new();
@@ -39,7 +40,11 @@ fn health_survives_a_restart() {
     drop(before);
 
     let after = broken_rank();
-    assert_eq!(Norm::default().chosen(&after).unwrap(), "delta.norm.rms", "until it has read");
+    assert_eq!(
+        Norm::default().selected(&after).unwrap(),
+        "delta.norm.rms",
+        "before the health records are loaded"
+    );
     assert_eq!(restore(&after, &database), 1);
     assert_eq!(Norm::default().codes(&after, "delta.norm.rms"), ["CIRCUIT_OPEN"]);
     let explanation = Norm::default().explain(&after);
@@ -47,9 +52,9 @@ fn health_survives_a_restart() {
     assert!(sentence.contains("an illegal memory access"), "{sentence}");
 }
 
-/// The library is upgraded between two runs: the new version starts with a clean record.
+/// The library is upgraded between two runs: the new version starts without failure records.
 #[test]
-fn a_new_version_starts_clean() {
+fn a_new_version_starts_without_failure_records() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let before = broken_rank();
@@ -59,14 +64,14 @@ fn a_new_version_starts_clean() {
     let upgraded = rank();
     let mut spec = host_spec("delta.norm.rms").priority(90);
     spec.version = "2".to_owned();
-    register(&upgraded, [doing(spec, &NORM_RMS, || Ok::<(), KernelError>(()))]);
+    register(&upgraded, [kernel_fn(spec, &NORM_RMS, || Ok::<(), KernelError>(()))]);
     assert_eq!(restore(&upgraded, &database), 0);
     assert_eq!(Norm::default().serve(&upgraded).unwrap(), "delta.norm.rms");
 }
 
-/// A kernel is forgiven and the server restarts: the row of its failure is gone from the database.
+/// A kernel recovers and the server restarts: its failure record is deleted from the database.
 #[test]
-fn what_was_forgiven_is_forgotten_on_disk() {
+fn a_recovered_kernel_is_deleted_from_the_database() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let engine = broken_rank();

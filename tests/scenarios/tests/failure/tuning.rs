@@ -1,4 +1,4 @@
-//! Tuning that meets trouble: kernels that run out of memory, panic, or are interrupted.
+//! Failures during tuning: out of memory, panic, interruption.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -10,13 +10,14 @@ use lz_core::speculative::{Side, SpeculativeConfig};
 use lz_core::tune::{Outcome, Progress, TuneOptions, Tuned};
 use lz_core::{Engine, KernelEntry, KernelError, Reason, ReasonCode, Run};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, DecodePaged, Norm};
+use lz_scenarios::calls::{DecodePaged, Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{host_spec, house_on, register};
-use lz_scenarios::kernels::doing;
+use lz_scenarios::house::{engine_on, host_spec, register};
+use lz_scenarios::kernels::kernel_fn;
 
-/// An engine with a database, two kernels that take their time and one that breaks; and the clock that they move.
-fn house(folder: &Folder, breaks: fn() -> Result<(), KernelError>) -> (Engine, Arc<ManualClock>) {
+/// An engine with a database, two kernels that advance the clock and one that fails; returns the clock as
+/// well.
+fn tuning_engine(folder: &Folder, breaks: fn() -> Result<(), KernelError>) -> (Engine, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::starting_at(unix_now()));
     let engine = Engine::new();
     for (id, cost) in [("alpha.x", 4_000), ("beta.x", 1_000)] {
@@ -25,9 +26,9 @@ fn house(folder: &Folder, breaks: fn() -> Result<(), KernelError>) -> (Engine, A
             clock.advance(Duration::from_nanos(cost));
             Ok(())
         };
-        register(&engine, [doing(host_spec(id), &NORM_RMS, takes)]);
+        register(&engine, [kernel_fn(host_spec(id), &NORM_RMS, takes)]);
     }
-    register(&engine, [doing(host_spec("broken.x").priority(90), &NORM_RMS, breaks)]);
+    register(&engine, [kernel_fn(host_spec("broken.x").priority(90), &NORM_RMS, breaks)]);
     assert!(engine.attach_perfdb(Arc::new(PerfDb::open(folder.database()).db), ""));
     (engine, clock)
 }
@@ -35,7 +36,7 @@ fn house(folder: &Folder, breaks: fn() -> Result<(), KernelError>) -> (Engine, A
 fn tune(
     engine: &Engine,
     clock: &Arc<ManualClock>,
-    told: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
+    on_progress: &mut dyn FnMut(&Progress<'_>) -> ControlFlow<()>,
 ) -> Tuned {
     let options = TuneOptions {
         clock: Arc::clone(clock) as Arc<dyn Clock>,
@@ -44,20 +45,21 @@ fn tune(
         ..TuneOptions::default()
     };
     let mut run = |entry: &KernelEntry, run: &mut Run<'_>| entry.kernel.run(&mut [], &mut [], run);
-    engine.tune(&NORM_RMS, &Norm::default().context().unwrap(), &options, &mut run, told).unwrap()
+    engine.tune(&NORM_RMS, &Norm::default().context().unwrap(), &options, &mut run, on_progress).unwrap()
 }
 
 fn outcome<'a>(tuned: &'a Tuned, kernel: &str) -> &'a Outcome {
     &tuned.kernels.iter().find(|(id, _)| id == kernel).unwrap().1
 }
 
-/// Out of memory while tuning (cubecl#1510): the kernel takes no further part, the others are measured, and the best of them serves.
+/// Out of memory during tuning (cubecl#1510): the kernel is dropped as a candidate, the others are measured,
+/// and the fastest is selected.
 #[test]
-fn out_of_memory_while_tuning_costs_one_candidate() {
+fn out_of_memory_during_tuning_drops_one_candidate() {
     let folder = Folder::new();
     let oom =
         || Err(KernelError::because(Reason::new(ReasonCode::OutOfMemory).message("20 GiB for scratch")));
-    let (engine, clock) = house(&folder, oom);
+    let (engine, clock) = tuning_engine(&folder, oom);
     let tuned = tune(&engine, &clock, &mut |_| ControlFlow::Continue(()));
     assert_eq!(tuned.best(), Some("beta.x"));
     let Outcome::Failed(reason) = outcome(&tuned, "broken.x") else { panic!("{tuned:?}") };
@@ -65,11 +67,11 @@ fn out_of_memory_while_tuning_costs_one_candidate() {
     assert_eq!(Norm::default().serve(&engine).unwrap(), "beta.x");
 }
 
-/// A kernel panics while it is tuned: tuning goes on, and the panic is what is told of that kernel.
+/// A kernel panics during tuning: tuning continues, and the panic is reported as that kernel's outcome.
 #[test]
-fn a_panic_while_tuning_costs_one_candidate() {
+fn a_panic_during_tuning_drops_one_candidate() {
     let folder = Folder::new();
-    let (engine, clock) = house(&folder, || panic!("a null pointer"));
+    let (engine, clock) = tuning_engine(&folder, || panic!("a null pointer"));
     let tuned = tune(&engine, &clock, &mut |_| ControlFlow::Continue(()));
     assert_eq!(tuned.best(), Some("beta.x"));
     assert!(
@@ -77,11 +79,11 @@ fn a_panic_while_tuning_costs_one_candidate() {
     );
 }
 
-/// Somebody presses Ctrl-C in the middle of tuning: it ends at once, and what was measured until then is kept.
+/// Ctrl-C during tuning: it stops, and measurements taken so far are stored.
 #[test]
 fn interrupted_tuning_keeps_what_it_measured() {
     let folder = Folder::new();
-    let (engine, clock) = house(&folder, || Err(KernelError::failed("no luck")));
+    let (engine, clock) = tuning_engine(&folder, || Err(KernelError::failed("no luck")));
     let mut samples = 0;
     let tuned = tune(&engine, &clock, &mut |progress| {
         samples += u32::from(matches!(progress, Progress::Sampled { .. }));
@@ -93,10 +95,10 @@ fn interrupted_tuning_keeps_what_it_measured() {
     assert_eq!(kept, 3);
 }
 
-/// A target model is spread over two pipeline stages: no pair can be drafted for it, and the reason says that.
+/// A target model with two pipeline stages: no draft/target pair is possible, and the reason says so.
 #[test]
 fn a_pipelined_target_cannot_be_paired() {
-    let engine = house_on("h100");
+    let engine = engine_on("h100");
     let context = DecodePaged::llama3_8b().context().unwrap();
     let side = |pipeline_stages| Side {
         operation: DecodePaged::llama3_8b().operation(),

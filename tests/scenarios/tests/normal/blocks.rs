@@ -1,4 +1,4 @@
-//! Blocks of operations whose kernels are chosen together, and run together.
+//! Blocks of operations whose kernels are selected jointly, and run as a plan.
 
 use lz_core::context::FieldKind;
 use lz_core::dynamic::Output;
@@ -10,9 +10,9 @@ use lz_core::{
     Tensor, TensorView,
 };
 use lz_ops::{ACTIVATION_SILU, ATTENTION_GQA_PREFILL, MLP_LINEAR, NORM_RMS, reference_engine};
-use lz_scenarios::calls::{Ask, Norm, Prefill};
-use lz_scenarios::house::{govern, house_on, register};
-use lz_scenarios::kernels::{quiet, spec};
+use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
+use lz_scenarios::house::{apply_policy, engine_on, register};
+use lz_scenarios::kernels::{noop_kernel, spec};
 
 fn layer() -> Vec<Step> {
     let prefill = Prefill::llama3_8b();
@@ -20,10 +20,11 @@ fn layer() -> Vec<Step> {
     vec![step(), step(), step()]
 }
 
-/// Three attentions in a row on an H100: the kernel that is second alone is first together, because nothing is converted between.
+/// Three attention operations in sequence on an H100: a kernel that ranks second alone is selected in the
+/// joint plan, because it avoids layout conversions.
 #[test]
-fn what_one_kernel_makes_saves_the_next_a_conversion() {
-    let engine = house_on("h100");
+fn a_joint_plan_avoids_layout_conversions() {
+    let engine = engine_on("h100");
     for (id, priority, makes) in [("mover.prefill", 91, Some("BHSD")), ("turned.prefill", 93, None)] {
         let mut kernel =
             spec(id, &ATTENTION_GQA_PREFILL, "1", lz_core::device::Platform::Cuda).priority(priority);
@@ -31,9 +32,9 @@ fn what_one_kernel_makes_saves_the_next_a_conversion() {
         kernel.produces_layout = makes.map(str::to_owned);
         kernel.adapts = vec![TransformKind::Layout];
         kernel.transform_cost = 4;
-        register(&engine, [quiet(kernel, &ATTENTION_GQA_PREFILL)]);
+        register(&engine, [noop_kernel(kernel, &ATTENTION_GQA_PREFILL)]);
     }
-    assert_eq!(Prefill::llama3_8b().chosen(&engine).unwrap(), "mover.prefill");
+    assert_eq!(Prefill::llama3_8b().selected(&engine).unwrap(), "mover.prefill");
     let plan = engine.plan_block(&layer()).unwrap();
     let kernels: Vec<&str> = plan.joint.steps.iter().map(|step| step.kernel.as_str()).collect();
     assert_eq!(kernels, ["mover.prefill", "turned.prefill", "turned.prefill"], "{plan}");
@@ -41,14 +42,14 @@ fn what_one_kernel_makes_saves_the_next_a_conversion() {
     assert_eq!(plan.differences[0].alone.0, "mover.prefill");
 }
 
-/// A fused kernel is cheaper than two kernels, until the operator locks one of the two operations: then the lock is kept.
+/// A fused kernel is cheaper than two kernels; a lock on one of the two operations prevents the fusion.
 #[test]
-fn a_lock_on_a_neighbour_keeps_it_from_being_fused_away() {
-    let engine = house_on("h100");
+fn a_lock_on_a_neighbor_prevents_fusion() {
+    let engine = engine_on("h100");
     let mut fused = spec("fused.norm_prefill", &ATTENTION_GQA_PREFILL, "1", lz_core::device::Platform::Cuda);
     fused.priority = 84;
     fused.fuses = vec![NORM_RMS.name.to_string()];
-    register(&engine, [quiet(fused, &ATTENTION_GQA_PREFILL)]);
+    register(&engine, [noop_kernel(fused, &ATTENTION_GQA_PREFILL)]);
     let (norm, prefill) = (Norm::llama3_8b(), Prefill::llama3_8b());
     let block = [
         Step::new(norm.operation(), norm.context().unwrap()),
@@ -56,7 +57,7 @@ fn a_lock_on_a_neighbour_keeps_it_from_being_fused_away() {
     ];
     let plan = engine.plan_block(&block).unwrap();
     assert_eq!(plan.joint.steps[0].kernel, "fused.norm_prefill", "{plan}");
-    govern(&engine, "locks: { norm.rms: torch.norm.rms }\n");
+    apply_policy(&engine, "locks: { norm.rms: torch.norm.rms }\n");
     let plan = engine.plan_block(&block).unwrap();
     let kernels: Vec<&str> = plan.joint.steps.iter().map(|step| step.kernel.as_str()).collect();
     assert_eq!(kernels, ["torch.norm.rms", "flash_attn.v3.prefill"], "{plan}");
@@ -68,7 +69,7 @@ fn args<'a>(operation: &OperationInfo, given: &[TensorView<'a>]) -> Vec<Arg<'a>>
     given.chain(std::iter::repeat_with(|| Arg::Absent)).take(count).collect()
 }
 
-fn through(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
+fn norm_then_linear(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
     let mut block = [
         BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
         BlockCall::new(&MLP_LINEAR, args(&MLP_LINEAR, &[x.view(), weight.view()])),
@@ -78,26 +79,27 @@ fn through(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Optio
     (output.view().as_slice::<f32>().unwrap().to_vec(), run.kernels)
 }
 
-/// `plan_mode: true` in the file: a norm and a linear layer run as one planned block, with the values of the two calls.
+/// `plan_mode: true` in the file: a norm and a linear layer run as one planned block, with the values of the
+/// two separate calls.
 #[test]
 fn a_planned_block_runs_with_the_values_of_its_calls() {
-    let numbers = |count: usize| (0..count).map(|at| (at as f32 * 0.7).cos()).collect::<Vec<f32>>();
-    let x = Tensor::from_slice(&numbers(48), &[3, 16]).unwrap();
-    let weight = Tensor::from_slice(&numbers(128), &[8, 16]).unwrap();
-    let (truth, kernels) = through(&reference_engine(), &x, &weight);
-    assert_eq!(kernels, [None, None], "without plan_mode each is a call of its own");
+    let test_data = |count: usize| (0..count).map(|at| (at as f32 * 0.7).cos()).collect::<Vec<f32>>();
+    let x = Tensor::from_slice(&test_data(48), &[3, 16]).unwrap();
+    let weight = Tensor::from_slice(&test_data(128), &[8, 16]).unwrap();
+    let (expected_values, kernels) = norm_then_linear(&reference_engine(), &x, &weight);
+    assert_eq!(kernels, [None, None], "without plan_mode each operation is a separate call");
     let engine = reference_engine();
     register(&engine, lz_cpu::kernels().into_iter().filter(|entry| entry.spec.operation == NORM_RMS.name));
-    govern(&engine, "plan_mode: true\n");
-    let (planned, kernels) = through(&engine, &x, &weight);
+    apply_policy(&engine, "plan_mode: true\n");
+    let (planned, kernels) = norm_then_linear(&engine, &x, &weight);
     assert!(kernels[0].as_deref().is_some_and(|kernel| kernel.starts_with("cpu.norm.rms")), "{kernels:?}");
     assert_eq!(kernels[1].as_deref(), Some("reference.mlp.linear"));
-    for (a, b) in planned.iter().zip(&truth) {
+    for (a, b) in planned.iter().zip(&expected_values) {
         assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
     }
 }
 
-/// A linear layer that does the activation after it as well: the catalogue's own layer with its activation set.
+/// A linear layer fused with SiLU: the `mlp.linear` kernel with its activation parameter set.
 struct LinearThenSilu(KernelEntry);
 
 impl FusedKernel for LinearThenSilu {
@@ -112,7 +114,7 @@ impl FusedKernel for LinearThenSilu {
             (linear.operation.name.as_ref(), silu.operation.name.as_ref()),
             ("mlp.linear", "activation.silu")
         );
-        assert!(!silu.args[0].is_given(), "what the layer would make is never made");
+        assert!(!silu.args[0].is_given(), "the intermediate tensor is never allocated");
         let activation = linear.args.last_mut().ok_or_else(|| KernelError::failed("a param"))?;
         let Some(FieldKind::Enum(cases)) = MLP_LINEAR.field("activation").map(|field| &field.kind) else {
             panic!("an enum");
@@ -139,8 +141,8 @@ fn linear(given: impl Fn(KernelSpec) -> KernelSpec) -> KernelEntry {
     KernelEntry { spec: std::sync::Arc::new(spec), ..plain.clone() }
 }
 
-/// What runs a norm, a linear layer and an activation, and what comes out.
-fn three(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
+/// Runs a norm, a linear layer and an activation; returns the values and the kernel ids.
+fn norm_linear_silu(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<String>>) {
     let mut block = [
         BlockCall::new(&NORM_RMS, args(&NORM_RMS, &[x.view()])),
         BlockCall::new(&MLP_LINEAR, args(&MLP_LINEAR, &[x.view(), weight.view()])),
@@ -151,19 +153,20 @@ fn three(engine: &Engine, x: &Tensor, weight: &Tensor) -> (Vec<f32>, Vec<Option<
     (output.view().as_slice::<f32>().unwrap().to_vec(), run.kernels)
 }
 
-/// A fused kernel of a plan runs for its neighbour too, with the values of the parts; when it fails, the parts run by themselves.
+/// A fused kernel of a plan also runs its neighbor, with the values of the separate calls; when it fails, the
+/// operations run separately.
 #[test]
-fn a_fused_kernel_runs_for_its_neighbour_with_the_values_of_both() {
-    let numbers = |count: usize| (0..count).map(|at| (at as f32 * 0.3).sin()).collect::<Vec<f32>>();
-    let x = Tensor::from_slice(&numbers(48), &[3, 16]).unwrap();
-    let weight = Tensor::from_slice(&numbers(128), &[8, 16]).unwrap();
-    let (truth, _) = three(&reference_engine(), &x, &weight);
+fn a_fused_kernel_gives_the_values_of_separate_calls() {
+    let test_data = |count: usize| (0..count).map(|at| (at as f32 * 0.3).sin()).collect::<Vec<f32>>();
+    let x = Tensor::from_slice(&test_data(48), &[3, 16]).unwrap();
+    let weight = Tensor::from_slice(&test_data(128), &[8, 16]).unwrap();
+    let (expected_values, _) = norm_linear_silu(&reference_engine(), &x, &weight);
     let fuses = |mut spec: KernelSpec| {
         spec.fuses = vec![ACTIVATION_SILU.name.to_string()];
         spec
     };
     let near = |values: &[f32]| {
-        for (a, b) in values.iter().zip(&truth) {
+        for (a, b) in values.iter().zip(&expected_values) {
             assert!((a - b).abs() <= 1e-4 * b.abs().max(1.0), "{a} {b}");
         }
     };
@@ -171,27 +174,28 @@ fn a_fused_kernel_runs_for_its_neighbour_with_the_values_of_both() {
     let engine = reference_engine();
     let entry = linear(fuses);
     register(&engine, [entry.clone().fusing(LinearThenSilu(entry))]);
-    govern(&engine, "plan_mode: true\n");
-    let (values, kernels) = three(&engine, &x, &weight);
+    apply_policy(&engine, "plan_mode: true\n");
+    let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
     let expected = ["reference.norm.rms", "fusing.mlp.linear", "fusing.mlp.linear"];
     assert_eq!(kernels.iter().map(|kernel| kernel.as_deref().unwrap_or("")).collect::<Vec<_>>(), expected);
     near(&values);
 
-    // A lock on the neighbour keeps it out, and so does a kernel that only says that it fuses.
-    govern(&engine, "plan_mode: true\nlocks: { activation.silu: reference.activation.silu }\n");
-    let (values, kernels) = three(&engine, &x, &weight);
+    // A lock on the neighbor prevents fusion, and so does a kernel that declares fusion without implementing
+    // it.
+    apply_policy(&engine, "plan_mode: true\nlocks: { activation.silu: reference.activation.silu }\n");
+    let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
     assert_eq!(kernels[2].as_deref(), Some("reference.activation.silu"));
     near(&values);
     let engine = reference_engine();
     register(&engine, [linear(fuses)]);
-    govern(&engine, "plan_mode: true\n");
-    let (values, kernels) = three(&engine, &x, &weight);
+    apply_policy(&engine, "plan_mode: true\n");
+    let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
     assert_eq!(kernels[2].as_deref(), Some("reference.activation.silu"));
     near(&values);
 
-    // One that fails is a failure like any other: the parts run one by one.
-    struct Fails;
-    impl FusedKernel for Fails {
+    // A failing fused kernel is handled as any failure: the operations run separately.
+    struct FailingFusion;
+    impl FusedKernel for FailingFusion {
         fn run_fused(
             &self,
             _: &mut [FusedPart<'_>],
@@ -202,9 +206,9 @@ fn a_fused_kernel_runs_for_its_neighbour_with_the_values_of_both() {
         }
     }
     let engine = reference_engine();
-    register(&engine, [linear(fuses).fusing(Fails)]);
-    govern(&engine, "plan_mode: true\n");
-    let (values, kernels) = three(&engine, &x, &weight);
+    register(&engine, [linear(fuses).fusing(FailingFusion)]);
+    apply_policy(&engine, "plan_mode: true\n");
+    let (values, kernels) = norm_linear_silu(&engine, &x, &weight);
     assert_eq!(kernels, [Some("reference.norm.rms".to_owned()), None, None]);
     near(&values);
     assert_eq!(engine.metrics().failures, 1);

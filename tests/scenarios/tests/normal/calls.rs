@@ -1,4 +1,4 @@
-//! Calls with real values, new operations and kernels, decisions made beforehand.
+//! Calls with real values, custom operations and kernels, precomputed decisions.
 
 use lz_core::descriptor::{self, Catalogue};
 use lz_core::device::detect_cpu;
@@ -6,15 +6,16 @@ use lz_core::dynamic::{self, Output};
 use lz_core::table::{DispatchTable, Found, Lockfile};
 use lz_core::{Arg, Engine, OutArg, TensorView};
 use lz_ops::{NORM_RMS, NormRms, OPERATIONS, norm_rms, reference_engine};
-use lz_scenarios::calls::{Ask, Prefill};
+use lz_scenarios::calls::{Prefill, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{house, house_on, register};
-use lz_scenarios::kernels::{doing_with, quiet};
-use lz_scenarios::process::{ask, freeze_rank, rank};
+use lz_scenarios::house::{engine_on, full_engine, register};
+use lz_scenarios::kernels::{kernel_fn_with, noop_kernel};
+use lz_scenarios::process::{freeze_rank, rank, run_process};
 
-use super::OTHER;
+use super::OTHER_PROCESS;
 
-/// A norm of three rows through the whole house: the native kernel runs it, and the values are those of the reference.
+/// A norm of three rows through the full engine: the native kernel runs it, and the values equal the
+/// reference's.
 #[test]
 fn a_call_gives_the_values_of_the_reference() {
     let (rows, hidden) = (3usize, 40usize);
@@ -24,12 +25,12 @@ fn a_call_gives_the_values_of_the_reference() {
     let args = NormRms::new(TensorView::from_slice(&x, &shape).unwrap())
         .weight(TensorView::from_slice(&weight, &[hidden as i64]).unwrap());
     let context = args.check().unwrap().context();
-    let engine = house();
+    let engine = full_engine();
     assert!(engine.decide(&NORM_RMS, &context).unwrap().starts_with("cpu.norm.rms."));
     let ours = norm_rms(&engine, args).unwrap().output;
-    let truth = norm_rms(&reference_engine(), args).unwrap().output;
-    let (ours, truth) = (ours.view(), truth.view());
-    for (a, b) in ours.as_slice::<f32>().unwrap().iter().zip(truth.as_slice::<f32>().unwrap()) {
+    let expected = norm_rms(&reference_engine(), args).unwrap().output;
+    let (ours, expected) = (ours.view(), expected.view());
+    for (a, b) in ours.as_slice::<f32>().unwrap().iter().zip(expected.as_slice::<f32>().unwrap()) {
         assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
     }
 }
@@ -55,9 +56,9 @@ workloads:
   small: { n: 4, T: f32 }
 ";
 
-/// A team brings an operation of its own as one YAML file: it is read at run time, gets a kernel, and is called at once.
+/// A custom operation in one YAML file: loaded at run time, given a kernel, and called.
 #[test]
-fn an_operation_of_ones_own_is_called_at_once() {
+fn a_custom_operation_is_callable_immediately() {
     let folder = Folder::new();
     let path = folder.write("scale.yaml", SCALE);
     let text = std::fs::read_to_string(&path).unwrap();
@@ -70,7 +71,7 @@ fn an_operation_of_ones_own_is_called_at_once() {
         "1",
         lz_core::device::Platform::Cpu,
     );
-    let kernel = doing_with(spec, operation, |out, _| {
+    let kernel = kernel_fn_with(spec, operation, |out, _| {
         let [OutArg::Tensor(output)] = out else { panic!("one output") };
         output.as_slice_mut::<f32>().unwrap().fill(6.0);
         Ok(())
@@ -83,9 +84,10 @@ fn an_operation_of_ones_own_is_called_at_once() {
     assert_eq!(output.view().as_slice::<f32>().unwrap(), [6.0; 4]);
 }
 
-/// A vendor ships a capability descriptor as JSON: it is read from disk, registered, and its kernel wins where it is better.
+/// A vendor ships a capability descriptor as JSON: it is read from disk and registered, and its kernel is
+/// selected where it scores higher.
 #[test]
-fn a_descriptor_from_disk_brings_a_kernel() {
+fn a_descriptor_from_disk_registers_a_kernel() {
     let folder = Folder::new();
     let json = r#"{
       "schema_version": "1.0", "backend": "vendor", "backend_version": "3.1", "platform": "cuda",
@@ -97,20 +99,20 @@ fn a_descriptor_from_disk_brings_a_kernel() {
     let catalogue = Catalogue::new(OPERATIONS.iter().map(|info| info.schema()));
     let text = std::fs::read_to_string(&path).unwrap();
     let vendor = descriptor::read("vendor.json", &text, &catalogue).unwrap();
-    let engine = house_on("h100");
-    register(&engine, vendor.kernels.iter().map(|spec| quiet(spec.clone(), &NORM_RMS)));
+    let engine = engine_on("h100");
+    register(&engine, vendor.kernels.iter().map(|spec| noop_kernel(spec.clone(), &NORM_RMS)));
     let norm = lz_scenarios::calls::Norm::llama3_8b();
-    assert_eq!(norm.chosen(&engine).unwrap(), "vendor.rms");
+    assert_eq!(norm.selected(&engine).unwrap(), "vendor.rms");
     let wide = lz_scenarios::calls::Norm { hidden: 16384, ..norm.clone() };
-    assert_eq!(wide.chosen(&engine).unwrap(), "flashinfer.norm.rms");
-    // What the descriptor leaves unsaid is not supported.
+    assert_eq!(wide.selected(&engine).unwrap(), "flashinfer.norm.rms");
+    // What the descriptor does not list is not supported.
     let gemma = lz_scenarios::calls::Norm { weight_offset: 1.0, ..norm.clone() };
     assert!(!gemma.codes(&engine, "vendor.rms").is_empty());
     engine.unregister_backend("vendor");
-    assert_eq!(norm.chosen(&engine).unwrap(), "flashinfer.norm.rms");
+    assert_eq!(norm.selected(&engine).unwrap(), "flashinfer.norm.rms");
 }
 
-/// Decisions solved beforehand are loaded as a table: inside its buckets it decides, outside it says why it does not.
+/// A precomputed dispatch table is loaded: it decides inside its buckets and gives a reason outside.
 #[test]
 fn a_solved_table_decides_inside_its_buckets() {
     let signature = lz_scenarios::house::device("h100").hardware_signature();
@@ -134,11 +136,11 @@ fn a_solved_table_decides_inside_its_buckets() {
     assert_eq!(lookup(&Prefill { batch: 9, ..Prefill::llama3_8b() }), "PLAN_BUCKET_MISS");
 }
 
-/// Two ranks freeze their decisions, each in a process of its own: the digests are equal, so they decide alike.
+/// Two ranks write lockfiles, each in its own process: the digests are equal, so their decisions are equal.
 #[test]
-fn two_ranks_prove_that_they_decide_alike() {
+fn equal_digests_prove_equal_decisions_of_two_ranks() {
     let here = freeze_rank(&rank());
-    assert_eq!(ask(OTHER, &["digest"]), [here.digest()]);
+    assert_eq!(run_process(OTHER_PROCESS, &["digest"]), [here.digest()]);
     let read = Lockfile::read("layerzero.lock", &here.text()).unwrap();
     assert_eq!((read.compare(&here), read.decisions().count()), (Vec::new(), 5));
     assert_eq!(read.hardware, detect_cpu().hardware_signature());

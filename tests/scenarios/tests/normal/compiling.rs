@@ -1,4 +1,4 @@
-//! Kernels that compile on first use: in the background, beforehand, and remembered for the next start.
+//! JIT kernels: compiled in the background, ahead of time, and recorded for the next start.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,27 +9,27 @@ use std::time::Duration;
 use lz_core::jit::{Compiled, JitConfig, JitQueue};
 use lz_core::{Engine, ReasonCode};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{govern, host_house, host_spec, register};
-use lz_scenarios::kernels::quiet;
+use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
+use lz_scenarios::kernels::noop_kernel;
 
-/// Longer than any machine takes.
+/// A timeout that no test reaches.
 const LONG: Duration = Duration::from_secs(120);
 
-/// A fast kernel that has to be compiled beside one that has not, and how often it was compiled.
-fn house() -> (Engine, Arc<AtomicUsize>) {
-    house_whose_compiler_waits(|| {})
+/// An engine with a fast JIT kernel and a precompiled one; returns the number of compilations as well.
+fn jit_engine() -> (Engine, Arc<AtomicUsize>) {
+    jit_engine_with_compile_hook(|| {})
 }
 
-/// The same, whose compiler does something first.
-fn house_whose_compiler_waits(wait: impl Fn() + Send + Sync + 'static) -> (Engine, Arc<AtomicUsize>) {
-    let engine = host_house([host_spec("plain.x")]);
+/// Like `jit_engine`, with a hook that runs before each compilation.
+fn jit_engine_with_compile_hook(wait: impl Fn() + Send + Sync + 'static) -> (Engine, Arc<AtomicUsize>) {
+    let engine = host_engine([host_spec("plain.x")]);
     let count = Arc::new(AtomicUsize::new(0));
     let mut fast = host_spec("jit.x").priority(90);
     fast.jit = true;
     let counted = Arc::clone(&count);
-    let compiled = quiet(fast, &NORM_RMS).compiled_by(move |_: &lz_core::jit::CompileRequest<'_>| {
+    let compiled = noop_kernel(fast, &NORM_RMS).compiled_by(move |_: &lz_core::jit::CompileRequest<'_>| {
         wait();
         counted.fetch_add(1, Ordering::SeqCst);
         Ok(Compiled::default())
@@ -38,10 +38,11 @@ fn house_whose_compiler_waits(wait: impl Fn() + Send + Sync + 'static) -> (Engin
     (engine, count)
 }
 
-/// JIT cold start (flashinfer#2968): the first request is served by another kernel while the fast one compiles beside it.
+/// JIT cold start (flashinfer#2968): the first request is served by another kernel while the fast one
+/// compiles in the background.
 #[test]
-fn a_cold_kernel_is_compiled_beside_the_requests() {
-    let (engine, count) = house();
+fn a_cold_kernel_is_compiled_in_the_background() {
+    let (engine, count) = jit_engine();
     let queue = JitQueue::start(&engine, "llama3-8b", JitConfig::default());
     assert_eq!(Norm::rows(16).serve(&engine).unwrap(), "plain.x");
     assert!(queue.wait_until_idle(LONG));
@@ -50,16 +51,16 @@ fn a_cold_kernel_is_compiled_beside_the_requests() {
     queue.stop();
 }
 
-/// A pod is replaced: the shapes that the last one met are compiled before the new one takes its first request.
+/// A pod is replaced: the shapes that its predecessor served are compiled before the first request.
 #[test]
 fn the_shapes_of_production_are_warm_before_the_first_request() {
     let folder = Folder::new();
     let yaml = format!("jit: {{ manifest_path: \"{}\" }}\n", folder.file("shapes.json").display());
     let start = |engine: &Engine| {
-        let settings = govern(engine, &yaml);
+        let settings = apply_policy(engine, &yaml);
         JitQueue::start(engine, "llama3-8b", JitConfig::of(|key| settings.value(key)))
     };
-    let (first, _) = house();
+    let (first, _) = jit_engine();
     let queue = start(&first);
     for rows in [1, 64, 4096] {
         Norm::rows(rows).serve(&first).unwrap();
@@ -67,16 +68,16 @@ fn the_shapes_of_production_are_warm_before_the_first_request() {
     assert!(queue.wait_until_idle(LONG));
     queue.stop();
 
-    let (next, count) = house();
+    let (next, count) = jit_engine();
     let queue = start(&next);
     let items = queue.manifest().items(&next.registry());
-    let mut told = 0;
+    let mut progress_reports = 0;
     let report = next.warmup(&items, &mut |_| {
-        told += 1;
+        progress_reports += 1;
         ControlFlow::Continue(())
     });
     assert_eq!((report.compiled.len(), count.load(Ordering::SeqCst)), (3, 3));
-    assert!(told >= 3, "progress is told");
+    assert!(progress_reports >= 3, "progress is reported");
     for rows in [1, 64, 4096] {
         assert_eq!(Norm::rows(rows).serve(&next).unwrap(), "jit.x");
     }
@@ -84,13 +85,14 @@ fn the_shapes_of_production_are_warm_before_the_first_request() {
     queue.stop();
 }
 
-/// A burst of new shapes fills the queue: the oldest wish is dropped and counted, and is met when it is wished again.
+/// A burst of new shapes fills the compile queue: the oldest request is dropped and counted, and compiled
+/// when it is requested again.
 #[test]
-fn a_full_queue_drops_the_oldest_wish_and_says_so() {
+fn a_full_compile_queue_drops_the_oldest_request() {
     let (release, gate) = channel::<()>();
     let gate = Mutex::new(gate);
-    let (engine, _) = house_whose_compiler_waits(move || {
-        // Whoever let the sender go lets everything through.
+    let (engine, _) = jit_engine_with_compile_hook(move || {
+        // Dropping the sender releases all compilations.
         let _ = gate.lock().unwrap_or_else(PoisonError::into_inner).recv();
     });
     let queue = JitQueue::start(&engine, "llama3-8b", JitConfig { queue: 2, ..JitConfig::default() });
@@ -98,7 +100,7 @@ fn a_full_queue_drops_the_oldest_wish_and_says_so() {
     while queue.waiting() > 0 {
         std::thread::yield_now();
     }
-    // The first is being compiled; of the next three two have room.
+    // The first request is being compiled; two of the next three fit into the queue.
     for hidden in [2, 3, 4] {
         assert_eq!(Norm::hidden(hidden).serve(&engine).unwrap(), "plain.x");
     }
@@ -114,17 +116,18 @@ fn a_full_queue_drops_the_oldest_wish_and_says_so() {
     queue.stop();
 }
 
-/// A lonely cold kernel: by default its call is refused with the reason; `fail_on_no_fallback: false` lets it compile in the call.
+/// A cold kernel without a fallback: by default its call is rejected with the reason; `fail_on_no_fallback:
+/// false` compiles it in the call.
 #[test]
-fn a_cold_kernel_without_a_fallback_is_refused_unless_policy_lets_it_compile() {
+fn a_cold_kernel_without_a_fallback_compiles_only_if_policy_allows() {
     let mut only = host_spec("jit.x");
     only.jit = true;
-    let engine = host_house([only]);
+    let engine = host_engine([only]);
     let error = Norm::default().serve(&engine).unwrap_err();
     assert!(error.has(ReasonCode::JitCold), "{error}");
-    govern(&engine, "jit: { fail_on_no_fallback: false }\n");
+    apply_policy(&engine, "jit: { fail_on_no_fallback: false }\n");
     assert_eq!(Norm::default().serve(&engine).unwrap(), "jit.x");
-    govern(&engine, "jit: { fail_on_no_fallback: true }\n");
+    apply_policy(&engine, "jit: { fail_on_no_fallback: true }\n");
     assert_eq!(Norm::default().serve(&engine).unwrap(), "jit.x", "it is warm now");
     assert!(Norm::rows(4000).serve(&engine).is_err(), "for this bucket it is not");
 }

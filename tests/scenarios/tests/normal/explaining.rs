@@ -1,22 +1,23 @@
-//! Which kernel, and why: what an operator reads.
+//! `which` and `explain`: which kernel runs and why.
 
 use lz_core::explain::CacheState;
 use lz_core::registry::BackendState;
-use lz_scenarios::calls::{Ask, Norm, Prefill};
-use lz_scenarios::house::{govern, host_house, host_spec, house, house_on};
+use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
+use lz_scenarios::house::{apply_policy, engine_on, full_engine, host_engine, host_spec};
 
-/// Which kernel ran in each layer (vllm#28085): the layers of a Gemma-like model, every second with a window, are asked one by one.
+/// Which kernel ran in each layer (vllm#28085): `which` for each layer of a Gemma-like model with alternating
+/// sliding windows.
 #[test]
-fn each_layer_says_which_kernel_runs_it() {
-    let engine = house_on("h100");
-    govern(
+fn which_reports_the_kernel_of_each_layer() {
+    let engine = engine_on("h100");
+    apply_policy(
         &engine,
         "rules:\n  - match: { operation: attention.*, window_left: '>=0' }\n    prefer: torch.sdpa.cudnn\n    deny: flash_attn\n",
     );
     let layers: Vec<String> = (0..26)
         .map(|layer| {
             let window_left = if layer % 2 == 0 { 4095 } else { -1 };
-            Prefill { window_left, ..Prefill::llama3_8b() }.chosen(&engine).unwrap()
+            Prefill { window_left, ..Prefill::llama3_8b() }.selected(&engine).unwrap()
         })
         .collect();
     for pair in layers.chunks(2) {
@@ -24,22 +25,23 @@ fn each_layer_says_which_kernel_runs_it() {
     }
 }
 
-/// The table that `explain` prints: the winner marked, every addend, every reason of every kernel that cannot run.
+/// The table that `explain` prints: the selected kernel is marked, with all score terms and all rejection
+/// reasons.
 #[test]
 fn an_explanation_prints_as_a_table() {
-    let engine = house_on("h100");
-    govern(&engine, "prefer_sources: [torch]\n");
+    let engine = engine_on("h100");
+    apply_policy(&engine, "prefer_sources: [torch]\n");
     let text = Prefill::llama3_8b().explain(&engine).to_string();
-    // The second line holds how long it took.
+    // The second line contains the elapsed time.
     let lines: Vec<&str> =
         text.lines().enumerate().filter(|(at, _)| *at != 1).map(|(_, line)| line).collect();
     insta::assert_snapshot!(lines.join("\n"));
 }
 
-/// A dashboard reads the same explanation as JSON: every candidate with its score, every reason with its code.
+/// The same explanation as JSON for a dashboard: every candidate with its score, every reason with its code.
 #[test]
-fn an_explanation_is_data_for_a_dashboard() {
-    let json = serde_json::to_value(Prefill::llama3_8b().explain(&house_on("h100"))).unwrap();
+fn an_explanation_serializes_to_json() {
+    let json = serde_json::to_value(Prefill::llama3_8b().explain(&engine_on("h100"))).unwrap();
     assert_eq!(json["operation"], "attention.gqa.prefill");
     assert_eq!(json["plan"]["kernel"], "flash_attn.v3.prefill");
     let candidates = json["candidates"].as_array().unwrap();
@@ -51,15 +53,15 @@ fn an_explanation_is_data_for_a_dashboard() {
     assert_eq!(candidates.iter().filter(|one| one["chosen"] == true).count(), 1);
 }
 
-/// Before a rollout one reads who would step in if the chosen kernel failed, and in which order.
+/// The plan lists the fallbacks in the order in which they would run.
 #[test]
-fn a_plan_names_who_steps_in() {
-    let plan = Prefill::llama3_8b().which(&house_on("h100")).unwrap();
+fn a_plan_lists_its_fallbacks() {
+    let plan = Prefill::llama3_8b().which(&engine_on("h100")).unwrap();
     assert_eq!(
         plan.fallbacks,
         ["flash_attn.v2.prefill", "torch.sdpa.flash", "torch.sdpa.cudnn", "torch.sdpa.math"]
     );
-    let adapted = Prefill::llama3_8b().explain(&house_on("h100"));
+    let adapted = Prefill::llama3_8b().explain(&engine_on("h100"));
     let sdpa = adapted.candidate("torch.sdpa.flash").unwrap();
     assert_eq!(
         (sdpa.transforms.to_string().as_str(), sdpa.score.transform, sdpa.total),
@@ -67,10 +69,11 @@ fn a_plan_names_who_steps_in() {
     );
 }
 
-/// The second call of a shape is answered from the cache, a call of another bucket is not, and the explanation says which.
+/// The second call of a shape hits the decision cache, a call of another bucket misses, and the explanation
+/// reports it.
 #[test]
-fn a_second_call_is_cached_and_says_so() {
-    let engine = host_house([host_spec("alpha.x"), host_spec("beta.x")]);
+fn a_cache_hit_is_reported() {
+    let engine = host_engine([host_spec("alpha.x"), host_spec("beta.x")]);
     let state = |rows| Norm::rows(rows).explain(&engine).cache;
     assert_eq!(state(4), CacheState::NotCached);
     assert_eq!(Norm::rows(4).serve(&engine).unwrap(), "alpha.x");
@@ -81,10 +84,10 @@ fn a_second_call_is_cached_and_says_so() {
     assert_eq!(engine.cached_decisions(), 1);
 }
 
-/// A new colleague lists what there is: operations, kernels with their versions, backends and their state.
+/// The inventory: operations, kernels with their versions, backends with their state.
 #[test]
 fn the_inventory_can_be_listed() {
-    let engine = house();
+    let engine = full_engine();
     let registry = engine.registry();
     assert_eq!(registry.operations().count(), 44);
     let versions: Vec<(&str, &str)> =
@@ -102,11 +105,12 @@ fn the_inventory_can_be_listed() {
     assert!(!native.is_empty());
 }
 
-/// A preference in the file moved the choice: the explanation names the file, the line and the points.
+/// A preference in the policy file changed the selection: the explanation names the file, the line and the
+/// points.
 #[test]
-fn a_rule_that_acted_is_named_with_file_and_line() {
-    let engine = house_on("h100");
-    govern(
+fn an_applied_rule_is_reported_with_file_and_line() {
+    let engine = engine_on("h100");
+    apply_policy(
         &engine,
         "version: 1\nprefer_sources:\n  - torch\nrules:\n  - condition: seq_len >= 2048\n    prefer: torch.sdpa.cudnn\n",
     );

@@ -1,4 +1,4 @@
-//! Normal operations: days on which everything works, and the operator wants to know, to steer and to carry over.
+//! Normal operations: selection, explanation, configuration, tuning and deployment without failures.
 
 mod blocks;
 mod calls;
@@ -11,5 +11,5 @@ mod policy;
 mod tables;
 mod tuning;
 
-/// The second process of a scenario.
-const OTHER: &str = env!("CARGO_BIN_EXE_other-process");
+/// Path of the second process.
+const OTHER_PROCESS: &str = env!("CARGO_BIN_EXE_other-process");

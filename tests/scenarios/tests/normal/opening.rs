@@ -1,4 +1,5 @@
-//! Engines as operators open them: from a file, variables and calls; tuned in place; pairs and formats chosen above kernels.
+//! Engines opened from a file, environment variables and calls; tuned in place; selection of draft/target
+//! pairs and formats.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -12,12 +13,13 @@ use lz_core::speculative::{Side, SpeculativeConfig};
 use lz_core::tune::TuneOptions;
 use lz_core::{Engine, KernelEntry, Run};
 use lz_ops::{NORM_RMS, OPERATIONS, QUANTIZE, QuantizeFormat};
-use lz_scenarios::calls::{Ask, DecodePaged, Norm, Quantized};
+use lz_scenarios::calls::{DecodePaged, Norm, Quantized, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{host_spec, house_on, register};
-use lz_scenarios::kernels::{doing, quiet};
+use lz_scenarios::house::{engine_on, host_spec, register};
+use lz_scenarios::kernels::{kernel_fn, noop_kernel};
 
-/// A server is opened with a file, a variable and a call: each lies above the one before, and the engine decides by all of them.
+/// A server is opened with a file, a variable and a call: each overrides the one before, and the engine
+/// applies all of them.
 #[test]
 fn an_engine_is_opened_from_file_environment_and_call() {
     let folder = Folder::new();
@@ -29,16 +31,17 @@ fn an_engine_is_opened_from_file_environment_and_call() {
         .set("cache.max_size", Given::Int(20))
         .open()
         .unwrap();
-    register(&engine, ["alpha.x", "beta.x", "gamma.x"].map(|id| quiet(host_spec(id), &NORM_RMS)));
+    register(&engine, ["alpha.x", "beta.x", "gamma.x"].map(|id| noop_kernel(host_spec(id), &NORM_RMS)));
     assert_eq!(Norm::default().serve(&engine).unwrap(), "gamma.x");
     let policy = engine.policy();
     assert_eq!((policy.strict_mode.value, policy.cache.value.max_entries), (true, 20));
     assert_eq!(Norm::default().codes(&engine, "alpha.x"), ["POLICY_DENIED"]);
 }
 
-/// `lz tune`: kernels are measured in turn, the fastest serves at once, and an engine that is opened later finds the figures.
+/// `lz tune`: kernels are measured, the fastest is selected immediately, and an engine that is opened later
+/// loads the measurements.
 #[test]
-fn tuning_in_place_serves_at_once_and_after_a_restart() {
+fn tuning_takes_effect_immediately_and_after_a_restart() {
     let folder = Folder::new();
     let clock = Arc::new(ManualClock::starting_at(unix_now()));
     let open = || {
@@ -50,18 +53,18 @@ fn tuning_in_place_serves_at_once_and_after_a_restart() {
             .open()
             .unwrap();
         for (id, cost) in [("alpha.x", 9_000), ("beta.x", 1_000), ("gamma.x", 4_000)] {
-            // The only clock that the tuner reads is moved by the kernels themselves.
+            // Kernels advance the manual clock that the tuner reads.
             let clock = Arc::clone(&clock);
-            let takes = move || {
+            let advance_clock = move || {
                 clock.advance(Duration::from_nanos(cost));
                 Ok(())
             };
-            register(&engine, [doing(host_spec(id), &NORM_RMS, takes)]);
+            register(&engine, [kernel_fn(host_spec(id), &NORM_RMS, advance_clock)]);
         }
         engine
     };
     let engine = open();
-    assert_eq!(Norm::default().chosen(&engine).unwrap(), "alpha.x");
+    assert_eq!(Norm::default().selected(&engine).unwrap(), "alpha.x");
     let options = TuneOptions {
         clock: Arc::clone(&clock) as Arc<dyn Clock>,
         sample_time: Duration::ZERO,
@@ -82,10 +85,11 @@ fn tuning_in_place_serves_at_once_and_after_a_restart() {
     assert_eq!(Norm::rows(5000).serve(&later).unwrap(), "alpha.x", "another bucket was not tuned");
 }
 
-/// A draft model and its target share a cache of keys and values: their kernels are chosen as a pair that reads the same pages.
+/// A draft model and its target share a KV cache: their kernels are selected as a pair with the same page
+/// layout.
 #[test]
-fn draft_and_target_are_chosen_as_a_pair() {
-    let engine = house_on("h100");
+fn draft_and_target_are_selected_as_a_pair() {
+    let engine = engine_on("h100");
     let (draft, target) = (
         DecodePaged { heads: 8, kv_heads: 8, ..DecodePaged::llama3_8b() }.context().unwrap(),
         DecodePaged::llama3_8b().context().unwrap(),
@@ -101,23 +105,24 @@ fn draft_and_target_are_chosen_as_a_pair() {
     assert_eq!(pair.score, 160.0);
 }
 
-/// Weights may be stored in several formats: on a B200 the most accurate four-bit one is taken, on an H100 what it can run.
+/// Weights may be stored in several formats: on a B200 the most accurate four-bit format is selected, on an
+/// H100 a format that it supports.
 #[test]
-fn a_format_is_chosen_by_accuracy_among_those_that_run() {
-    let forms = [
+fn the_most_accurate_supported_format_is_selected() {
+    let formats = [
         ("nvfp4", Quantized { format: QuantizeFormat::Nvfp4, block_size: 16, inner: 4096 }),
         ("mxfp4", Quantized { format: QuantizeFormat::Mxfp4, block_size: 32, inner: 4096 }),
         ("int8", Quantized { format: QuantizeFormat::Int8, block_size: 128, inner: 4096 }),
     ];
-    let contexts: Vec<_> = forms.iter().map(|(_, call)| call.context().unwrap()).collect();
-    let calls: Vec<FormatCall<'_>> = forms
+    let contexts: Vec<_> = formats.iter().map(|(_, call)| call.context().unwrap()).collect();
+    let calls: Vec<FormatCall<'_>> = formats
         .iter()
         .zip(&contexts)
         .map(|((format, _), context)| FormatCall { format, operation: &QUANTIZE, context })
         .collect();
     let config = QuantConfig { weighing: Weighing::High, max_drop_percent: 100.0, ..QuantConfig::default() };
     let choose = |preset: &str, calls: &[FormatCall<'_>]| {
-        let choice = house_on(preset).choose_format(&config, None, calls).unwrap();
+        let choice = engine_on(preset).choose_format(&config, None, calls).unwrap();
         (choice.format, choice.kernel)
     };
     assert_eq!(choose("b200", &calls[..2]), ("nvfp4".to_owned(), "flashinfer.nvfp4.quantize".to_owned()));

@@ -1,4 +1,5 @@
-//! Decisions made beforehand: dispatch tables that an engine solves and goes by, and lockfiles that prove what was decided.
+//! Precomputed decisions: dispatch tables that an engine solves and uses, and lockfiles that record
+//! decisions.
 
 use std::ops::ControlFlow;
 
@@ -6,10 +7,10 @@ use lz_core::solver::{Problem, Work};
 use lz_core::table::Lockfile;
 use lz_core::{Engine, KernelSpec, ReasonCode};
 use lz_ops::NORM_RMS;
-use lz_scenarios::calls::{Ask, Norm};
+use lz_scenarios::calls::{Norm, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{govern, host_house, host_spec, register};
-use lz_scenarios::kernels::quiet;
+use lz_scenarios::house::{apply_policy, host_engine, host_spec, register};
+use lz_scenarios::kernels::noop_kernel;
 
 fn kernels() -> [KernelSpec; 3] {
     [
@@ -19,18 +20,18 @@ fn kernels() -> [KernelSpec; 3] {
     ]
 }
 
-fn solved(engine: &Engine) -> String {
+fn solve_table(engine: &Engine) -> String {
     let work = Work::new(&NORM_RMS, Norm::default().context().unwrap()).range("rows", 1..=4096);
     let problem = Problem { model_id: "llama3-8b".to_owned(), works: vec![work], ..Problem::default() };
     engine.solve(&problem, &mut |_| ControlFlow::Continue(())).unwrap().text
 }
 
-/// `lz solve` on one machine, loaded by the servers of the same kind: they decide by the table, and say so.
+/// `lz solve` on one machine, loaded by identical servers: they decide by the table and report it.
 #[test]
-fn a_table_is_solved_once_and_decides_for_every_server() {
+fn a_table_is_solved_once_and_used_by_every_server() {
     let folder = Folder::new();
-    let path = folder.write("llama3.json", solved(&host_house(kernels())));
-    let server = host_house(kernels());
+    let path = folder.write("llama3.json", solve_table(&host_engine(kernels())));
+    let server = host_engine(kernels());
     let state = server.load_dispatch_table(&path).unwrap();
     assert_eq!((state.operations, state.stale), (vec!["norm.rms".to_owned()], None));
     for (rows, expected) in [(1, "few.x"), (100, "few.x"), (101, "any.x"), (4096, "any.x")] {
@@ -39,14 +40,19 @@ fn a_table_is_solved_once_and_decides_for_every_server() {
     }
     let outside = Norm::rows(5000).explain(&server).table.unwrap();
     assert_eq!(outside.reason.map(|reason| reason.code), Some("PLAN_BUCKET_MISS"));
-    assert_eq!(Norm::rows(5000).serve(&server).unwrap(), "any.x", "outside it is selected at run time");
+    assert_eq!(
+        Norm::rows(5000).serve(&server).unwrap(),
+        "any.x",
+        "outside the table, selection runs at call time"
+    );
 }
 
-/// A table solved for Llama must not answer for Gemma: the offset of the weight is a number, and a kernel looks at it.
+/// A table solved for Llama must not be used for Gemma: the weight offset is a parameter that a kernel limit
+/// depends on.
 #[test]
-fn a_table_does_not_answer_for_another_number() {
-    let server = host_house(kernels());
-    server.use_dispatch_table("llama3.json", &solved(&host_house(kernels()))).unwrap();
+fn a_table_is_not_used_for_other_parameter_values() {
+    let server = host_engine(kernels());
+    server.use_dispatch_table("llama3.json", &solve_table(&host_engine(kernels()))).unwrap();
     let gemma = Norm { weight_offset: 1.0, ..Norm::default() };
     for _ in 0..3 {
         assert_eq!(Norm::default().serve(&server).unwrap(), "few.x");
@@ -56,12 +62,13 @@ fn a_table_does_not_answer_for_another_number() {
     assert_eq!((table.acts, table.reason.map(|reason| reason.code)), (false, Some("PLAN_BUCKET_MISS")));
 }
 
-/// A plugin is installed on a running server: its table was solved without it, stands aside, and acts again when it is gone.
+/// A plugin is registered on a running server: the table was solved without it, becomes stale, and is used
+/// again once the plugin is removed.
 #[test]
-fn a_table_stands_aside_while_other_kernels_are_there() {
-    let server = host_house(kernels());
-    server.use_dispatch_table("llama3.json", &solved(&server)).unwrap();
-    register(&server, [quiet(host_spec("plugin.x").priority(99), &NORM_RMS)]);
+fn a_table_is_stale_while_other_kernels_are_registered() {
+    let server = host_engine(kernels());
+    server.use_dispatch_table("llama3.json", &solve_table(&server)).unwrap();
+    register(&server, [noop_kernel(host_spec("plugin.x").priority(99), &NORM_RMS)]);
     assert_eq!(Norm::default().serve(&server).unwrap(), "plugin.x");
     let why = server.dispatch_tables()[0].stale.clone().unwrap();
     assert!(why.contains("TABLE_CAPABILITIES_MISMATCH"), "{why}");
@@ -70,20 +77,21 @@ fn a_table_stands_aside_while_other_kernels_are_there() {
     assert!(Norm::default().explain(&server).table.is_some_and(|table| table.acts));
 }
 
-/// `lz freeze` in staging, checked in production: a preference that only production has is found with kernel and reason.
+/// `lz freeze` in staging, verified in production: a decision that differs in production is reported with
+/// kernel and reason.
 #[test]
-fn a_lockfile_from_staging_shows_what_production_decides_otherwise() {
+fn verifying_a_lockfile_reports_differing_decisions() {
     let calls = [1, 64, 4096].map(|rows| (&NORM_RMS, Norm::rows(rows).context().unwrap()));
     let folder = Folder::new();
-    let path = folder.write("layerzero.lock", host_house(kernels()).freeze_calls(&calls).unwrap().text());
+    let path = folder.write("layerzero.lock", host_engine(kernels()).freeze_calls(&calls).unwrap().text());
     let text = std::fs::read_to_string(&path).unwrap();
     let staging = Lockfile::read("layerzero.lock", &text).unwrap();
-    let production = host_house(kernels());
+    let production = host_engine(kernels());
     assert!(production.verify_calls(&staging, &calls).unwrap().agrees());
-    govern(&production, "prefer: [any.x]\n");
-    govern(&production, "deny: [few.x]\n");
+    apply_policy(&production, "prefer: [any.x]\n");
+    apply_policy(&production, "deny: [few.x]\n");
     let verification = production.verify_calls(&staging, &calls).unwrap();
     assert!(!verification.agrees());
-    let told = format!("{:?}", verification.differing);
-    assert!(told.contains("few.x") && told.contains("any.x"), "{told}");
+    let differences = format!("{:?}", verification.differing);
+    assert!(differences.contains("few.x") && differences.contains("any.x"), "{differences}");
 }

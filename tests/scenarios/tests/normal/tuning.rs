@@ -1,32 +1,34 @@
-//! Measuring, keeping what was measured, compiling beforehand.
+//! Tuning, stored measurements, JIT warmup.
 
 use std::io::BufReader;
 
 use lz_core::device::detect_cpu;
 use lz_core::perfdb::{Filter, PerfDb};
-use lz_scenarios::calls::{Ask, Norm, Prefill};
+use lz_scenarios::calls::{Norm, Prefill, ScenarioCall};
 use lz_scenarios::folder::Folder;
-use lz_scenarios::house::{device, house_on};
+use lz_scenarios::house::{device, engine_on};
 use lz_scenarios::measured::{evidence, measurement, spec_of};
-use lz_scenarios::process::{ask, decisions, rank, rank_with};
+use lz_scenarios::process::{decisions, rank, rank_with, run_process};
 
-use super::OTHER;
+use super::OTHER_PROCESS;
 
-/// Tuning that persists and belongs to the library (flashinfer#3920): one process tunes, ends, and the next decides by its figures.
+/// Tuning that persists and belongs to the library (flashinfer#3920): one process tunes and exits, and the
+/// next one uses its measurements.
 #[test]
-fn what_one_process_tunes_the_next_decides_by() {
+fn measurements_of_one_process_are_used_by_the_next() {
     let folder = Folder::new();
     let file = folder.database();
-    assert_eq!(decisions(&rank()), ["alpha.norm.rms"; 5], "on paper");
-    ask(OTHER, &["tune", file.to_str().unwrap(), "alpha.norm.rms", "2000"]);
-    ask(OTHER, &["tune", file.to_str().unwrap(), "gamma.norm.rms", "1000"]);
+    assert_eq!(decisions(&rank()), ["alpha.norm.rms"; 5], "by priority");
+    run_process(OTHER_PROCESS, &["tune", file.to_str().unwrap(), "alpha.norm.rms", "2000"]);
+    run_process(OTHER_PROCESS, &["tune", file.to_str().unwrap(), "gamma.norm.rms", "1000"]);
     assert_eq!(decisions(&rank_with(&PerfDb::open(&file).db)), ["gamma.norm.rms"; 5]);
-    assert_eq!(ask(OTHER, &["decide", file.to_str().unwrap()]), ["gamma.norm.rms"; 5]);
+    assert_eq!(run_process(OTHER_PROCESS, &["decide", file.to_str().unwrap()]), ["gamma.norm.rms"; 5]);
 }
 
-/// Tuned is what is served (flashinfer#4132): the kernel that was measured fastest for a bucket is the one that runs its calls.
+/// The tuned kernel is the one that runs (flashinfer#4132): the kernel that was measured fastest for a bucket
+/// runs its calls.
 #[test]
-fn the_kernel_that_was_measured_fastest_is_the_one_that_serves() {
+fn the_kernel_measured_fastest_is_selected() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let engine = rank();
@@ -45,7 +47,7 @@ fn the_kernel_that_was_measured_fastest_is_the_one_that_serves() {
     }
 }
 
-/// The evidence behind a choice is shown: median, samples, age, and the points that it gave and took.
+/// The evidence behind a selection is shown: median, samples, age, and the score points.
 #[test]
 fn the_evidence_behind_a_choice_is_shown() {
     let folder = Folder::new();
@@ -64,9 +66,10 @@ fn the_evidence_behind_a_choice_is_shown() {
     assert_eq!(explanation.candidate("alpha.norm.rms").unwrap().score.perf, None);
 }
 
-/// Figures of a staging machine are carried to production as a file: imported once they count, imported twice they count once.
+/// Measurements of a staging machine are exported and imported in production; a second import does not count
+/// them twice.
 #[test]
-fn measurements_travel_as_a_file() {
+fn measurements_are_exported_and_imported() {
     let folder = Folder::new();
     let staging = PerfDb::open(folder.file("staging.sqlite")).db;
     let engine = rank();
@@ -82,28 +85,28 @@ fn measurements_travel_as_a_file() {
     }
     let rows = production.show(&Filter::default(), 9);
     assert_eq!((rows.len(), rows[0].timing.samples), (1, 40));
-    assert_eq!(Norm::default().chosen(&rank_with(&production)).unwrap(), "gamma.norm.rms");
+    assert_eq!(Norm::default().selected(&rank_with(&production)).unwrap(), "gamma.norm.rms");
 }
 
-/// JIT cold start (flashinfer#2968): a cold kernel is passed over, and from the moment it is warm it serves its bucket and no other.
+/// JIT cold start (flashinfer#2968): a cold kernel is skipped; once warm it is selected for its bucket only.
 #[test]
-fn a_kernel_serves_from_the_moment_it_is_warm() {
-    let engine = house_on("h100");
+fn a_jit_kernel_is_selected_once_it_is_warm() {
+    let engine = engine_on("h100");
     let call = Prefill::llama3_8b();
-    assert_eq!(call.chosen(&engine).unwrap(), "flash_attn.v3.prefill");
+    assert_eq!(call.selected(&engine).unwrap(), "flash_attn.v3.prefill");
     engine.mark_warm("flashinfer.fa3.prefill", call.operation(), &call.context().unwrap());
-    assert_eq!(call.chosen(&engine).unwrap(), "flashinfer.fa3.prefill");
+    assert_eq!(call.selected(&engine).unwrap(), "flashinfer.fa3.prefill");
     let other = Prefill { head_dim: 64, ..Prefill::llama3_8b() };
-    assert_eq!(other.chosen(&engine).unwrap(), "flash_attn.v3.prefill");
+    assert_eq!(other.selected(&engine).unwrap(), "flash_attn.v3.prefill");
 }
 
-/// Kernels tuned on an H100 say nothing on a B200: each device has figures of its own.
+/// Kernels tuned on an H100 do not affect a B200: measurements are per device.
 #[test]
-fn each_device_has_figures_of_its_own() {
+fn measurements_are_per_device() {
     let folder = Folder::new();
     let database = PerfDb::open(folder.database()).db;
     let hopper = device("h100");
-    let engine = house_on("h100");
+    let engine = engine_on("h100");
     let call = Prefill::llama3_8b();
     for (kernel, median) in [("flash_attn.v2.prefill", 487_000.0), ("torch.sdpa.cudnn", 334_000.0)] {
         database.record(&measurement(&call, &spec_of(&engine, kernel), &hopper, median)).unwrap();
@@ -112,7 +115,7 @@ fn each_device_has_figures_of_its_own() {
     let perf =
         |explanation: lz_core::Explanation| explanation.candidate("torch.sdpa.cudnn").unwrap().score.perf;
     assert!(perf(call.explain(&engine)).is_some());
-    let blackwell = house_on("b200");
+    let blackwell = engine_on("b200");
     blackwell.set_evidence(Some(evidence(&database, &device("b200"))));
     assert_eq!(perf(call.explain(&blackwell)), None);
 }

@@ -1,20 +1,21 @@
-//! One to four rows times integers that lie in rows: each row of the weight is read where it lies, once, which is the limit.
-//! Laying it out in panels first, as many rows are worth, would cost more than the products.
+//! One to four rows times unpacked integer weights: each row of the weight is read once, in place; bound by
+//! memory bandwidth. Packing it into panels first, which pays off for many rows, would cost more than the
+//! products.
 
-use crate::simd::{Float, MOST_LANES, Part, Simd, Span, Whole, load_bytes, load_nibbles};
+use crate::simd::{Float, MAX_LANES, Simd, Span, Tail, Whole, load_bytes, load_nibbles};
 
-/// Most rows of the input that are worth it.
-pub(super) const FEWEST: usize = 4;
+/// Maximum rows of the input for which this path is faster.
+pub(super) const MAX_ROWS: usize = 4;
 
-/// Rows of the weight that share what is read of the input.
-pub(super) const COLUMNS: usize = 4;
+/// Rows of the weight that share a load of the input.
+pub(super) const NR: usize = 4;
 
-/// Whether groups of so many inputs begin where vectors do, of any instruction set.
-pub(super) fn takes(block: usize, depth: usize) -> bool {
-    block >= depth || block.is_multiple_of(MOST_LANES)
+/// Whether groups of `block` inputs start at vector boundaries, for every instruction set.
+pub(super) fn supports(block: usize, depth: usize) -> bool {
+    block >= depth || block.is_multiple_of(MAX_LANES)
 }
 
-/// A row of the weight with its scales and zero points, one a group.
+/// A row of the weight with its scales and zero points, one per group.
 #[derive(Clone, Copy)]
 pub(super) struct Column {
     pub bytes: *const u8,
@@ -22,42 +23,42 @@ pub(super) struct Column {
     pub zero_points: Option<*const i32>,
 }
 
-/// Rows of the input as f32, so far apart, and how they are grouped.
+/// Rows of the input as f32, their stride, and how inputs are grouped.
 #[derive(Clone, Copy)]
 pub(super) struct Inputs {
     pub start: *const f32,
-    pub apart: usize,
+    pub stride: usize,
     pub depth: usize,
     pub block: usize,
 }
 
-/// The inner products of `MR` rows with some rows of the weight.
+/// Dot products of `MR` rows with some rows of the weight.
 ///
 /// # Safety
-/// All inputs, integers, scales and zero points are readable, and groups are such as [`takes`] allows.
+/// All inputs, integers, scales and zero points are readable, and [`supports`] accepts the groups.
 #[inline(never)]
 pub(super) unsafe fn sum<S: Simd, const BITS: u32, const MR: usize>(
     s: S,
     x: Inputs,
-    columns: [Column; COLUMNS],
-) -> [[f32; COLUMNS]; MR] {
+    columns: [Column; NR],
+) -> [[f32; NR]; MR] {
     s.vectorize(|| {
-        let mut totals = [[s.splat(0.0); COLUMNS]; MR];
+        let mut totals = [[s.splat(0.0); NR]; MR];
         let (mut group, mut first) = (0, 0);
         while first < x.depth {
             let end = x.depth.min(first + x.block);
-            // SAFETY: the caller vouches for every group; spans stay inside this one.
+            // SAFETY: the caller guarantees every group; spans stay inside this one.
             unsafe {
                 let zero_points = columns
                     .map(|column| s.splat(column.zero_points.map_or(0.0, |start| *start.add(group) as f32)));
-                let mut sums = [[s.splat(0.0); COLUMNS]; MR];
+                let mut sums = [[s.splat(0.0); NR]; MR];
                 let mut at = first;
                 while at + S::LANES <= end {
                     add::<S, BITS, MR>(s, &x, &columns, &zero_points, Whole(at), &mut sums);
                     at += S::LANES;
                 }
                 if at < end {
-                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, Part(at, end - at), &mut sums);
+                    add::<S, BITS, MR>(s, &x, &columns, &zero_points, Tail(at, end - at), &mut sums);
                 }
                 for (totals, sums) in totals.iter_mut().zip(&sums) {
                     for ((total, &sum), column) in totals.iter_mut().zip(sums).zip(&columns) {
@@ -74,31 +75,32 @@ pub(super) unsafe fn sum<S: Simd, const BITS: u32, const MR: usize>(
 /// Adds the products of one span.
 ///
 /// # Safety
-/// As [`sum`], and the span is inside the rows and starts at an even place.
+/// As [`sum`], and the span is inside the rows and starts at an even index.
 #[inline(always)]
 unsafe fn add<S: Simd, const BITS: u32, const MR: usize>(
     s: S,
     x: &Inputs,
-    columns: &[Column; COLUMNS],
-    zero_points: &[S::F32; COLUMNS],
+    columns: &[Column; NR],
+    zero_points: &[S::F32; NR],
     span: impl Span,
-    sums: &mut [[S::F32; COLUMNS]; MR],
+    sums: &mut [[S::F32; NR]; MR],
 ) {
-    // SAFETY: the caller vouches for the span. Where a part has no inputs they are 0, whatever the weight is there.
+    // SAFETY: the caller guarantees the span. Inputs past the end of a tail are 0, whatever the weight is
+    // there.
     unsafe {
         let mut weights = *zero_points;
         for ((weight, &zero_point), column) in weights.iter_mut().zip(zero_points).zip(columns) {
             let value = if BITS == 4 {
-                s.half_byte(load_nibbles(s, column.bytes, span), 0)
+                s.signed_nibble(load_nibbles(s, column.bytes, span), 0)
             } else {
                 s.to_f32(s.shr_i32(s.shl_i32(load_bytes(s, column.bytes, span), 24), 24))
             };
             *weight = s.sub(value, zero_point);
         }
         for (row, sums) in sums.iter_mut().enumerate() {
-            let factor = <f32 as Float>::load(s, x.start.add(row * x.apart), span);
+            let input = <f32 as Float>::load(s, x.start.add(row * x.stride), span);
             for (sum, &weight) in sums.iter_mut().zip(&weights) {
-                *sum = s.fma(factor, weight, *sum);
+                *sum = s.fma(input, weight, *sum);
             }
         }
     }

@@ -1,19 +1,19 @@
-//! Which candidates are kept: the last key of them, found without a sort where that can be done for sure.
+//! Cutoff of top-k and top-p: finds the last kept key, without sorting the row where the result is certain.
 
 use super::choose;
 use super::scan::{Key, Scan, logit, token};
 use crate::simd::{Float, Simd};
 
-/// Scratch memory of a row: keys, their weights, and two numbers a block.
-pub(super) struct Memory<'m> {
+/// Scratch memory of a row: keys, their weights, and two values per block.
+pub(super) struct RowScratch<'m> {
     pub keys: &'m mut [Key],
     pub weights: &'m mut [f64],
     pub maxima: &'m mut [f32],
     pub sorted: &'m mut [f32],
 }
 
-impl<'m> Memory<'m> {
-    /// Bytes for one row.
+impl<'m> RowScratch<'m> {
+    /// Bytes per row.
     pub(super) const fn bytes(vocab: usize) -> usize {
         vocab * 16 + vocab.div_ceil(super::scan::BLOCK) * 8
     }
@@ -21,14 +21,16 @@ impl<'m> Memory<'m> {
     /// The part of a workspace that belongs to a slot.
     ///
     /// # Safety
-    /// `start` is aligned for u64 and has [`Memory::bytes`] for each slot up to this one; nobody else uses this slot's.
-    pub(super) unsafe fn slot(start: *mut u8, slot: usize, vocab: usize) -> Memory<'m> {
+    /// `start` is aligned for u64 and has [`RowScratch::bytes`] for each slot up to this one; no other
+    /// reference to this slot exists.
+    pub(super) unsafe fn slot(start: *mut u8, slot: usize, vocab: usize) -> RowScratch<'m> {
         let blocks = vocab.div_ceil(super::scan::BLOCK);
-        // SAFETY: the caller vouches for the bytes; they are in one piece, and any bits are numbers of these types.
+        // SAFETY: the caller guarantees the bytes; they are contiguous, and any bits are valid values of
+        // these types.
         unsafe {
-            let start = start.add(slot * Memory::bytes(vocab));
+            let start = start.add(slot * RowScratch::bytes(vocab));
             let (weights, maxima) = (start.add(vocab * 8), start.add(vocab * 16).cast::<f32>());
-            Memory {
+            RowScratch {
                 keys: std::slice::from_raw_parts_mut(start.cast(), vocab),
                 weights: std::slice::from_raw_parts_mut(weights.cast(), vocab),
                 maxima: std::slice::from_raw_parts_mut(maxima, blocks),
@@ -38,7 +40,7 @@ impl<'m> Memory<'m> {
     }
 }
 
-/// The weight of a candidate, exactly as the reference has it.
+/// The weight of a candidate, bit-identical to the reference.
 #[inline(always)]
 pub(super) fn weight(key: Key, largest: f32, temperature: f64) -> f64 {
     let (logit, largest) = (f64::from(logit(key)), f64::from(largest));
@@ -51,7 +53,7 @@ pub(super) fn weight(key: Key, largest: f32, temperature: f64) -> f64 {
     }
 }
 
-/// The first `k` candidates, in any order, at the front of the keys; gives their number.
+/// Moves the first `k` candidates, in any order, to the front of the keys; returns their number.
 pub(super) fn first<S: Simd, T: Float>(
     scan: &Scan<'_, S, T>,
     k: usize,
@@ -61,7 +63,7 @@ pub(super) fn first<S: Simd, T: Float>(
     let blocks = scan.maxima();
     let mut least = f32::NEG_INFINITY;
     if k > 0 && k <= blocks.len() / 2 {
-        // So many blocks have a logit that is at least this: the first k candidates do too.
+        // k blocks have a logit of at least this value, so the first k candidates do too.
         let sorted = &mut sorted[..blocks.len()];
         sorted.copy_from_slice(blocks);
         least = *sorted.select_nth_unstable_by(k - 1, |a, b| b.total_cmp(a)).1;
@@ -73,7 +75,7 @@ pub(super) fn first<S: Simd, T: Float>(
     count.min(k)
 }
 
-/// How many of the sorted candidates reach the share `p` of all their weights together.
+/// How many of the sorted candidates are needed to reach the share `p` of their total weight.
 pub(super) fn prefix(sorted: &[Key], p: f64, weight: impl Fn(Key) -> f64) -> usize {
     let all: f64 = sorted.iter().map(|&key| weight(key)).sum();
     let mut sum = 0.0;
@@ -86,15 +88,16 @@ pub(super) fn prefix(sorted: &[Key], p: f64, weight: impl Fn(Key) -> f64) -> usi
     sorted.len()
 }
 
-/// The last of the candidates that reach the sum, which is known to lie between `least` and `most`; `None` if it cannot be told.
+/// The last candidate needed to reach a sum between `least` and `most`; `None` if the bounds leave it
+/// undecided.
 pub(super) fn last_to_reach(
     mut keys: &mut [Key],
     [least, most]: [f64; 2],
     weight: impl Fn(Key) -> f64,
 ) -> Option<Key> {
-    const FEW: usize = 32;
+    const SORT_LIMIT: usize = 32;
     let mut before = 0.0;
-    while keys.len() > FEW {
+    while keys.len() > SORT_LIMIT {
         let middle = keys.len() / 2;
         keys.select_nth_unstable(middle);
         let (front, rest) = keys.split_at_mut(middle);
@@ -120,7 +123,7 @@ pub(super) fn last_to_reach(
     None
 }
 
-/// Draws among the candidates up to a key. The keys are written anew, in order of the index.
+/// Draws among the candidates up to a key. Rewrites the keys in index order.
 pub(super) fn draw<S: Simd, T: Float>(
     scan: &Scan<'_, S, T>,
     last: Key,
@@ -131,8 +134,8 @@ pub(super) fn draw<S: Simd, T: Float>(
 ) -> i32 {
     let found = scan.candidates(logit(last), keys);
     let mut count = 0;
-    for place in 0..found {
-        let key = keys[place];
+    for index in 0..found {
+        let key = keys[index];
         if key <= last {
             keys[count] = key;
             weights[count] = weight(key, scan.largest, temperature);

@@ -1,15 +1,16 @@
-//! AMX: products of bf16 tiles, sixteen rows of thirty-two numbers, summed in f32; and of bytes, sixty-four a row, summed in i32.
+//! AMX: products of bf16 tiles (16 rows of 32 elements, accumulated in f32) and int8 tiles (16 rows of 64
+//! bytes, accumulated in i32).
 //!
-//! The intrinsics are not stable yet, so the instructions are written out. A thread configures its tiles before it uses them
-//! and releases them afterwards, so that the system need not save them.
+//! The intrinsics are not stable yet, so inline assembly is used. A thread configures its tiles before it
+//! uses them and releases them afterwards, so that the kernel need not save them on a context switch.
 
 use std::arch::asm;
 use std::sync::OnceLock;
 
-/// Rows of a tile, and columns of a result.
+/// Rows of a tile, and columns of an accumulator tile.
 pub(crate) const SIDE: usize = 16;
 
-/// Numbers of bf16 in a row of a tile.
+/// bf16 elements in a row of a tile: steps of K per tile product.
 pub(crate) const STEP: usize = 32;
 
 /// Bytes of a tile.
@@ -18,13 +19,13 @@ pub(crate) const BYTES: usize = 1024;
 /// Bytes of a row of a tile.
 pub(crate) const ROW: usize = BYTES / SIDE;
 
-/// Whether this processor has bf16 tiles and the system lets this process use them; asks for the permission.
+/// Whether this processor has AMX-BF16 and the operating system permits it; requests the permission.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
     *AVAILABLE.get_or_init(|| has_tiles() && permitted())
 }
 
-/// Whether it has tiles of bytes too.
+/// Whether it has AMX-INT8 too.
 pub(crate) fn available_for_bytes() -> bool {
     // AMX-INT8.
     available() && features() >> 25 & 1 == 1
@@ -36,7 +37,7 @@ fn has_tiles() -> bool {
     features() & wanted == wanted
 }
 
-/// The word of features that tiles are in.
+/// CPUID leaf 7, EDX: the register with the AMX feature bits.
 fn features() -> u32 {
     use std::arch::x86_64::{__cpuid, __cpuid_count};
     if __cpuid(0).eax < 7 { 0 } else { __cpuid_count(7, 0).edx }
@@ -44,10 +45,10 @@ fn features() -> u32 {
 
 #[cfg(target_os = "linux")]
 fn permitted() -> bool {
-    /// `ARCH_REQ_XCOMP_PERM`, and the number of the tiles' state.
+    /// `ARCH_REQ_XCOMP_PERM`, and the index of the tile data state component.
     const REQUEST: libc::c_long = 0x1023;
     const TILE_DATA: libc::c_long = 18;
-    // SAFETY: asks for a permission of this process and touches no memory.
+    // SAFETY: requests a permission for this process and accesses no memory.
     unsafe { libc::syscall(libc::SYS_arch_prctl, REQUEST, TILE_DATA) == 0 }
 }
 
@@ -56,25 +57,26 @@ fn permitted() -> bool {
     false
 }
 
-/// Two tiles of rows of a left factor.
-pub(crate) struct Left {
+/// Two vertically adjacent tiles of operand A.
+pub(crate) struct TilesA {
     pub tiles: [*const u8; 2],
     /// Bytes between rows.
     pub row: usize,
-    /// Bytes to the next step: those of a row of a tile where rows lie whole, those of a tile where one tile lies after the other.
+    /// Bytes to the next step of K: `ROW` if rows are contiguous, `BYTES` if tiles are stored one after the
+    /// other.
     pub step: usize,
 }
 
-/// The four tiles of a result.
-pub(crate) struct Sums {
+/// A 2 x 2 block of accumulator tiles (C).
+pub(crate) struct TilesC {
     pub tiles: [[*mut f32; 2]; 2],
     /// Bytes between rows.
     pub row: usize,
-    /// Whether the product is added to what is there.
+    /// Whether the product is added to the previous contents.
     pub add: bool,
 }
 
-/// This thread's tiles, configured as eight whole ones until it is dropped.
+/// This thread's tile configuration: eight full tiles, released on drop.
 pub(crate) struct Tiles(());
 
 #[repr(C, align(64))]
@@ -86,12 +88,12 @@ struct Configuration {
     rows: [u8; 16],
 }
 
-/// The products of four pairs of tiles, by the name of their instruction. Nothing between the statements uses tiles: the compiler knows
-/// of none.
+/// The 2 x 2 tile product with the given dot-product instruction. No tile may be used between the `asm!`
+/// statements: the compiler does not track tile registers.
 macro_rules! multiply {
-    ($product:literal, $left:expr, $right:expr, $steps:expr, $sums:expr) => {{
-        let (left, right, steps): (Left, [*const u8; 2], usize) = ($left, $right, $steps);
-        let Sums { tiles: results, row: result_row, add } = $sums;
+    ($product:literal, $a:expr, $b:expr, $steps:expr, $sums:expr) => {{
+        let (a, b, steps): (TilesA, [*const u8; 2], usize) = ($a, $b, $steps);
+        let TilesC { tiles: results, row: result_row, add } = $sums;
         if steps > 0 || !add {
             if add {
                 asm!(
@@ -122,9 +124,9 @@ macro_rules! multiply {
                     "add {a}, {step}", "add {b}, {step}", "add {c}, 1024", "add {d}, 1024",
                     "dec {steps}",
                     "jnz 2b",
-                    a = inout(reg) left.tiles[0] => _, b = inout(reg) left.tiles[1] => _,
-                    c = inout(reg) right[0] => _, d = inout(reg) right[1] => _,
-                    steps = inout(reg) steps => _, row = in(reg) left.row, step = in(reg) left.step,
+                    a = inout(reg) a.tiles[0] => _, b = inout(reg) a.tiles[1] => _,
+                    c = inout(reg) b[0] => _, d = inout(reg) b[1] => _,
+                    steps = inout(reg) steps => _, row = in(reg) a.row, step = in(reg) a.step,
                     side = in(reg) ROW,
                     out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
                     out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
@@ -153,35 +155,38 @@ impl Tiles {
             Configuration { palette: 1, start: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
         configuration.row_bytes[..8].fill(64);
         configuration.rows[..8].fill(SIDE as u8);
-        // SAFETY: the caller vouches for the instruction; it reads the configuration.
+        // SAFETY: the caller guarantees the instruction; it reads the configuration.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, readonly)) };
         Tiles(())
     }
 
-    /// Multiplies two tiles of rows with two tiles of columns over `steps` tiles each and writes or adds the four results. Right tiles hold pairs of numbers: row p has numbers 2 p and 2 p + 1 of each column.
+    /// Multiplies two tiles of A with two tiles of B over `steps` steps of K and stores or adds the four
+    /// results. B tiles are in the VNNI layout: row p holds elements 2 p and 2 p + 1 of each column.
     ///
     /// # Safety
-    /// All tiles are readable, those of `right` one after the other at `BYTES` a step. The results are writable.
+    /// All tiles are readable, those of `b` one after the other at `BYTES` per step. The accumulators are
+    /// writable.
     #[inline(always)]
-    pub(crate) unsafe fn multiply(&self, left: Left, right: [*const u8; 2], steps: usize, sums: Sums) {
-        // SAFETY: the caller vouches for the memory, `self` for the configuration.
-        unsafe { multiply!("tdpbf16ps", left, right, steps, sums) }
+    pub(crate) unsafe fn multiply(&self, a: TilesA, b: [*const u8; 2], steps: usize, sums: TilesC) {
+        // SAFETY: the caller guarantees the memory, `self` the configuration.
+        unsafe { multiply!("tdpbf16ps", a, b, steps, sums) }
     }
 
-    /// As [`Tiles::multiply`] for signed bytes, 64 a step; the results are i32. Row p of a right tile has bytes 4 p … 4 p + 3.
+    /// As [`Tiles::multiply`] for signed bytes, 64 per step; the accumulators are i32. Row p of a B tile
+    /// holds bytes 4 p … 4 p + 3.
     ///
     /// # Safety
     /// As [`Tiles::multiply`], and [`available_for_bytes`] was true.
     #[inline(always)]
-    pub(crate) unsafe fn multiply_bytes(&self, left: Left, right: [*const u8; 2], steps: usize, sums: Sums) {
-        // SAFETY: the caller vouches for the memory and the instruction, `self` for the configuration.
-        unsafe { multiply!("tdpbssd", left, right, steps, sums) }
+    pub(crate) unsafe fn multiply_bytes(&self, a: TilesA, b: [*const u8; 2], steps: usize, sums: TilesC) {
+        // SAFETY: the caller guarantees the memory and the instruction, `self` the configuration.
+        unsafe { multiply!("tdpbssd", a, b, steps, sums) }
     }
 }
 
 impl Drop for Tiles {
     fn drop(&mut self) {
-        // SAFETY: whoever made `self` vouched for the instruction.
+        // SAFETY: the creator of `self` guaranteed the instruction.
         unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }

@@ -1,54 +1,55 @@
-//! One row in f64, key by key: for rows in which something is not finite, or too large for f32 to be trusted.
+//! One row in f64, key by key: for rows that contain non-finite values, or scores too large for f32.
 
 use super::problem::Rows;
 use super::task::{Ranges, Task};
 use crate::simd::Float;
 
-/// Most features of a value.
-pub(super) const MOST_FEATURES: usize = 512;
+/// Maximum head dimension of a value.
+pub(super) const MAX_HEAD_DIM: usize = 512;
 
-/// Computes a row (counted from the first of the task) anew and writes it.
+/// Recomputes a row (relative to the first row of the task) and writes it.
 #[cold]
 #[inline(never)]
 pub(super) fn write_row<T: Float>(task: &Task<'_, '_, T>, row: usize, ranges: Ranges<'_>) {
     let (query, head) = task.row(row);
-    let (mut highest, mut nan) = (f64::NEG_INFINITY, false);
-    each_score(task, row, ranges, &mut |_, score| {
+    let (mut running_max, mut nan) = (f64::NEG_INFINITY, false);
+    for_each_score(task, row, ranges, &mut |_, score| {
         nan |= score.is_nan() || score == f64::INFINITY;
-        highest = highest.max(score);
+        running_max = running_max.max(score);
     });
-    let (mut sums, mut total) = ([0.0f64; MOST_FEATURES], 0.0);
-    let sums = &mut sums[..task.shape.dim_v.min(MOST_FEATURES)];
+    let (mut sums, mut sum_exp) = ([0.0f64; MAX_HEAD_DIM], 0.0);
+    let sums = &mut sums[..task.shape.dim_v.min(MAX_HEAD_DIM)];
     let lse = if nan {
         sums.fill(f64::NAN);
         f64::NAN
-    } else if highest == f64::NEG_INFINITY {
+    } else if running_max == f64::NEG_INFINITY {
         f64::NEG_INFINITY
     } else {
-        each_score(task, row, ranges, &mut |key, score| {
-            // In exact arithmetic no weight is zero: the smallest one still carries an infinity or a NaN of its value.
-            let weight = (score - highest).exp().max(f64::MIN_POSITIVE);
-            total += weight;
+        for_each_score(task, row, ranges, &mut |key, score| {
+            // In exact arithmetic no weight is zero: the smallest one still propagates an infinity or NaN of
+            // its value.
+            let weight = (score - running_max).exp().max(f64::MIN_POSITIVE);
+            sum_exp += weight;
             let address = task.sequence.key(key, task.head);
             let values = if task.shape.shared { address[0] } else { address[2] };
             for (feature, sum) in sums.iter_mut().enumerate() {
-                // SAFETY: a key of the sequence lies inside its tensor.
+                // SAFETY: keys of the sequence are inside their tensor.
                 *sum += weight * f64::from(unsafe { *values.add(feature) }.to_f32());
             }
         });
-        sums.iter_mut().for_each(|sum| *sum /= total);
-        highest + total.ln()
+        sums.iter_mut().for_each(|sum| *sum /= sum_exp);
+        running_max + sum_exp.ln()
     };
     let output = task.sequence.output.at(query, head).cast_mut();
     for (feature, &sum) in sums.iter().enumerate() {
-        // SAFETY: the row lies inside the output, and only this task writes it.
+        // SAFETY: the row is inside the output, and only this task writes it.
         unsafe { *output.add(feature) = T::from_f32(sum as f32) };
     }
     write_lse(&task.sequence.lse, query, head, lse as f32);
 }
 
-/// Hands every key that takes part, with its score.
-fn each_score<T: Float>(
+/// Calls `take` for every key that is not masked out, with its score.
+fn for_each_score<T: Float>(
     task: &Task<'_, '_, T>,
     row: usize,
     ranges: Ranges<'_>,
@@ -56,13 +57,14 @@ fn each_score<T: Float>(
 ) {
     let (shape, sequence) = (task.shape, task.sequence);
     let (query, head) = task.row(row);
-    let (place, visible) = (task.place(row), task.visible(row));
+    let (index, visible) = (task.query_position(row), task.visible(row));
     ranges(&mut |range| {
         for key in range {
-            if !visible.contains(&key) && task.looks_at_places() {
+            if !visible.contains(&key) && task.needs_positions() {
                 continue;
             }
-            // SAFETY: queries and keys of the sequence lie inside their tensors; mask and slopes cover its heads, queries and keys.
+            // SAFETY: queries and keys of the sequence are inside their tensors; mask and slopes cover its
+            // heads, queries and keys.
             let score = unsafe {
                 let added = sequence.mask.map_or(0.0, |mask| mask.at(head, query, key));
                 let parts = [sequence.q.at(query, head), sequence.q_second.at(query, head)];
@@ -80,9 +82,9 @@ fn each_score<T: Float>(
                     score = soft_cap * (score / soft_cap).tanh();
                 }
                 if let Some(slopes) = sequence.slopes {
-                    score += f64::from(slopes.at(head)) * (key as i64 - place) as f64;
+                    score += f64::from(slopes.at(head)) * (key as i64 - index) as f64;
                 }
-                if added == f32::NEG_INFINITY && sequence.mask.is_some_and(|mask| mask.hides()) {
+                if added == f32::NEG_INFINITY && sequence.mask.is_some_and(|mask| mask.is_boolean()) {
                     f64::NEG_INFINITY
                 } else {
                     score + f64::from(added)
@@ -95,10 +97,10 @@ fn each_score<T: Float>(
     });
 }
 
-/// Writes the lse of a row where one is wanted.
+/// Writes the log-sum-exp of a row, if requested.
 pub(super) fn write_lse(lse: &Rows<f32>, query: usize, head: usize, value: f32) {
     if !lse.data.is_null() {
-        // SAFETY: the place lies inside the lse, and only the task of this row writes it.
+        // SAFETY: the element is inside the lse, and only the task of this row writes it.
         unsafe { *lse.at(query, head).cast_mut() = value };
     }
 }
