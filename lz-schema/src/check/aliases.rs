@@ -1,4 +1,4 @@
-//! `aliases`: other names, and the parameters they fix.
+//! Validates `aliases`: alternative names, and the parameters that they fix.
 
 use super::{Checker, is_dotted_name};
 use crate::diagnostics::{Code, nearest};
@@ -12,10 +12,10 @@ impl Checker<'_> {
         let mut aliases = Vec::new();
         for entry in raw.aliases.iter().flat_map(|named| &named.entries) {
             if !is_dotted_name(&entry.name.value) {
-                let message = format!("`{}` is not a name of an operation", entry.name.value);
+                let message = format!("`{}` is not a valid operation name", entry.name.value);
                 self.sink
                     .error(Code::BadName, entry.name.span, message)
-                    .note("words of lower-case letters, digits and underscores, joined by dots");
+                    .note("expected words of lower-case letters, digits and underscores, joined by dots");
             }
             let fixes = entry.value.iter().flat_map(|fixes| self.fixes(fixes, params)).collect();
             aliases.push(Alias { name: entry.name.value.clone(), fixes });
