@@ -127,7 +127,8 @@ impl<const N: usize> Call<N> {
         let given = unsafe { abi::borrow(options, &mut room.options) };
         let given = given.map_err(|reason| refuse(operation, reason))?;
         if N > 0 && outputs.is_null() {
-            let reason = Reason::new(ReasonCode::OutputMissing).message("the outputs are missing: the pointer is null");
+            let reason = Reason::new(ReasonCode::OutputMissing)
+                .message("the outputs are missing: the pointer is null");
             return Err(refuse(operation, reason));
         }
         Ok((args, Call { outputs }, CallSettings { given }))

@@ -39,7 +39,10 @@ impl Owner {
     /// # Safety
     /// `release` is 0 or the address of a C function that takes `owner`, once, on any thread.
     pub unsafe fn new(owner: usize, release: usize) -> Owner {
-        #[expect(clippy::disallowed_methods, reason = "the only conversion from an address to a function pointer")]
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "the only conversion from an address to a function pointer"
+        )]
         // SAFETY: the caller guarantees the function; 0 is `None`.
         let release =
             unsafe { std::mem::transmute::<usize, Option<unsafe extern "C" fn(*mut c_void)>>(release) };
