@@ -31,7 +31,7 @@ impl SchemaSet {
             read.push(read_file(path.as_ref(), text.as_ref(), reasons, true));
         }
         let files = read.len();
-        let mut diagnostics = across_files(&read);
+        let mut diagnostics = name_collisions(&read);
         let mut operations = Vec::with_capacity(files);
         for file in read {
             diagnostics.extend(file.diagnostics);
@@ -53,7 +53,7 @@ impl SchemaSet {
 /// Parses and validates one operation for run-time registration or a macro, with any path.
 pub fn load_one(path: &str, text: &str, reasons: &Reasons) -> Result<Operation, Report> {
     let file = read_file(path, text, reasons, false);
-    let mut diagnostics = across_files(std::slice::from_ref(&file));
+    let mut diagnostics = name_collisions(std::slice::from_ref(&file));
     diagnostics.extend(file.diagnostics);
     match file.operation {
         Some(operation) if diagnostics.is_empty() => Ok(operation),
@@ -101,7 +101,7 @@ fn read_file(path: &str, text: &str, reasons: &Reasons, path_decides: bool) -> R
 }
 
 /// Errors between files: names that collide.
-fn across_files(files: &[ReadFile]) -> Vec<Diagnostic> {
+fn name_collisions(files: &[ReadFile]) -> Vec<Diagnostic> {
     let mut diagnostics = Vec::new();
     let mut names: HashMap<&str, (&ReadFile, Span)> = HashMap::new();
     let mut flat: HashMap<String, (&ReadFile, &Spanned<String>)> = HashMap::new();

@@ -285,7 +285,7 @@ impl Builder<'_> {
         let value = if open.mapping {
             self.mapping(open.flow, open.children)
         } else if open.flow {
-            Value::Sequence(self.join_cut_expressions(open.children))
+            Value::Sequence(self.join_split_expressions(open.children))
         } else {
             Value::Sequence(open.children)
         };
@@ -321,7 +321,7 @@ impl Builder<'_> {
     }
 
     /// Joins the pieces of a call: YAML splits `[ceil_div(m, r), k]` at every comma.
-    fn join_cut_expressions(&self, children: Vec<Node>) -> Vec<Node> {
+    fn join_split_expressions(&self, children: Vec<Node>) -> Vec<Node> {
         let mut joined: Vec<Node> = Vec::with_capacity(children.len());
         for child in children {
             match joined.last_mut() {

@@ -40,9 +40,9 @@ impl Checker<'_> {
             let (Some(Some(param)), Some(value)) = (params.get(index), &entry.value) else { continue };
             match self.constant(index, param, &value.value) {
                 Ok(constant) => fixes.push((index, constant)),
-                Err(misfit) => {
-                    let message = format!("`{}` {}", param.name, misfit.complaint);
-                    self.sink.error(Code::AliasValue, value.span, message).suggest(misfit.suggestion);
+                Err(invalid) => {
+                    let message = format!("`{}` {}", param.name, invalid.problem);
+                    self.sink.error(Code::AliasValue, value.span, message).suggest(invalid.suggestion);
                 }
             }
         }

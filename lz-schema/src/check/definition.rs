@@ -22,9 +22,9 @@ impl Checker<'_> {
             tensors.clone().map(|(at, input)| (input.name.clone(), Stated::Input(at))).collect();
         let params = operation.params.iter().enumerate();
         inputs.extend(params.map(|(at, param)| (param.name.clone(), Stated::Param(at))));
-        let made = operation.outputs.iter().enumerate();
+        let produced = operation.outputs.iter().enumerate();
         let mut outputs: Candidates =
-            made.map(|(at, output)| (output.name.clone(), Stated::Output(at))).collect();
+            produced.map(|(at, output)| (output.name.clone(), Stated::Output(at))).collect();
         let changed = tensors.filter(|(_, input)| input.read_write);
         outputs.extend(changed.map(|(at, input)| (input.name.clone(), Stated::Input(at))));
         let inputs = self.definition_arguments("an input or parameter", raw.inputs.as_ref()?, &inputs);

@@ -19,8 +19,8 @@ impl Checker<'_> {
         outputs: &[Option<Output>],
     ) -> Option<Equivalence> {
         let raw = raw.equivalence.as_ref()?;
-        let ways = [raw.close.is_some(), raw.exact.is_some(), raw.distribution.is_some()];
-        if ways.iter().filter(|way| **way).count() != 1 {
+        let methods = [raw.close.is_some(), raw.exact.is_some(), raw.distribution.is_some()];
+        if methods.iter().filter(|given| **given).count() != 1 {
             self.sink
                 .error(
                     Code::ConflictingKeys,
@@ -112,10 +112,10 @@ impl Checker<'_> {
 
 /// The floating-point dtypes that results can have. Inputs that are written in place are results, too.
 fn floats(types: &[TypeVariable], inputs: &[Option<Input>], outputs: &[Option<Output>]) -> Vec<DType> {
-    let changed = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
-    let made =
+    let in_place = inputs.iter().flatten().filter(|input| input.read_write).map(|input| &input.dtype);
+    let output_dtypes =
         outputs.iter().flatten().filter(|output| output.kind == Kind::Tensor).map(|output| &output.dtype);
-    let all = made.chain(changed).flat_map(|dtype| possible(dtype, types));
+    let all = output_dtypes.chain(in_place).flat_map(|dtype| possible(dtype, types));
     let mut floats: Vec<DType> = all.filter(|dtype| dtype.is_float()).collect();
     floats.sort();
     floats.dedup();

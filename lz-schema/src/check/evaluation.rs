@@ -46,8 +46,8 @@ impl Checker<'_> {
             };
         }
         if self.defaults(operation, workload, span, &mut slots) {
-            self.hold_constraints(raw, operation, workload, span, &slots);
-            self.hold_shapes(operation, workload, span, &slots);
+            self.check_constraints(raw, operation, workload, span, &slots);
+            self.check_shapes(operation, workload, span, &slots);
         }
     }
 
@@ -65,9 +65,9 @@ impl Checker<'_> {
             match slots.eval(default) {
                 None => {}
                 Some(Ok(value)) => {
-                    if let Some(complaint) = self.unfit(index, &param.ty, param.range.as_ref(), value) {
+                    if let Some(problem) = self.value_problem(index, &param.ty, param.range.as_ref(), value) {
                         let what = format!("the default of `{}`", param.name);
-                        self.fails(workload, span, &what, &complaint, None);
+                        self.fails(workload, span, &what, &problem, None);
                         return false;
                     }
                     slots.0[at] = Some(value);
@@ -82,7 +82,7 @@ impl Checker<'_> {
         true
     }
 
-    fn hold_constraints(
+    fn check_constraints(
         &mut self,
         raw: &RawOperation,
         operation: &Operation,
@@ -119,7 +119,7 @@ impl Checker<'_> {
         }
     }
 
-    fn hold_shapes(&mut self, operation: &Operation, workload: &Workload, span: Span, slots: &Slots) {
+    fn check_shapes(&mut self, operation: &Operation, workload: &Workload, span: Span, slots: &Slots) {
         let inputs =
             operation.inputs.iter().zip(&workload.given).filter(|(_, given)| **given).map(|(input, _)| input);
         let arguments = inputs.map(|input| (&input.name, &input.shape));

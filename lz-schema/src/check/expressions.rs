@@ -53,11 +53,11 @@ impl Checker<'_> {
         match expr::check_expecting(&written.text, &self.symbols, expected) {
             Ok(typed) => self.visible(written, context, &typed).then_some(typed),
             Err(errors) => {
-                let poisoned = errors.iter().any(|error| match &error.kind {
-                    ExprErrorKind::UnknownName { name, .. } => self.symbols.is_poisoned(name),
+                let has_errors = errors.iter().any(|error| match &error.kind {
+                    ExprErrorKind::UnknownName { name, .. } => self.symbols.has_invalid_type(name),
                     _ => false,
                 });
-                if !poisoned {
+                if !has_errors {
                     errors.iter().for_each(|error| self.expression_error(written, context, error));
                 }
                 None
@@ -85,12 +85,12 @@ impl Checker<'_> {
             }
             ExprErrorKind::UnknownInput { .. } => (Code::UndefinedInput, sentence),
             ExprErrorKind::UnknownCase { .. } => (Code::UnknownCase, sentence),
-            ExprErrorKind::TypeMismatch { found, expected, place: what }
+            ExprErrorKind::TypeMismatch { found, expected, context: what }
                 if whole && what == "the expression" =>
             {
                 (context.wrong_type(), format!("{} must be {expected}, but this is {found}", context.name()))
             }
-            ExprErrorKind::DifferentTypes { place: operator, left, right } if is_comparison(operator) => {
+            ExprErrorKind::DifferentTypes { context: operator, left, right } if is_comparison(operator) => {
                 let (left, right) = (with_article(left), with_article(right));
                 (Code::IllTyped, format!("`{}` compares {left} with {right}", error.span.of(&written.text)))
             }
@@ -121,7 +121,7 @@ impl Checker<'_> {
     }
 
     fn visible_name(&mut self, context: ExprContext, slot: u16, span: Span) -> bool {
-        let complaint = match self.symbols.symbol(slot) {
+        let problem = match self.symbols.symbol(slot) {
             Symbol::Axis(axis) => {
                 let Some(symbol) = self.symbols.axes.get_mut(axis) else { return true };
                 symbol.used.get_or_insert(span);
@@ -154,8 +154,8 @@ impl Checker<'_> {
                 _ => Some("cannot use `given`".to_owned()),
             },
         };
-        let Some(complaint) = complaint else { return true };
-        self.sink.error(Code::NotVisibleHere, span, format!("{} {complaint}", context.name()));
+        let Some(problem) = problem else { return true };
+        self.sink.error(Code::NotVisibleHere, span, format!("{} {problem}", context.name()));
         false
     }
 }

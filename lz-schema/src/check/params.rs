@@ -77,8 +77,8 @@ impl Checker<'_> {
         written: &Expression,
     ) -> Option<Typed> {
         let parts: Vec<&str> = written.text.split(" and ").map(str::trim).collect();
-        let fine = parts.len() <= 2 && parts.iter().all(|part| comparison(part, ty).is_some());
-        if fine && is_empty_range(&parts, ty) {
+        let valid = parts.len() <= 2 && parts.iter().all(|part| comparison(part, ty).is_some());
+        if valid && is_empty_range(&parts, ty) {
             let message = format!("the range `{}` is empty", written.text);
             self.sink.error(Code::BadRange, written.span, message);
             return None;
@@ -87,7 +87,7 @@ impl Checker<'_> {
         let rewritten =
             parts.iter().map(|part| format!("{} {part}", name.value)).collect::<Vec<_>>().join(" and ");
         let typed =
-            if fine { expr::check_expecting(&rewritten, &self.symbols, &Type::Bool).ok() } else { None };
+            if valid { expr::check_expecting(&rewritten, &self.symbols, &Type::Bool).ok() } else { None };
         let own = self.symbols.slot(Symbol::Param(index));
         match typed {
             Some(typed) if typed.variables().iter().all(|variable| variable.index == own) => Some(typed),
@@ -119,9 +119,9 @@ impl Checker<'_> {
                 );
                 None
             }
-            Some(Ok(value)) => match self.unfit(index, ty, range, value) {
-                Some(complaint) => {
-                    self.sink.error(Code::BadDefault, written.span, format!("the default {complaint}"));
+            Some(Ok(value)) => match self.value_problem(index, ty, range, value) {
+                Some(problem) => {
+                    self.sink.error(Code::BadDefault, written.span, format!("the default {problem}"));
                     None
                 }
                 None => Some(typed),
@@ -131,7 +131,7 @@ impl Checker<'_> {
     }
 
     /// Why a parameter cannot have a value of its type; `None` if it can.
-    pub(super) fn unfit(
+    pub(super) fn value_problem(
         &self,
         index: usize,
         ty: &ParamType,
@@ -154,7 +154,12 @@ impl Checker<'_> {
     }
 
     /// The value that a workload or an alias gives to a parameter, or why it is invalid.
-    pub(super) fn constant(&self, index: usize, param: &Param, written: &Scalar) -> Result<Constant, Misfit> {
+    pub(super) fn constant(
+        &self,
+        index: usize,
+        param: &Param,
+        written: &Scalar,
+    ) -> Result<Constant, InvalidValue> {
         let text = written.text.as_str();
         let number = written.plain.then_some(text);
         let constant = match &param.ty {
@@ -175,14 +180,14 @@ impl Checker<'_> {
                 ParamType::Enum(cases) => nearest(text, cases.iter().map(String::as_str)).map(str::to_owned),
                 _ => None,
             };
-            return Err(Misfit {
-                complaint: format!("is {}, not `{text}`", describe(&param.ty)),
+            return Err(InvalidValue {
+                problem: format!("must be {}, not `{text}`", describe(&param.ty)),
                 suggestion,
             });
         };
-        match self.unfit(index, &param.ty, param.range.as_ref(), value_of(&constant)) {
-            Some(complaint) => {
-                Err(Misfit { complaint: format!("cannot be this: {complaint}"), suggestion: None })
+        match self.value_problem(index, &param.ty, param.range.as_ref(), value_of(&constant)) {
+            Some(problem) => {
+                Err(InvalidValue { problem: format!("is invalid: {problem}"), suggestion: None })
             }
             None => Ok(constant),
         }
@@ -190,8 +195,8 @@ impl Checker<'_> {
 }
 
 /// Why a value is invalid for a parameter.
-pub(super) struct Misfit {
-    pub complaint: String,
+pub(super) struct InvalidValue {
+    pub problem: String,
     pub suggestion: Option<String>,
 }
 

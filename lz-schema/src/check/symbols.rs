@@ -91,7 +91,7 @@ impl Symbols {
     }
 
     /// Whether the name is a parameter whose declared type has errors.
-    pub fn is_poisoned(&self, name: &str) -> bool {
+    pub fn has_invalid_type(&self, name: &str) -> bool {
         self.params.iter().any(|param| param.name == name && param.ty.is_none())
     }
 }

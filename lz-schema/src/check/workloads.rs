@@ -72,9 +72,11 @@ impl Checker<'_> {
                 };
                 match self.constant(param, declared, &scalar.value) {
                     Ok(constant) => read.params[param] = Some(constant),
-                    Err(misfit) => {
-                        let message = format!("`{}` {}", declared.name, misfit.complaint);
-                        self.sink.error(Code::WorkloadValue, scalar.span, message).suggest(misfit.suggestion);
+                    Err(invalid) => {
+                        let message = format!("`{}` {}", declared.name, invalid.problem);
+                        self.sink
+                            .error(Code::WorkloadValue, scalar.span, message)
+                            .suggest(invalid.suggestion);
                     }
                 }
             } else {

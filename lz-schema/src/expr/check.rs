@@ -177,8 +177,8 @@ impl Checker<'_> {
             }
             ExprKind::Arithmetic { operator, left, right } => self.arithmetic(*operator, left, right, span),
             ExprKind::Logic { operator, left, right } => {
-                let place = format!("`{operator}`");
-                let (left, right) = (self.boolean(left, &place), self.boolean(right, &place));
+                let context = format!("`{operator}`");
+                let (left, right) = (self.boolean(left, &context), self.boolean(right, &context));
                 self.logic(*operator, left?, right?, span)
             }
             ExprKind::Compare { first, links } => self.compare(first, links),
@@ -199,8 +199,8 @@ impl Checker<'_> {
     }
 
     fn arithmetic(&mut self, operator: Arithmetic, left: &Expr, right: &Expr, span: Span) -> Option<Node> {
-        let place = format!("`{operator}`");
-        let (left, right) = (self.numeric(left, &place), self.numeric(right, &place));
+        let context = format!("`{operator}`");
+        let (left, right) = (self.numeric(left, &context), self.numeric(right, &context));
         let (mut left, mut right) = (left?, right?);
         let float = operator == Arithmetic::Divide || left.ty == Type::Float || right.ty == Type::Float;
         if float {
@@ -236,10 +236,10 @@ impl Checker<'_> {
                     let kept = if position + 1 < links.len() { self.copy(right.as_ref()) } else { None };
                     let comparison = match (left.take(), right) {
                         (Some(left), Some(right)) => {
-                            let place = format!("`{operator}`");
+                            let context = format!("`{operator}`");
                             let span = left.span.to(right.span);
-                            self.ordered(operator.is_ordering(), &left, &right, &place)
-                                .and_then(|()| self.unify(left, right, &place, span))
+                            self.ordered(operator.is_ordering(), &left, &right, &context)
+                                .and_then(|()| self.unify(left, right, &context, span))
                                 .and_then(|(left, right)| {
                                     let (left, right) = (Box::new(left), Box::new(right));
                                     let kind = NodeKind::Compare { operator: *operator, left, right };
@@ -282,14 +282,14 @@ impl Checker<'_> {
         let mut item = item?;
         let list: Option<Vec<Node>> = list.into_iter().collect();
         let mut list = list?;
-        let place = if negated { "`not in`" } else { "`in`" };
+        let context = if negated { "`not in`" } else { "`in`" };
         let span = item.span.to(span);
         let before = self.errors.len();
         for other in &list {
             let fits = item.ty == other.ty || (item.ty.is_numeric() && other.ty.is_numeric());
             if !fits {
                 let (left, right) = (item.ty.clone(), other.ty.clone());
-                let kind = ExprErrorKind::DifferentTypes { place: place.to_owned(), left, right };
+                let kind = ExprErrorKind::DifferentTypes { context: context.to_owned(), left, right };
                 self.errors.push(ExprError { kind, span: other.span });
             }
         }
@@ -318,12 +318,12 @@ impl Checker<'_> {
             Function::Min | Function::Max => ("at least one argument", !arguments.is_empty()),
             Function::Abs | Function::Sqrt => ("one argument", arguments.len() == 1),
         };
-        let place = format!("`{name}`");
+        let context = format!("`{name}`");
         let nodes: Vec<Option<Node>> = arguments
             .iter()
             .map(|argument| match function {
-                Function::CeilDiv => self.typed_as(argument, &place, "int", |ty| *ty == Type::Int),
-                _ => self.numeric(argument, &place),
+                Function::CeilDiv => self.typed_as(argument, &context, "int", |ty| *ty == Type::Int),
+                _ => self.numeric(argument, &context),
             })
             .collect();
         if !fits {
@@ -362,46 +362,46 @@ impl Checker<'_> {
         }
     }
 
-    fn boolean(&mut self, expr: &Expr, place: &str) -> Option<Node> {
-        self.typed_as(expr, place, "bool", |ty| *ty == Type::Bool)
+    fn boolean(&mut self, expr: &Expr, context: &str) -> Option<Node> {
+        self.typed_as(expr, context, "bool", |ty| *ty == Type::Bool)
     }
 
-    fn numeric(&mut self, expr: &Expr, place: &str) -> Option<Node> {
-        self.typed_as(expr, place, "int or float", Type::is_numeric)
+    fn numeric(&mut self, expr: &Expr, context: &str) -> Option<Node> {
+        self.typed_as(expr, context, "int or float", Type::is_numeric)
     }
 
     fn typed_as(
         &mut self,
         expr: &Expr,
-        place: &str,
+        context: &str,
         expected: &str,
         fits: fn(&Type) -> bool,
     ) -> Option<Node> {
         let node = self.infer(expr, None)?;
-        self.require(&node, place, expected, fits)?;
+        self.require(&node, context, expected, fits)?;
         Some(node)
     }
 
-    fn require(&mut self, node: &Node, place: &str, expected: &str, fits: fn(&Type) -> bool) -> Option<()> {
+    fn require(&mut self, node: &Node, context: &str, expected: &str, fits: fn(&Type) -> bool) -> Option<()> {
         if fits(&node.ty) {
             return Some(());
         }
-        let (place, expected, found) = (place.to_owned(), expected.to_owned(), node.ty.clone());
-        self.fail(ExprErrorKind::TypeMismatch { place, expected, found }, node.span)
+        let (context, expected, found) = (context.to_owned(), expected.to_owned(), node.ty.clone());
+        self.fail(ExprErrorKind::TypeMismatch { context, expected, found }, node.span)
     }
 
     /// Only numbers have an order.
-    fn ordered(&mut self, ordering: bool, left: &Node, right: &Node, place: &str) -> Option<()> {
+    fn ordered(&mut self, ordering: bool, left: &Node, right: &Node, context: &str) -> Option<()> {
         if !ordering {
             return Some(());
         }
-        let left = self.require(left, place, "int or float", Type::is_numeric);
-        let right = self.require(right, place, "int or float", Type::is_numeric);
+        let left = self.require(left, context, "int or float", Type::is_numeric);
+        let right = self.require(right, context, "int or float", Type::is_numeric);
         left.and(right)
     }
 
     /// Converts two nodes to one type by widening an int if the other is a float.
-    fn unify(&mut self, left: Node, right: Node, place: &str, span: Span) -> Option<(Node, Node)> {
+    fn unify(&mut self, left: Node, right: Node, context: &str, span: Span) -> Option<(Node, Node)> {
         if left.ty == right.ty {
             return Some((left, right));
         }
@@ -409,7 +409,7 @@ impl Checker<'_> {
             return Some((left.widened(), right.widened()));
         }
         let (left, right) = (left.ty, right.ty);
-        self.fail(ExprErrorKind::DifferentTypes { place: place.to_owned(), left, right }, span)
+        self.fail(ExprErrorKind::DifferentTypes { context: context.to_owned(), left, right }, span)
     }
 
     /// Copies a middle operand of a chain. Counts the nodes first, because nested chains double the size at each level.

@@ -123,7 +123,7 @@ pub enum ExprErrorKind {
     /// A value has the wrong type.
     TypeMismatch {
         /// The context: an operator, a function, or the expression as a whole.
-        place: String,
+        context: String,
         /// The expected types.
         expected: String,
         /// The actual type.
@@ -132,7 +132,7 @@ pub enum ExprErrorKind {
     /// Two operands have different types.
     DifferentTypes {
         /// The operator between them.
-        place: String,
+        context: String,
         /// The type of the left one.
         left: Type,
         /// The type of the right one.
@@ -211,11 +211,11 @@ impl fmt::Display for ExprErrorKind {
             ExprErrorKind::WrongArgumentCount { function, expected, found } => {
                 write!(f, "`{function}` takes {expected}, found {found}")?;
             }
-            ExprErrorKind::TypeMismatch { place, expected, found } => {
-                write!(f, "{place} needs {expected}, found {found}")?;
+            ExprErrorKind::TypeMismatch { context, expected, found } => {
+                write!(f, "{context} requires {expected}, found {found}")?;
             }
-            ExprErrorKind::DifferentTypes { place, left, right } => {
-                write!(f, "{place} requires two values of the same type, found {left} and {right}")?;
+            ExprErrorKind::DifferentTypes { context, left, right } => {
+                write!(f, "{context} requires two values of the same type, found {left} and {right}")?;
             }
         }
         match self.suggestion() {

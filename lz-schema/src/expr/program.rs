@@ -497,9 +497,9 @@ impl Compiler {
         }
         self.operations.push(Operation::NotFound);
         let end = self.operations.len() as u32;
-        for place in found {
+        for index in found {
             self.patch(
-                place,
+                index,
                 match item.ty {
                     Type::Int => Operation::FoundInt(end),
                     Type::Float => Operation::FoundFloat(end),
@@ -530,8 +530,8 @@ impl Compiler {
         self.deepest = self.deepest.max(self.height);
     }
 
-    fn patch(&mut self, place: usize, operation: Operation) {
-        if let Some(slot) = self.operations.get_mut(place) {
+    fn patch(&mut self, index: usize, operation: Operation) {
+        if let Some(slot) = self.operations.get_mut(index) {
             *slot = operation;
         }
     }

@@ -2,13 +2,13 @@
 
 /// The candidate most similar to `name`, ignoring case; `None` if none is similar.
 pub(super) fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let wanted = name.to_lowercase();
+    let lowercase = name.to_lowercase();
     // The edit distance may be up to a third of the length.
-    let allowed = (wanted.chars().count() / 3).max(1);
+    let allowed = (lowercase.chars().count() / 3).max(1);
     candidates
         .into_iter()
         .filter(|candidate| *candidate != name)
-        .map(|candidate| (strsim::damerau_levenshtein(&wanted, &candidate.to_lowercase()), candidate))
+        .map(|candidate| (strsim::damerau_levenshtein(&lowercase, &candidate.to_lowercase()), candidate))
         .filter(|(distance, candidate)| *distance <= allowed && *distance < candidate.chars().count())
         .min()
         .map(|(_, candidate)| candidate.to_owned())

@@ -211,7 +211,7 @@ impl Typed {
             return Ok(Typed { root: self.root.widened(), text: self.text, ty: Type::Float });
         }
         let kind = ExprErrorKind::TypeMismatch {
-            place: "the expression".to_owned(),
+            context: "the expression".to_owned(),
             expected: ty.to_string(),
             found: self.ty,
         };

@@ -156,7 +156,7 @@ impl Reader<'_> {
 
     fn single(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
         let Some(scalar) = single(node) else {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
             return None;
         };
         let takes_text =
@@ -164,12 +164,12 @@ impl Reader<'_> {
         let quoted_number = !scalar.plain && !takes_text;
         let value = if quoted_number { None } else { setting.parse(&scalar.text) };
         if value.is_none() {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
         }
         value
     }
 
-    fn refuse(&mut self, setting: &Setting, node: &Node) {
+    fn wrong_value(&mut self, setting: &Setting, node: &Node) {
         let (code, near) = match (setting.kind, single(node)) {
             (_, None) => (Code::WrongForm, None),
             (Kind::Word { words, .. } | Kind::WordByName { words, .. }, Some(scalar)) => {
@@ -194,7 +194,7 @@ impl Reader<'_> {
 
     fn ints(&mut self, setting: &Setting, node: &Node) -> Option<SettingValue> {
         let Value::Sequence(items) = &node.value else {
-            self.refuse(setting, node);
+            self.wrong_value(setting, node);
             return None;
         };
         let mut values = Vec::with_capacity(items.len());
@@ -202,7 +202,7 @@ impl Reader<'_> {
             match single(item).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
             {
                 Some(value) => values.push(value),
-                None => self.refuse(setting, item),
+                None => self.wrong_value(setting, item),
             }
         }
         Some(SettingValue::Ints(values))
@@ -219,7 +219,7 @@ impl Reader<'_> {
                 Some(scalar) if setting.parse(&scalar.text).is_some() => {
                     parts.push((name.value, scalar.text.clone()));
                 }
-                _ => self.refuse(setting, value),
+                _ => self.wrong_value(setting, value),
             }
         }
         setting.words_by_name(parts.iter().map(|(name, word)| (name.as_str(), word.as_str())))
@@ -231,7 +231,7 @@ impl Reader<'_> {
             match single(value).and_then(|scalar| scalar.text.parse::<i64>().ok()).filter(|value| *value >= 0)
             {
                 Some(value) => table.push((name.value, value)),
-                None => self.refuse(setting, value),
+                None => self.wrong_value(setting, value),
             }
         }
         Some(SettingValue::Numbers(table))

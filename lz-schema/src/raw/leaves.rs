@@ -269,14 +269,14 @@ impl<T: Read> Read for RawCases<T> {
     }
 }
 inline_schema!([T] RawCases<T>, |generator| {
-    let thing = generator.subschema_for::<T>();
+    let value = generator.subschema_for::<T>();
     let cases = json_schema!({
         "type": "object",
         "properties": { "by": { "type": "string", "description": "The enum parameter that selects the case." } },
         "required": ["by"],
-        "additionalProperties": thing.clone(),
+        "additionalProperties": value.clone(),
     });
-    json_schema!({ "anyOf": [thing, cases] })
+    json_schema!({ "anyOf": [value, cases] })
 });
 
 /// How selection buckets the sizes of an axis.
