@@ -305,7 +305,7 @@ pub const SETTINGS: &[Setting] = &[
         30.0,
         0.001,
         f64::MAX,
-        "Timeout of a call to a worker process, after which the process is terminated; also the timeout for queueing and for shared memory, after which the call is rejected.",
+        "Timeout of a call to a worker process, after which the process is terminated; also the timeout for queuing and for shared memory, after which the call is rejected.",
     ),
     float(
         "worker.start_deadline_seconds",
