@@ -12,7 +12,7 @@
 pub static ATTENTION_CROSS_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.decode",
     1u32,
-    "bb2bf34d2c61016c98922f134168228aef5cc19e35ab11a57684534a606ea32a",
+    "7dbd0a5ba9ec7fc1147c9036b2cb290f865b3401695881327c5049e7ef91c2be",
     "schemas/ops/attention/cross/decode.yaml",
     include_str!("../../../schemas/ops/attention/cross/decode.yaml"),
     &FIELDS,
@@ -41,7 +41,7 @@ impl AttentionCrossDecodeLayout {
 /// One decode step of attention over the keys and values of an encoder.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+/// For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 /// ```text
 ///     s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]

@@ -12,7 +12,7 @@
 pub static ATTENTION_CROSS_PREFILL: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.cross.prefill",
     1u32,
-    "eaf5b8ec543c0b6bd952ed6e654fdcdb222ee9f46af4050adc17c1591861f180",
+    "ee593f0e08328a9559d994038f6d270e7b919e522bb34a503290e936bd9a0800",
     "schemas/ops/attention/cross/prefill.yaml",
     include_str!("../../../schemas/ops/attention/cross/prefill.yaml"),
     &FIELDS,
@@ -42,7 +42,7 @@ impl AttentionCrossPrefillLayout {
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
-/// with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+/// with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 /// ```text
 ///     s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]

@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.decode",
     1u32,
-    "aeaf0d0860ba72c9147fb4ef62a51ce9fb328692736c546d3f39b2a6b7fa760a",
+    "c6e787665747d97d1a1409e9f4ff38f067c67304bd5f1ddd2da99882ee3bdabf",
     "schemas/ops/attention/gqa/decode.yaml",
     include_str!("../../../schemas/ops/attention/gqa/decode.yaml"),
     &FIELDS,
@@ -41,7 +41,7 @@ impl AttentionGqaDecodeLayout {
 /// One decode step of grouped-query attention over contiguous keys and values.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
 /// of the query:
 ///
 /// ```text

@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.decode.paged",
     1u32,
-    "d2e2bede2e31d182aeca5e27a342e1176c992f3f25f752be897fffbe64d63f74",
+    "dedeb498ead38c1ed8a7d571d39d80144503ca83ed562d78d92077484750d4cd",
     "schemas/ops/attention/gqa/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/decode.paged.yaml"),
     &FIELDS,
@@ -42,7 +42,7 @@ impl AttentionGqaDecodePagedLayout {
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
 /// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
 /// With j over the L keys of the request, the last of which has the position of the query:

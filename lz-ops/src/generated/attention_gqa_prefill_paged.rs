@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_PREFILL_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill.paged",
     1u32,
-    "140863c382e7a721893fe635af240c890fff2b487f95638fb3f01c547f12c30c",
+    "b3e3bf4bc5ce44f2c440b3b9f705aba8b2bdca2a2309b6d9e86627a539cd35d9",
     "schemas/ops/attention/gqa/prefill.paged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.paged.yaml"),
     &FIELDS,
@@ -41,9 +41,9 @@ impl AttentionGqaPrefillPagedLayout {
 /// Grouped-query attention of requests of different lengths over a paged cache.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
 /// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
 /// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position

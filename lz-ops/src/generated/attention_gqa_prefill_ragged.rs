@@ -12,7 +12,7 @@
 pub static ATTENTION_GQA_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.gqa.prefill.ragged",
     1u32,
-    "a0462831958ba313acfc5c8855abb5622cefec5c18e11bbb5056caf867c50cc3",
+    "e61689dec5a20bdee250b833fc6b085c37c0ffcc43c463fe8d3c46343ed26c35",
     "schemas/ops/attention/gqa/prefill.ragged.yaml",
     include_str!("../../../schemas/ops/attention/gqa/prefill.ragged.yaml"),
     &FIELDS,
@@ -20,7 +20,7 @@ pub static ATTENTION_GQA_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::O
 /// Grouped-query attention of concatenated requests of different lengths, without padding.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
 /// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 ///
 /// ```text

@@ -12,7 +12,7 @@
 pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.mla.decode.paged",
     1u32,
-    "c645e8d5e409401afe362705e12b553a226c8a3d92caa65ae5ade40835c0512f",
+    "6b1a2090824d3ba1a682df8d1c6b7160e8091d1d8ae19489e3cc2b17f72b6dbd",
     "schemas/ops/attention/mla/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/mla/decode.paged.yaml"),
     &FIELDS,
@@ -20,8 +20,8 @@ pub static ATTENTION_MLA_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::Ope
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
 /// The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-/// with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j is in
-/// its page j // page_size at slot j % page_size, with latent ckv[b,j] and rotary part kpe[b,j]. Then
+/// with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+/// its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 ///
 /// ```text
 ///     s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale

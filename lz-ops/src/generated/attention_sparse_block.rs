@@ -12,7 +12,7 @@
 pub static ATTENTION_SPARSE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.block",
     1u32,
-    "11c2d22f3a0c483495d8e1a04bfb965a3cb3b19da5f618ad01b4638d104d59af",
+    "88ae3d2ad5651ae34163c197f09d79451fba3966f2a779d9b50d42c5e8cd042a",
     "schemas/ops/attention/sparse/block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/block.yaml"),
     &FIELDS,
@@ -21,7 +21,7 @@ pub static ATTENTION_SPARSE_BLOCK: ::lz_core::OperationInfo = ::lz_core::Operati
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
-/// of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c contains the keys
+/// of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
 /// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 ///
 /// ```text

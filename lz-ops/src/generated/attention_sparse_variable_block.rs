@@ -12,7 +12,7 @@
 pub static ATTENTION_SPARSE_VARIABLE_BLOCK: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.sparse.variable_block",
     1u32,
-    "23e1c467cbc535b13696108516b9acb26eb50eb610ff9895b1ad0861d519a6b7",
+    "1f4f153426af69f9177645b4856feb9a2bd67d296a1bed4cf818e2def0ef2905",
     "schemas/ops/attention/sparse/variable_block.yaml",
     include_str!("../../../schemas/ops/attention/sparse/variable_block.yaml"),
     &FIELDS,
@@ -20,8 +20,8 @@ pub static ATTENTION_SPARSE_VARIABLE_BLOCK: ::lz_core::OperationInfo = ::lz_core
 /// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// For each key head g, the queries are split into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-/// sizes block_col_sizes[g], in order; a size may be 0. Query i of block r attends to key j of block c if block_mask[g,r,c] is
+/// For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+/// sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
 /// true. Over those keys:
 ///
 /// ```text

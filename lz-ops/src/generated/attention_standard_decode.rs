@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_DECODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.decode",
     1u32,
-    "bb7d3290a797b57db412963dbbbdb281858ffe739c2460dc38286a78eeb67707",
+    "75130d9e1e78a606883aa239b46c2b3410bc2beebf720a88c834825dfe6f2d20",
     "schemas/ops/attention/standard/decode.yaml",
     include_str!("../../../schemas/ops/attention/standard/decode.yaml"),
     &FIELDS,
@@ -40,7 +40,7 @@ impl AttentionStandardDecodeLayout {
 }
 /// One decode step of attention over contiguous keys and values.
 ///
-/// With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
 /// of the query:
 ///
 /// ```text

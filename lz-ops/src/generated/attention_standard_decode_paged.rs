@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_DECODE_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.decode.paged",
     1u32,
-    "9880981acc2049e0a0c2f8318e43cf95357357e98dfcaccc10008735675bc6cc",
+    "e51efb01d28570be1e5fee1401bceb539d6d2cabccc4ad5637334c37e7b9b71a",
     "schemas/ops/attention/standard/decode.paged.yaml",
     include_str!("../../../schemas/ops/attention/standard/decode.paged.yaml"),
     &FIELDS,
@@ -41,7 +41,7 @@ impl AttentionStandardDecodePagedLayout {
 /// One decode step of attention over a paged cache.
 ///
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
 /// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
 /// With j over the L keys of the request, the last of which has the position of the query:

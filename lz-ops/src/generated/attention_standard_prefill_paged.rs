@@ -12,7 +12,7 @@
 pub static ATTENTION_STANDARD_PREFILL_PAGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.paged",
     1u32,
-    "89e9c51d7d8538bf7f861ef4a987639a342e529649ec10bbf31af9b06b87a55e",
+    "bb27702cf3334aff2a284f6128efe357837ca3969a3dfc044328283c194d1b48",
     "schemas/ops/attention/standard/prefill.paged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.paged.yaml"),
     &FIELDS,
@@ -40,9 +40,9 @@ impl AttentionStandardPrefillPagedLayout {
 }
 /// Attention of requests of different lengths over a paged cache.
 ///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
 /// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
 /// With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position

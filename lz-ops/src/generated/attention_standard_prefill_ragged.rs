@@ -12,14 +12,14 @@
 pub static ATTENTION_STANDARD_PREFILL_RAGGED: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "attention.standard.prefill.ragged",
     1u32,
-    "0400cc24c36dda8377010d1dc454c8a1cb480f07e0453f3b007a05cc0697d436",
+    "22a5cc3ce360fb9f0b8efc074eb264342ac1b33ee3527eb841d486dcdf65b7e2",
     "schemas/ops/attention/standard/prefill.ragged.yaml",
     include_str!("../../../schemas/ops/attention/standard/prefill.ragged.yaml"),
     &FIELDS,
 );
 /// Attention of concatenated requests of different lengths, without padding.
 ///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
 /// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 ///
 /// ```text

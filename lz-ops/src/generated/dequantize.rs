@@ -12,7 +12,7 @@
 pub static DEQUANTIZE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "dequantize",
     1u32,
-    "2f0a0622d014b9a0edb377e7bcf042171ed95bbdbb5b55894471a0f559c09d32",
+    "58b4ed0dd996d5454e6df811d17092e3f0e635d01067e8070e2f8fe555a4d753",
     "schemas/ops/dequantize.yaml",
     include_str!("../../../schemas/ops/dequantize.yaml"),
     &FIELDS,
@@ -112,10 +112,10 @@ impl DequantizeOutputDtype {
 ///
 /// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
 /// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-/// block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
-/// **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+/// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
 /// ```text
 ///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given

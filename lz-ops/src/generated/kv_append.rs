@@ -12,7 +12,7 @@
 pub static KV_APPEND: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "kv.append",
     1u32,
-    "2ffa0e4c0229809209c1c363ce4bdf2bcd7e9d8191c4cf56b8e62753fa975bf5",
+    "af150dd3d52802a9b4d5198e39e2c717eb3185868ffa20cf2c67902107063c7d",
     "schemas/ops/kv/append.yaml",
     include_str!("../../../schemas/ops/kv/append.yaml"),
     &FIELDS,
@@ -40,7 +40,7 @@ impl KvAppendLayout {
 }
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and slot = slots[t] % page_size, for each
+/// For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
 /// head h and feature d:
 ///
 /// ```text

@@ -12,7 +12,7 @@
 pub static MLP_LINEAR_WEIGHT_ONLY: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "mlp.linear.weight_only",
     1u32,
-    "102ad2189b6558e122481426c613f8a56e2a3972d3aad7dec56973f8bda83b46",
+    "6f86a6c74296e0c2f168f7a10aa15608546e037f4400489e753ebd4da114bc45",
     "schemas/ops/mlp/linear.weight_only.yaml",
     include_str!("../../../schemas/ops/mlp/linear.weight_only.yaml"),
     &FIELDS,
@@ -118,7 +118,7 @@ impl MlpLinearWeightOnlyActivation {
 }
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+/// For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 ///
 /// ```text
 ///     output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])

@@ -12,7 +12,7 @@
 pub static POSENC_ROPE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "posenc.rope",
     1u32,
-    "411c34b94b7ae9e131274a195e423c45938d159f22e96070b1b1a96fd1062659",
+    "12d7dc927a6d01070ff9716fff1325886db6b71bdd210b1000e8d7ee8e82c92c",
     "schemas/ops/posenc/rope.yaml",
     include_str!("../../../schemas/ops/posenc/rope.yaml"),
     &FIELDS,
@@ -40,8 +40,8 @@ impl PosencRopeLayout {
 }
 /// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// With H = half_rotary, p = positions[b,s] (s if no positions are given), c = cos[p,f] and
-/// g = sin[p,f], each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
+/// With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+/// g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 ///
 /// ```text
 ///     y[a]  = x[a]  * c - x[a'] * g

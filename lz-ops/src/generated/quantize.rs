@@ -12,7 +12,7 @@
 pub static QUANTIZE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "quantize",
     1u32,
-    "06f0b5a813328128dcda5ce162b634d9129536208114167d092896327bcedb39",
+    "dee274128476ef47457cd8e2ce2c41dba6e082ec309b0a7e0933f1ea694b47a2",
     "schemas/ops/quantize.yaml",
     include_str!("../../../schemas/ops/quantize.yaml"),
     &FIELDS,
@@ -88,7 +88,7 @@ impl QuantizeGranularity {
 ///
 /// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
 /// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-/// block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
 /// **Values.** x is converted to f32 exactly; each operation below is rounded to f32:

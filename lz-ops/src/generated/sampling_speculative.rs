@@ -12,14 +12,14 @@
 pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "sampling.speculative",
     2u32,
-    "ebdad699fbe1aa250a405b5c94dee982df27d71d21d5f1acc2272a6aef336d4d",
+    "8f7648c4d932a1b604f18ccdb48d14ea8db75ac068f72d019491fa78dd53307d",
     "schemas/ops/sampling/speculative.yaml",
     include_str!("../../../schemas/ops/sampling/speculative.yaml"),
     &FIELDS,
 );
 /// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+/// For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 ///
 /// ```text
 ///     for i in 0 … D - 1, in order:
@@ -30,7 +30,7 @@ pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::Operation
 /// ```
 /// in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
 /// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
-/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are used instead; if
+/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
 /// those are also all 0, the emitted token is -1.
 ///
 /// **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
@@ -40,9 +40,9 @@ pub static SAMPLING_SPECULATIVE: ::lz_core::OperationInfo = ::lz_core::Operation
 ///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 ///
 /// ```
-/// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at position i, each
+/// Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
 /// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-/// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
+/// last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
 /// none, the last one with a positive weight.
 ///
 /// The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,

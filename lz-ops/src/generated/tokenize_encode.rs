@@ -12,7 +12,7 @@
 pub static TOKENIZE_ENCODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo::new(
     "tokenize.encode",
     1u32,
-    "6c93dcaba3831abda437f107ada15dd885a718f1a05317fb826f912e8b6c7058",
+    "ca225f34696721ea315912cb5294f0ec8bd906dfdce02cfc925e96fb2342347d",
     "schemas/ops/tokenize/encode.yaml",
     include_str!("../../../schemas/ops/tokenize/encode.yaml"),
     &FIELDS,
@@ -27,7 +27,7 @@ pub static TOKENIZE_ENCODE: ::lz_core::OperationInfo = ::lz_core::OperationInfo:
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
 /// ```
-/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, offsets[t] is the
+/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
 /// half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
 /// comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
 /// (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.

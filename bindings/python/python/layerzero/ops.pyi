@@ -376,7 +376,7 @@ class _AttentionCrossDecode:
         r"""One decode step of attention over the keys and values of an encoder.
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-        For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+        For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 
             s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
             p[j] = exp(s[j]) / Σ_l exp(s[l])
@@ -459,7 +459,7 @@ class _AttentionCrossPrefill:
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
         Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
-        with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+        with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 
             s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
             p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])
@@ -545,7 +545,7 @@ class _AttentionGqaDecode:
         r"""One decode step of grouped-query attention over contiguous keys and values.
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-        With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+        With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
         of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,g]
@@ -643,7 +643,7 @@ class _AttentionGqaDecodePaged:
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
         j % page_size. Requests may share pages. Slots beyond the length are never read.
 
         With j over the L keys of the request, the last of which has the position of the query:
@@ -861,9 +861,9 @@ class _AttentionGqaPrefillPaged:
         r"""Grouped-query attention of requests of different lengths over a paged cache.
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
         j % page_size. Requests may share pages. Slots beyond the length are never read.
 
         With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
@@ -979,7 +979,7 @@ class _AttentionGqaPrefillRagged:
         r"""Grouped-query attention of concatenated requests of different lengths, without padding.
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
         numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[j,g]
@@ -1151,8 +1151,8 @@ class _AttentionMlaDecodePaged:
         r"""One decode step of multi-head latent attention over a paged compressed cache.
 
         The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-        with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j is in
-        its page j // page_size at slot j % page_size, with latent ckv[b,j] and rotary part kpe[b,j]. Then
+        with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+        its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 
             s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
             p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])
@@ -1325,7 +1325,7 @@ class _AttentionSparseBlock:
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
         Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
-        of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c contains the keys
+        of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
         c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 
             z      = sm_scale * q[i,h] · k[j,g]
@@ -1415,8 +1415,8 @@ class _AttentionSparseVariableBlock:
         r"""Block-sparse attention with blocks of different sizes and a block mask for each key head.
 
         Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-        For each key head g, the queries are split into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-        sizes block_col_sizes[g], in order; a size may be 0. Query i of block r attends to key j of block c if block_mask[g,r,c] is
+        For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+        sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
         true. Over those keys:
 
             z      = sm_scale * q[h,i] · k[g,j]
@@ -1506,7 +1506,7 @@ class _AttentionStandardDecode:
     ) -> _T | tuple[_T, _T]:
         r"""One decode step of attention over contiguous keys and values.
 
-        With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+        With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
         of the query:
 
             z    = sm_scale * q[b,h] · k[b,j,h]
@@ -1603,7 +1603,7 @@ class _AttentionStandardDecodePaged:
         r"""One decode step of attention over a paged cache.
 
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
         j % page_size. Requests may share pages. Slots beyond the length are never read.
 
         With j over the L keys of the request, the last of which has the position of the query:
@@ -1819,9 +1819,9 @@ class _AttentionStandardPrefillPaged:
     ) -> _T | tuple[_T, _T]:
         r"""Attention of requests of different lengths over a paged cache.
 
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1, M in number.
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1`, M in number.
         Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-        L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+        L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
         j % page_size. Requests may share pages. Slots beyond the length are never read.
 
         With i counted from the beginning of the request, j over the L keys of the request, and t = i + L - M the position
@@ -1936,7 +1936,7 @@ class _AttentionStandardPrefillRagged:
     ) -> _T | tuple[_T, _T]:
         r"""Attention of concatenated requests of different lengths, without padding.
 
-        Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+        Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
         numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 
             z      = sm_scale * q[i,h] · k[j,h]
@@ -2090,10 +2090,10 @@ class _Dequantize:
 
         **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
         the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-        block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
         of the group of element e.
 
-        **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+        **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 
             output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
             output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4
@@ -2215,7 +2215,7 @@ class _KvAppend:
     ) -> None:
         r"""Writes the keys and values of new tokens into a paged cache, in place.
 
-        For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and slot = slots[t] % page_size, for each
+        For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
         head h and feature d:
 
             k_cache[page, slot, h, d] ← round(k[t, h, d])
@@ -2615,7 +2615,7 @@ class _MlpLinearWeightOnly:
     ) -> _T:
         r"""A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 
-        For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+        For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 
             output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
 
@@ -2941,8 +2941,8 @@ class _PosencRope:
     ) -> _T:
         r"""Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 
-        With H = half_rotary, p = positions[b,s] (s if no positions are given), c = cos[p,f] and
-        g = sin[p,f], each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
+        With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+        g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 
             y[a]  = x[a]  * c - x[a'] * g
             y[a'] = x[a'] * c + x[a]  * g
@@ -3014,7 +3014,7 @@ class _Quantize:
 
         **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
         the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-        block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+        block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
         of the group of element e.
 
         **Values.** x is converted to f32 exactly; each operation below is rounded to f32:
@@ -3104,7 +3104,7 @@ class _SamplingSpeculative:
     ) -> tuple[_T, _T]:
         r"""Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 
-        For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+        For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 
             for i in 0 … D - 1, in order:
                 accept d[i] and continue if a[b,i] * q[i,d[i]] < p[i,d[i]]
@@ -3113,7 +3113,7 @@ class _SamplingSpeculative:
 
         in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
         the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
-        probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are used instead; if
+        probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
         those are also all 0, the emitted token is -1.
 
         **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
@@ -3121,9 +3121,9 @@ class _SamplingSpeculative:
             key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
             counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 
-        Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at position i, each
+        Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
         as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-        last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
+        last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
         none, the last one with a positive weight.
 
         The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,
@@ -3436,7 +3436,7 @@ class _TokenizeEncode:
 
             tokens[indptr[b] … indptr[b+1] - 1]
 
-        An empty text gives only the tokens that the post-processor adds. With `return_offsets`, offsets[t] is the
+        An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
         half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
         comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
         (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.

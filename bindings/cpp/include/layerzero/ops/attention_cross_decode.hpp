@@ -15,7 +15,7 @@ enum class AttentionCrossDecodeLayout : std::uint32_t {
 /// One decode step of attention over the keys and values of an encoder.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// For batch row b and head h, with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+/// For batch row b and head h, with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 ///     s[j] = sm_scale * q[b,h] · k[b,j,g] + mask[b,h,j]
 ///     p[j] = exp(s[j]) / Σ_l exp(s[l])

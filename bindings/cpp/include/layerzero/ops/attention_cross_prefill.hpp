@@ -16,7 +16,7 @@ enum class AttentionCrossPrefillLayout : std::uint32_t {
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Queries and keys have no common positions, so there is neither causality nor a window. For batch row b, head h and query i,
-/// with j over the keys 0 … kv_lens[b] - 1, or all keys if no lengths are given:
+/// with j over the keys 0 … `kv_lens[b]` - 1, or all keys if no lengths are given:
 ///
 ///     s[i,j] = sm_scale * q[b,i,h] · k[b,j,g] + mask[b,h,i,j]
 ///     p[i,j] = exp(s[i,j]) / Σ_l exp(s[i,l])

@@ -15,7 +15,7 @@ enum class AttentionGqaDecodeLayout : std::uint32_t {
 /// One decode step of grouped-query attention over contiguous keys and values.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
 /// of the query:
 ///
 ///     z    = sm_scale * q[b,h] · k[b,j,g]

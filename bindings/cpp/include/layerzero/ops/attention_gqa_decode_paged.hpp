@@ -16,7 +16,7 @@ enum class AttentionGqaDecodePagedLayout : std::uint32_t {
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`; with n of them its length is
-/// L = (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its key j is in its page j // page_size at slot
+/// L = (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its key j is in its page j // page_size at slot
 /// j % page_size. Requests may share pages. Slots beyond the length are never read.
 ///
 /// With j over the L keys of the request, the last of which has the position of the query:

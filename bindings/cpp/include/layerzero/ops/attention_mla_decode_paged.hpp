@@ -9,8 +9,8 @@ namespace lz::ops {
 /// One decode step of multi-head latent attention over a paged compressed cache.
 ///
 /// The absorbed form, one query per request. Request b owns the pages `kv_indices[kv_indptr[b] … kv_indptr[b+1] - 1]`;
-/// with n of them its length is (n - 1) * page_size + kv_last_page_len[b], or 0 without pages. Its token j is in
-/// its page j // page_size at slot j % page_size, with latent ckv[b,j] and rotary part kpe[b,j]. Then
+/// with n of them its length is (n - 1) * page_size + `kv_last_page_len[b]`, or 0 without pages. Its token j is in
+/// its page j // page_size at slot j % page_size, with latent `ckv[b,j]` and rotary part `kpe[b,j]`. Then
 ///
 ///     s[b,h,j] = (q_nope[b,h] · ckv[b,j] + q_pe[b,h] · kpe[b,j]) * sm_scale
 ///     p[b,h,j] = exp(s[b,h,j]) / Σ_l exp(s[b,h,l])

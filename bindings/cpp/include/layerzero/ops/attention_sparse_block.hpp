@@ -10,7 +10,7 @@ namespace lz::ops {
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
 /// Queries and keys are split into blocks of block_rows and block_cols (the last one may be shorter). Query i attends to the keys
-/// of the blocks indices[indptr[r] … indptr[r+1] - 1] with r = i // block_rows; block c contains the keys
+/// of the blocks `indices[indptr[r] … indptr[r+1] - 1]` with r = i // block_rows; block c contains the keys
 /// c * block_cols … min((c + 1) * block_cols, n) - 1. Over those keys j, where a block that is listed twice counts twice:
 ///
 ///     z      = sm_scale * q[i,h] · k[j,g]

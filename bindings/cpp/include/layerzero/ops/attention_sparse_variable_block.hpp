@@ -9,8 +9,8 @@ namespace lz::ops {
 /// Block-sparse attention with blocks of different sizes and a block mask for each key head.
 ///
 /// Query head h uses the key and value head g = h // (heads / kv_heads); kv_heads = heads is allowed.
-/// For each key head g, the queries are split into row_blocks blocks of sizes block_row_sizes[g] and the keys into col_blocks blocks of
-/// sizes block_col_sizes[g], in order; a size may be 0. Query i of block r attends to key j of block c if block_mask[g,r,c] is
+/// For each key head g, the queries are split into row_blocks blocks of sizes `block_row_sizes[g]` and the keys into col_blocks blocks of
+/// sizes `block_col_sizes[g]`, in order; a size may be 0. Query i of block r attends to key j of block c if `block_mask[g,r,c]` is
 /// true. Over those keys:
 ///
 ///     z      = sm_scale * q[h,i] · k[g,j]

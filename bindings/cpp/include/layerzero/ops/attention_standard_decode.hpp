@@ -14,7 +14,7 @@ enum class AttentionStandardDecodeLayout : std::uint32_t {
 
 /// One decode step of attention over contiguous keys and values.
 ///
-/// With L = kv_lens[b], or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
+/// With L = `kv_lens[b]`, or seq_k if no lengths are given, and j over the keys 0 … L - 1, the last of which has the position
 /// of the query:
 ///
 ///     z    = sm_scale * q[b,h] · k[b,j,h]

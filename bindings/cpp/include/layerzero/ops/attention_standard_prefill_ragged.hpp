@@ -8,7 +8,7 @@ namespace lz::ops {
 
 /// Attention of concatenated requests of different lengths, without padding.
 ///
-/// Request b has the queries qo_indptr[b] … qo_indptr[b+1] - 1 and the keys kv_indptr[b] … kv_indptr[b+1] - 1. With M and L their
+/// Request b has the queries `qo_indptr[b] … qo_indptr[b+1] - 1` and the keys `kv_indptr[b] … kv_indptr[b+1] - 1`. With M and L their
 /// numbers, i and j counted from the beginning of the request, and t = i + L - M the position of query i among the keys:
 ///
 ///     z      = sm_scale * q[i,h] · k[j,h]

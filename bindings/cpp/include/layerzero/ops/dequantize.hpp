@@ -35,10 +35,10 @@ enum class DequantizeOutputDtype : std::uint32_t {
 ///
 /// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
 /// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-/// block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
-/// **Values.** With q[e] the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
+/// **Values.** With `q[e]` the stored value, each operation rounded to f32 and the result rounded to the output's dtype:
 ///
 ///     output[e] = (q[e] - z[e]) * s[e]                     int8, int4; the difference is exact, z is 0 if not given
 ///     output[e] = q[e] * s[e]                              fp8_e4m3, fp8_e5m2, mxfp4

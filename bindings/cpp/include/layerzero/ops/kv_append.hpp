@@ -14,7 +14,7 @@ enum class KvAppendLayout : std::uint32_t {
 
 /// Writes the keys and values of new tokens into a paged cache, in place.
 ///
-/// For each token t in order, unless slots[t] is -1, with page = slots[t] // page_size and slot = slots[t] % page_size, for each
+/// For each token t in order, unless `slots[t]` is -1, with page = `slots[t] // page_size` and slot = `slots[t] % page_size`, for each
 /// head h and feature d:
 ///
 ///     k_cache[page, slot, h, d] ← round(k[t, h, d])

@@ -35,7 +35,7 @@ enum class MlpLinearWeightOnlyActivation : std::uint32_t {
 
 /// A linear layer of floats with int8 or int4 weights, an optional bias and activation.
 ///
-/// For row r and output feature o, with q[o,i] the stored integer, and s and z the scale and the zero point of its group:
+/// For row r and output feature o, with `q[o,i]` the stored integer, and s and z the scale and the zero point of its group:
 ///
 ///     output[r,o] = act(Σ_i x[r,i] * (q[o,i] - z[o,i]) * s[o,i] + bias[o])
 ///

@@ -14,8 +14,8 @@ enum class PosencRopeLayout : std::uint32_t {
 
 /// Rotary position embedding (RoPE) of queries or keys, with tables of cosines and sines.
 ///
-/// With H = half_rotary, p = positions[b,s] (s if no positions are given), c = cos[p,f] and
-/// g = sin[p,f], each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
+/// With H = half_rotary, p = `positions[b,s]` (s if no positions are given), c = `cos[p,f]` and
+/// g = `sin[p,f]`, each pair (a, a') of features is rotated by the angle of its frequency f in 0 … H - 1:
 ///
 ///     y[a]  = x[a]  * c - x[a'] * g
 ///     y[a'] = x[a'] * c + x[a]  * g

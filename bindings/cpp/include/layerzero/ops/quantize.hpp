@@ -28,7 +28,7 @@ enum class QuantizeGranularity : std::uint32_t {
 ///
 /// **Groups.** The elements that share a scale form a group: with `tensor`, all of x; with `channel`, and with `head`, where
 /// the second-last dimension is the heads, all elements with one index of the second-last dimension; with `block`, each run of
-/// block_size adjacent elements of the last dimension, the last one possibly shorter. s[e] and z[e] are the scale and the zero point
+/// block_size adjacent elements of the last dimension, the last one possibly shorter. `s[e]` and `z[e]` are the scale and the zero point
 /// of the group of element e.
 ///
 /// **Values.** x is converted to f32 exactly; each operation below is rounded to f32:

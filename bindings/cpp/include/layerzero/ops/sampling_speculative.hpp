@@ -8,7 +8,7 @@ namespace lz::ops {
 
 /// Verifies draft tokens by speculative sampling, so that the result has the target model's distribution.
 ///
-/// For request b, with D = draft_len, q[i,t] = draft_probs[b,i,t], p[i,t] = target_probs[b,i,t] and d[i] = draft_tokens[b,i]:
+/// For request b, with D = draft_len, `q[i,t]` = `draft_probs[b,i,t]`, `p[i,t]` = `target_probs[b,i,t]` and `d[i]` = `draft_tokens[b,i]`:
 ///
 ///     for i in 0 … D - 1, in order:
 ///         accept d[i] and continue if a[b,i] * q[i,d[i]] < p[i,d[i]]
@@ -17,7 +17,7 @@ namespace lz::ops {
 ///
 /// in f64. The accepted draft tokens come first in `tokens[b]`, then the emitted one, then -1 to the end; `accepted[b]` is
 /// the number of accepted draft tokens. The probabilities need not sum to 1: weights are normalized by their sum. A
-/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, p[i,t] are used instead; if
+/// probability that is NaN or negative counts as 0. If the weights max(p - q, 0) are all 0, `p[i,t]` are used instead; if
 /// those are also all 0, the emitted token is -1.
 ///
 /// **Random numbers.** Position i of request b, i in 0 … D, uses one block of Philox4x32-10 with
@@ -25,9 +25,9 @@ namespace lz::ops {
 ///     key     = (seed mod 2³², ⌊seed / 2³²⌋)          seed and offset as unsigned 64-bit words
 ///     counter = (offset mod 2³², ⌊offset / 2³²⌋, n mod 2³², ⌊n / 2³²⌋)          n = b * (D + 1) + i + 3 * 2⁵⁶
 ///
-/// Its words w0 and w1 give a[b,i], its words w2 and w3 the uniform u[b,i] of the token that is emitted at position i, each
+/// Its words w0 and w1 give `a[b,i]`, its words w2 and w3 the uniform `u[b,i]` of the token that is emitted at position i, each
 /// as ⌊(first + 2³² second) / 2¹¹⌋ * 2⁻⁵³ in [0, 1). With running f64 sums of the weights in order of the token index and the
-/// last such sum `total`, the emitted token is the first one whose running sum is > u[b,i] * total; if rounding leaves
+/// last such sum `total`, the emitted token is the first one whose running sum is > `u[b,i]` * total; if rounding leaves
 /// none, the last one with a positive weight.
 ///
 /// The 3 is the constant of this operation: every sampling operation has its own (sampling.topk 1, sampling.topp 2,

@@ -14,7 +14,7 @@ namespace lz::ops {
 ///
 ///     tokens[indptr[b] … indptr[b+1] - 1]
 ///
-/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, offsets[t] is the
+/// An empty text gives only the tokens that the post-processor adds. With `return_offsets`, `offsets[t]` is the
 /// half-open range of bytes of the text's UTF-8, before normalization, that token t comes from; (0, 0) for a token that
 /// comes from no text. For untrusted texts, the tokenizer may be one that encodes special tokens in a text as plain text
 /// (`splitting_special_tokens`). Results are exact: a backend whose tokens differ is not used.
